@@ -1,0 +1,39 @@
+# A fresh machine needs make and Python 3.11 or newer (on Debian with its python3-venv package), nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
+
+.PHONY: venv demo test lint bench docs clean
+
+venv: .venv/.dev
+
+demo: .venv/.demo
+	$(BIN)/python examples/life_expectancy.py
+
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/.dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: .venv/.dev
+	$(BIN)/python -m benchmarks
+
+docs: .venv/.dev
+	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+
+# Whatever was built; the environment stays.
+clean:
+	rm -rf dist docs/_build docs/generated .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	find . -path ./.venv -prune -o -name __pycache__ -prune -exec rm -rf {} +
+
+.venv/.demo: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[demo]'
+	touch $@
+
+# Holds everything the demo needs too.
+.venv/.dev: pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	touch .venv/.demo $@
