@@ -1,0 +1,43 @@
+"""Inductive robust PCA: what the features of rows and columns explain, and what is grossly wrong."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from . import callbacks, datasets
+from .lowrank import LowRank
+from .result import Choice, History, Result, State, Status
+from .solve import solve
+
+if TYPE_CHECKING:
+    from . import diagnostics, engines
+    from .estimator import InductiveRobustPCA
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Choice",
+    "History",
+    "InductiveRobustPCA",
+    "LowRank",
+    "Result",
+    "State",
+    "Status",
+    "callbacks",
+    "datasets",
+    "diagnostics",
+    "engines",
+    "solve",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the estimator (and with it scikit-learn) and the diagnostics only when they are asked for."""
+    if name == "InductiveRobustPCA":
+        return import_module(".estimator", __name__).InductiveRobustPCA
+    if name in ("diagnostics", "engines"):
+        return import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

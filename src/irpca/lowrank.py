@@ -1,0 +1,124 @@
+"""A low-rank matrix kept as three factors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+
+
+def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, Array]:
+    """The leading singular triplets ``u, s, v`` of a small matrix, ``C ≈ u @ diag(s) @ v.T``, signs fixed.
+
+    The largest entry of every right vector is made positive, so that equal problems give equal factors.
+    """
+    u, s, vt = np.linalg.svd(C, full_matrices=False)
+    r = len(s) if rank is None else min(rank, len(s))
+    u, s, v = u[:, :r], s[:r], vt[:r].T
+    if r:
+        sign = np.sign(v[np.abs(v).argmax(axis=0), np.arange(r)])
+        sign[sign == 0] = 1.0
+        u, v = u * sign, v * sign
+    return u, s, v
+
+
+def relative_change(new: Array, old: Array) -> float:
+    """``‖new − old‖_F / ‖new‖_F``, and 0 for two zero matrices."""
+    size = np.linalg.norm(new)
+    moved = np.linalg.norm(new - old)
+    return float(moved / size) if size > 0 else float(moved > 0)
+
+
+@dataclass(frozen=True, eq=False)
+class LowRank:
+    """The matrix ``left @ core @ right.T``, of which only the factors are stored.
+
+    Parameters
+    ----------
+    left : array of shape (n1, k1)
+    core : array of shape (k1, k2)
+    right : array of shape (n2, k2)
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L = LowRank(np.ones((4, 1)), np.array([[2.0]]), np.ones((3, 1)))
+    >>> L.shape, L.rank, float(L.dense()[0, 0])
+    ((4, 3), 1, 2.0)
+    """
+
+    left: Array
+    core: Array
+    right: Array
+
+    @classmethod
+    def zero(cls, shape: tuple[int, int]) -> LowRank:
+        """The zero matrix, of rank 0."""
+        return cls(np.zeros((shape[0], 0)), np.zeros((0, 0)), np.zeros((shape[1], 0)))
+
+    @classmethod
+    def from_core(cls, Q1: Array | None, C: Array, Q2: Array | None, rank: int | None = None) -> LowRank:
+        """``Q1 @ P_r(C) @ Q2.T`` for orthonormal Q1 and Q2: the best rank-r approximation of ``Q1 @ C @ Q2.T``.
+
+        None stands for the identity.
+        """
+        u, s, v = singular_triplets(C, rank)
+        return cls(u if Q1 is None else Q1 @ u, np.diag(s), v if Q2 is None else Q2 @ v)
+
+    @classmethod
+    def from_product(cls, U: Array, V: Array, rank: int | None = None) -> LowRank:
+        """``U @ V.T`` with orthonormal outer factors, truncated to ``rank``."""
+        Q1, R1 = np.linalg.qr(U)
+        Q2, R2 = np.linalg.qr(V)
+        return cls.from_core(Q1, R1 @ R2.T, Q2, rank)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.left), len(self.right)
+
+    @property
+    def rank(self) -> int:
+        return min(self.core.shape)
+
+    @property
+    def T(self) -> LowRank:
+        return LowRank(self.right, self.core.T, self.left)
+
+    @property
+    def singular_values(self) -> Array:
+        """Singular values of the core, which are those of the matrix when the outer factors are orthonormal."""
+        return np.linalg.svd(self.core, compute_uv=False)
+
+    def thin(self) -> tuple[Array, Array]:
+        """``U, V`` with ``U @ V.T`` equal to this matrix and as few columns as the core allows."""
+        if self.core.shape[0] < self.core.shape[1]:
+            return self.left, self.right @ self.core.T
+        return self.left @ self.core, self.right
+
+    def rows(self, index: ArrayLike) -> Array:
+        """The dense rows ``index``."""
+        U, V = self.thin()
+        picked: Array = U[np.asarray(index)] @ V.T
+        return picked
+
+    def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
+        """The scattered entries ``(rows[k], cols[k])``."""
+        U, V = self.thin()
+        return np.einsum("kr,kr->k", U[np.asarray(rows)], V[np.asarray(cols)])
+
+    def dense(self) -> Array:
+        """The full matrix, n1 × n2."""
+        U, V = self.thin()
+        full: Array = U @ V.T
+        return full
+
+    def truncate(self, rank: int) -> LowRank:
+        """P_r, the best approximation of rank ``rank``; needs orthonormal outer factors."""
+        return LowRank.from_core(self.left, self.core, self.right, rank)
+
+    def __repr__(self) -> str:
+        return f"LowRank(shape={self.shape}, rank={self.rank})"

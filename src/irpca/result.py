@@ -1,0 +1,201 @@
+"""What a solver yields, and what solve() returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from .engines.base import Trim
+from .lowrank import Array, LowRank
+
+
+class Status(Enum):
+    """How a run ended; ``advice`` says what to do about it."""
+
+    CONVERGED = "converged"
+    MAX_ITER = "max_iter"
+    STOPPED = "stopped"
+    SATURATED = "saturated"
+    DIVERGED = "diverged"
+
+    @property
+    def advice(self) -> str:
+        return _ADVICE[self]
+
+    @property
+    def ok(self) -> bool:
+        return self is Status.CONVERGED
+
+
+_ADVICE = {
+    Status.CONVERGED: "the last step changed L by less than the tolerance.",
+    Status.MAX_ITER: "the iterations ran out while L was still moving: raise max_iter, or loosen tol.",
+    Status.STOPPED: "stopped from outside; this is the last complete iterate. Give it more time, or use it as it is.",
+    Status.SATURATED: (
+        "no low-rank part could be told from the corruption, so L and S mean nothing here: check that the rows of the "
+        "features belong to the rows and columns of M, add features, change the rank, or accept that too many entries "
+        "are corrupted."
+    ),
+    Status.DIVERGED: "the iterates grew without bound: check the scale of M and of the features, and lower the rank.",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A value that was chosen from the data, and why."""
+
+    name: str
+    value: Any
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """One iterate of a solver.
+
+    Attributes
+    ----------
+    L : the low-rank part
+    zeta : the threshold that belongs to it: S is M − L where that exceeds zeta
+    step : relative change of L, ``‖L_t − L_{t−1}‖_F / ‖L_t‖_F``
+    trim : what rode along on the read that made L, if M was read
+    noise : standard deviation of the noise as far as it is known
+    tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
+    settled : whether a small step may end the run
+    expected_corruption : the corrupted share that the final read should find, if the solver can tell
+    failure : why the result is not to be trusted, or None
+    choices, doubts : what was chosen from the data, and what to doubt
+    """
+
+    L: LowRank
+    zeta: float
+    step: float
+    trim: Trim | None = None
+    noise: float | None = None
+    tolerance: float = 0.0
+    settled: bool = True
+    expected_corruption: float | None = None
+    failure: str | None = None
+    choices: tuple[Choice, ...] = ()
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass
+class History:
+    """What happened, one entry per iteration in every column.
+
+    Attributes
+    ----------
+    seconds : time since the start
+    reads : how many times M had been read
+    zeta : threshold
+    step : relative change of L
+    corruption : share of the entries beyond the threshold (NaN where M was not read in full)
+    residual : root mean square of what is in neither L nor S (NaN likewise)
+    """
+
+    seconds: list[float] = field(default_factory=list)
+    reads: list[float] = field(default_factory=list)
+    zeta: list[float] = field(default_factory=list)
+    step: list[float] = field(default_factory=list)
+    corruption: list[float] = field(default_factory=list)
+    residual: list[float] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.seconds)
+
+    def append(self, state: State, seconds: float, reads: float) -> None:
+        trim = state.trim
+        self.seconds.append(seconds)
+        self.reads.append(reads)
+        self.zeta.append(state.zeta)
+        self.step.append(state.step)
+        self.corruption.append(np.nan if trim is None else 1.0 - trim.kept_share)
+        self.residual.append(np.nan if trim is None else float(np.sqrt(trim.energy / max(trim.kept, 1))))
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """M taken apart: L, S, and how they were found.
+
+    Attributes
+    ----------
+    L : LowRank
+        The low-rank part; ``L.dense()`` makes it a matrix.
+    S : csr_array of shape (n1, n2), or None
+        The gross errors: M − L where that exceeds ``zeta``, nothing elsewhere. None if ``sparse=False`` was asked.
+    W : array of shape (d1, d2), or None
+        ``L = F1 @ W @ F2.T`` in the user's own feature coordinates; a side without features has as many
+        coordinates as M has rows or columns there. None without any features.
+    rank, noise, corruption : int, float, float
+        Rank of L, standard deviation of the noise, share of entries in S.
+    zeta : float
+        The threshold that separates noise from gross errors.
+    explained : float
+        Share of the energy (sum of squares) of the entries not in S that L explains.
+    status : Status
+    history : History
+    choices : tuple of Choice
+        What was chosen from the data, and why.
+    doubts : tuple of str
+        What to doubt.
+    """
+
+    L: LowRank
+    S: csr_array | None
+    W: Array | None
+    rank: int
+    noise: float | None
+    corruption: float
+    zeta: float
+    explained: float
+    status: Status
+    history: History
+    choices: tuple[Choice, ...]
+    doubts: tuple[str, ...]
+    solver: str
+    engine: str
+    reads: float
+    seconds: float
+
+    @property
+    def n_iter(self) -> int:
+        return len(self.history)
+
+    @property
+    def converged(self) -> bool:
+        return self.status.ok
+
+    def summary(self) -> str:
+        """What was found, what was chosen and why, what to doubt: text for people."""
+        n1, n2 = self.L.shape
+        noise = "unknown" if self.noise is None else f"{self.noise:.3g}"
+        lines = [
+            f"{n1} × {n2} matrix = rank {self.rank} + {self.corruption:.2%} gross errors + noise {noise}",
+            f"  {self.status.name}: {self.status.advice}",
+            f"  L explains {self.explained:.1%} of the energy of the entries that are not gross errors;"
+            f" an entry is a gross error beyond ±{self.zeta:.3g}",
+            f"  solver {self.solver}, engine {self.engine}: {self.n_iter} iterations, {self.reads:.2f} reads of M, "
+            f"{self.seconds:.2f} s",
+        ]
+        if self.choices:
+            lines.append("chosen from the data:")
+            lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]
+        if self.doubts:
+            lines.append("to doubt:")
+            lines += [f"  - {doubt}" for doubt in self.doubts]
+        return "\n".join(lines)
+
+    def __repr__(self) -> str:
+        return (
+            f"Result(shape={self.L.shape}, rank={self.rank}, corruption={self.corruption:.3g}, "
+            f"status={self.status.name}, n_iter={self.n_iter})"
+        )
+
+
+def _short(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,113 @@
+"""A look at part of M first: scattered entries to judge by, blocks of rows and columns to solve on.
+
+``M[I, J] = Q1[I] C Q2[J]ᵀ + S[I, J]`` has the same C as all of M, so the cost of finding it need not grow with M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .engines import choose
+from .engines.base import Engine
+from .features import Features
+from .lowrank import Array, LowRank
+
+ROWS_PER_FEATURE = 8
+FEWEST_ROWS = 128
+BLOCK_ENTRIES = 1 << 24  # no block is larger
+WORTH_IT = 0.25  # a block of more than this share of M saves nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Scattered entries of M, on which a fit is judged without reading M again."""
+
+    rows: Array
+    cols: Array
+    values: Array
+
+    @classmethod
+    def draw(cls, engine: Engine, size: int, rng: np.random.Generator) -> Sample:
+        """``size`` entries at random, or all of them if there are no more."""
+        n1, n2 = engine.shape
+        if n1 * n2 <= size:
+            rows, cols = np.divmod(np.arange(n1 * n2), n2)
+        else:
+            rows, cols = rng.integers(n1, size=size), rng.integers(n2, size=size)
+            order = np.lexsort((cols, rows))  # in the order of memory, so that a memory-mapped page is read once
+            rows, cols = rows[order], cols[order]
+        return cls(rows, cols, engine.entries(rows, cols).astype(float))
+
+    def sizes(self, L: LowRank) -> Array:
+        """``|M − L|`` at the sampled entries."""
+        return np.abs(self.values - L.entries(self.rows, self.cols))
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some rows and columns of M with the features that belong to them, in orthonormal coordinates of their own."""
+
+    engine: Engine
+    Q1: Array
+    R1: Array
+    Q2: Array
+    R2: Array
+    whole: bool
+
+    def lift(self, C: Array) -> Array:
+        """The core of the block in the coordinates of all of M."""
+        if self.whole:
+            return C
+        return np.linalg.solve(self.R2, np.linalg.solve(self.R1, C).T).T
+
+
+def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
+    """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
+    n1, n2 = engine.shape
+    factor = ROWS_PER_FEATURE
+    while True:
+        m1 = min(n1, max(factor * F1.d, FEWEST_ROWS))
+        m2 = min(n2, max(factor * F2.d, FEWEST_ROWS))
+        if m1 * m2 > min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
+            break
+        if block := _block(engine, F1, F2, m1, m2, rng):
+            yield block
+        factor *= 2
+    if n1 * n2 <= BLOCK_ENTRIES:
+        assert F1.Q is not None and F2.Q is not None
+        yield Block(engine, F1.Q, np.eye(F1.d), F2.Q, np.eye(F2.d), whole=True)
+    else:
+        shrink = np.sqrt(BLOCK_ENTRIES / (n1 * n2))
+        m1, m2 = max(2 * F1.d, int(n1 * shrink)), max(2 * F2.d, int(n2 * shrink))
+        if block := _block(engine, F1, F2, min(m1, n1), min(m2, n2), rng):
+            yield block
+
+
+def _block(
+    engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator
+) -> Block | None:
+    rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
+    (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
+    if max(_stretch(R1), _stretch(R2)) > 1e4:
+        return None  # some direction of the features is all but absent from these lines
+    piece = engine.block(rows, cols)
+    return Block(choose(piece.astype(float, copy=False)), Q1, R1, Q2, R2, whole=False)
+
+
+def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
+    """``m`` of the n rows (or columns) without repetition, those of high leverage more often if features are coherent."""
+    if m >= F.n:
+        return np.arange(F.n)
+    weights = None
+    if F.given and F.mu > 2:
+        weights = 0.5 / F.n + 0.5 * F.leverage / F.leverage.sum()
+        weights /= weights.sum()
+    return np.sort(rng.choice(F.n, size=m, replace=False, p=weights))
+
+
+def _stretch(R: Array) -> float:
+    s = np.linalg.svd(R, compute_uv=False)
+    return float(s[0] / s[-1]) if s[-1] > 0 else np.inf

@@ -1,0 +1,150 @@
+"""Values chosen from the data, each with its reason, and the verdict on a fit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .engines.base import Engine, Trim
+from .lowrank import Array, LowRank
+from .result import Choice, State
+from .sampling import Sample
+from .threshold import Level, consensus, has_core, level, rounding_floor
+
+QUICK, THOROUGH = 1 << 15, 1 << 18  # entries to judge a fit by while looking for it, and for the final estimates
+GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
+ENTRIES_PER_UNKNOWN = 3
+NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
+
+
+class Judge:
+    """Judges fits by scattered entries of M, most of which no fit has seen.
+
+    Parameters
+    ----------
+    engine : Engine
+    noise : float or None
+        Standard deviation of the noise, if it is known.
+    rng : Generator
+    """
+
+    def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
+        self.engine, self.noise, self.rng = engine, noise, rng
+        self.sample = Sample.draw(engine, QUICK, rng)
+        n1, n2 = engine.shape
+        self.most = float(np.sqrt(2 * np.log(n1 * n2)))  # the largest of n1·n2 Gaussians lies about there
+
+    def floor(self, L: LowRank) -> float:
+        """The size of rounding errors in M − L."""
+        largest = float(np.abs(L.entries(self.sample.rows, self.sample.cols)).max(initial=0.0))
+        return rounding_floor(self.engine.dtype, largest)
+
+    def level(self, L: LowRank) -> Level:
+        return level(self.sample.sizes(L), self.floor(L), self.noise, self.most)
+
+    def updated(self, before: Level, L: LowRank) -> tuple[Level, bool]:
+        """The level for the next step, and whether it is steady: then it stays as it was, so that L can come to rest."""
+        now = self.level(L)
+        steady = now.exact == before.exact and now.sigma >= 0.95 * before.sigma
+        return (before if steady else now), steady
+
+    def state(
+        self,
+        L: LowRank,
+        now: Level,
+        step: float,
+        trim: Trim | None,
+        chosen: tuple[Choice, ...] = (),
+        failure: str | None = None,
+        unknowns: int = 0,
+    ) -> State:
+        """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record."""
+        tolerance = NEGLIGIBLE * _statistical_error(L, unknowns, now)
+        entries = len(self.sample.values)
+        if not now.exact and step <= tolerance:
+            sizes = Sample.draw(self.engine, THOROUGH, self.rng).sizes(L)
+            now, entries = level(sizes, self.floor(L), self.noise, self.most), len(sizes)
+        return State(
+            L,
+            now.zeta,
+            step,
+            trim,
+            now.sigma,
+            tolerance,
+            expected_corruption=1 - now.clean,
+            failure=failure,
+            choices=(*chosen, self._noise_choice(now, entries)),
+        )
+
+    def _noise_choice(self, now: Level, entries: int) -> Choice:
+        if now.exact:
+            why = f"residuals of the clean entries are below {now.floor:.2g}, which is rounding"
+        elif self.noise is not None:
+            why = "as given"
+        else:
+            why = f"standard deviation of the core of the residuals at {entries} random entries"
+        return Choice("noise", now.sigma, why)
+
+    def score(self, L: LowRank) -> float:
+        """Mean log residual: the lower, the better the fit."""
+        return consensus(self.sample.sizes(L), self.floor(L))
+
+    def objection(self, L: LowRank, found: Level, entries: int, unknowns: int, seen: Level) -> str | None:
+        """Why a fit is not to be believed, or None.
+
+        Parameters
+        ----------
+        L, found : the fit, and the level of its residuals at the sampled entries
+        entries, unknowns : how many entries it was made from, and how many numbers were fitted
+        seen : the level of its residuals at the entries it was made from
+        """
+        floor = self.floor(L)
+        gain = consensus(np.abs(self.sample.values), floor) - self.score(L)
+        if gain < GAIN:
+            return "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
+        if found.clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
+            return (
+                f"too few clean entries: about {found.clean:.1%} of {entries} for {unknowns} unknowns, "
+                f"at least {ENTRIES_PER_UNKNOWN} times as many are needed"
+            )
+        if not found.exact and not has_core(self.sample.sizes(L), found.sigma):
+            return "residuals do not crowd around zero: corruption could not be told from noise"
+        if found.sigma > 2 * max(seen.sigma, floor):
+            return (
+                f"the fit does not hold elsewhere: noise {seen.sigma:.3g} where it was made, {found.sigma:.3g} at large"
+            )
+        return None
+
+
+def _statistical_error(L: LowRank, unknowns: int, now: Level) -> float:
+    """The relative error of L that noise leaves even to someone who knows the corruption."""
+    size = float(np.linalg.norm(L.core))
+    return now.sigma * float(np.sqrt(unknowns / max(now.clean, 0.01))) / size if size > 0 else 0.0
+
+
+def choose_rank(singular_values: Array, shape: tuple[int, int], noise: float, kept_share: float) -> Choice:
+    """The number of singular values of a core estimated by least squares that stand out of the noise.
+
+    Noise of standard deviation σ, seen at a share p of the entries, adds to a core in orthonormal coordinates a matrix of
+    independent entries of standard deviation σ/√p. The largest singular value of such a k1×k2 matrix is close to
+    (√k1 + √k2) σ/√p, and hardly ever beyond (√k1 + √k2 + 1) σ/√p.
+
+    Parameters
+    ----------
+    singular_values : array, descending
+    shape : (k1, k2) of the core
+    noise : σ, with rounding counted in
+    kept_share : p
+    """
+    edge = (np.sqrt(shape[0]) + np.sqrt(shape[1]) + 1) * noise / np.sqrt(kept_share)
+    rank = int(np.count_nonzero(singular_values > edge))
+    most = len(singular_values)
+    if rank == 0:
+        return Choice("rank", 1, f"no singular value stands out of the noise (edge {edge:.3g}); 1 is the least")
+    if rank == most:
+        return Choice("rank", rank, f"all {most} singular values stand out of the noise (edge {edge:.3g})")
+    last, following = singular_values[rank - 1], singular_values[rank]
+    return Choice(
+        "rank",
+        rank,
+        f"singular value {rank} is {last:.3g}, the next {following:.3g}; noise alone reaches {edge:.3g}",
+    )

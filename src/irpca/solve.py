@@ -1,0 +1,207 @@
+"""The one iteration loop: it owns the clock, the stopping rule, the history and the final read."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from .callbacks import Callback
+from .engines import choose
+from .engines.base import Engine, Trim
+from .features import Features
+from .lowrank import Array, LowRank
+from .result import History, Result, State, Status
+from .solvers import SOLVERS, Solver
+
+
+def solve(
+    M: Any,
+    F1: Any = None,
+    F2: Any = None,
+    *,
+    rank: int | str = "auto",
+    solver: str = "irpca",
+    engine: str | Engine = "auto",
+    tol: float = 1e-10,
+    max_iter: int = 100,
+    sparse: bool = True,
+    callbacks: Callback | Iterable[Callback] = (),
+    random_state: int | np.random.Generator | None = 0,
+    **options: Any,
+) -> Result:
+    """Separate M into ``F1 @ W @ F2.T``, of low rank, and S, sparse.
+
+    Parameters
+    ----------
+    M : array of shape (n1, n2)
+        float32 and float64 are used as they are, memory-mapped files too; integers become float64.
+    F1, F2 : array of shape (n1, d1) and (n2, d2), or None
+        Features, one row per row and per column of M. None: nothing is known about that side.
+    rank : int or "auto"
+    solver : {"irpca", "irpca_iht"}
+        ``"irpca"``: trimmed least squares in whitened feature space, thresholds from the data.
+        ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
+    engine : {"auto", "cpu", "reference"} or an Engine
+    tol : float
+        Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
+    max_iter : int
+    sparse : bool
+        False: do not make S, which saves the last read of M.
+    callbacks : callable or several
+        Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
+    random_state : int, Generator or None
+        Decides which rows, columns and entries are looked at first.
+    **options
+        Passed to the solver.
+
+    Returns
+    -------
+    Result
+
+    Examples
+    --------
+    >>> import irpca
+    >>> problem = irpca.datasets.make_problem(300, 200, d1=8, d2=6, rank=2, corruption=0.2)
+    >>> result = irpca.solve(problem.M, problem.F1, problem.F2)
+    >>> result.status.name, result.rank, problem.relative_error(result.L) < 1e-10
+    ('CONVERGED', 2, True)
+    """
+    started = time.perf_counter()
+    method = _solver(solver, options)
+    owner = choose(M, engine)
+    n1, n2 = owner.shape
+    if min(n1, n2) < 2:
+        raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed to tell L from S")
+    features1 = Features.of(F1, n1, "F1", "rows")
+    features2 = Features.of(F2, n2, "F2", "columns")
+    rank = _rank(rank, features1, features2, solver, method)
+    if not max_iter >= 1:
+        raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
+    if not tol >= 0:
+        raise ValueError(f"tol must not be negative, got {tol!r}")
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    if "random_state" in inspect.signature(method.run).parameters:
+        options["random_state"] = np.random.default_rng(random_state)
+
+    history = History()
+    state: State | None = None
+    final: tuple[Any, Trim] | None = None
+    status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
+    try:
+        for state in method.run(owner, features1, features2, rank, **options):
+            history.append(state, time.perf_counter() - started, owner.reads)
+            if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
+                status = Status.DIVERGED
+                break
+            stop = [watch(state, history) for watch in watchers]
+            if any(stop):
+                status = Status.STOPPED
+                break
+            if state.settled and state.step <= max(tol, state.tolerance):
+                if not sparse:
+                    break
+                final = owner.corruption(state.L, state.zeta)
+                if _as_expected(state, final[1]):
+                    break
+                final = None
+            if len(history) >= max_iter:
+                status = Status.MAX_ITER
+                break
+    except KeyboardInterrupt:
+        if state is None:
+            raise
+        status = Status.STOPPED
+    assert state is not None
+
+    if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
+        status = Status.SATURATED
+    if sparse and final is None and status is not Status.DIVERGED:
+        final = owner.corruption(state.L, state.zeta)
+    S, trim = final or (None, state.trim)
+    doubts = state.doubts + ((state.failure,) if state.failure else ())
+    return Result(
+        L=state.L,
+        S=S,
+        W=_latent(state.L, features1, features2),
+        rank=state.L.rank,
+        noise=state.noise,
+        corruption=_corruption(state, trim),
+        zeta=state.zeta,
+        explained=_explained(state.L, trim, state.noise),
+        status=status,
+        history=history,
+        choices=state.choices,
+        doubts=doubts,
+        solver=solver,
+        engine=owner.name,
+        reads=owner.reads,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _solver(name: str, options: dict[str, Any]) -> Solver:
+    if name not in SOLVERS:
+        raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
+    known = [
+        p.name
+        for p in inspect.signature(SOLVERS[name].run).parameters.values()
+        if p.kind is p.KEYWORD_ONLY and p.name != "random_state"
+    ]
+    if unknown := set(options) - set(known):
+        raise TypeError(f"solver={name!r} takes no option {', '.join(sorted(unknown))}; it takes {', '.join(known)}")
+    return SOLVERS[name]
+
+
+def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
+    """The rank as an integer within the possible, or None for the solver to choose."""
+    most = min(F1.d, F2.d)
+    if isinstance(rank, str) and rank == "auto":
+        if not method.chooses_rank:
+            raise ValueError(f"solver={solver!r} needs the rank: pass rank=r with 1 <= r <= {most}")
+        return None
+    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
+        raise ValueError(f"rank must be a positive integer or 'auto', got {rank!r}")
+    if not 1 <= rank <= most:
+        raise ValueError(
+            f"rank={rank} is out of range: L has {F1.d} directions for rows and {F2.d} for columns, "
+            f"so choose 1 <= rank <= {most}, or 'auto'"
+        )
+    return int(rank)
+
+
+def _as_expected(state: State, trim: Trim) -> bool:
+    """Whether the final read found about as many gross errors as the solver expected from its sample."""
+    if state.expected_corruption is None:
+        return True
+    found = 1 - trim.kept_share
+    return found <= 1.25 * state.expected_corruption + 0.01
+
+
+def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
+    """W in the user's own coordinates, from L = Q1 C Q2ᵀ."""
+    if not (F1.given or F2.given):
+        return None
+    left, right = L.thin()
+    left = left if F1.Q is None else F1.solve(F1.Q.T @ left)
+    right = right if F2.Q is None else F2.solve(F2.Q.T @ right)
+    return left @ right.T
+
+
+def _corruption(state: State, trim: Trim | None) -> float:
+    if trim is not None:
+        return 1 - trim.kept_share
+    return np.nan if state.expected_corruption is None else state.expected_corruption
+
+
+def _explained(L: LowRank, trim: Trim | None, noise: float | None) -> float:
+    """Energy of L against energy of what is left, per entry."""
+    signal = float((L.core**2).sum()) / (L.shape[0] * L.shape[1])
+    if trim is not None:
+        rest = trim.energy / max(trim.kept, 1)
+    else:
+        rest = 0.0 if noise is None else noise**2
+    return signal / (signal + rest) if signal + rest > 0 else 0.0

@@ -1,0 +1,185 @@
+"""Ours, the default: trimmed least squares in whitened feature space, with thresholds from the data.
+
+Three ideas carry it. Flagged entries are treated as missing, so that each step is least squares on the kept ones. The
+threshold tunes itself in two phases, as MM-estimators do: a start that survives most entries being corrupted, then a
+finish about as accurate as if the corruption were known. And W is found on a block of M, since every block of M has the
+same W; all of M is read only to check, to refine under noise, and to write S.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..engines.base import Engine
+from ..features import Features
+from ..lowrank import Array, LowRank, relative_change, singular_triplets
+from ..result import Choice, State
+from ..sampling import Block, Sample, blocks
+from ..selection import Judge, choose_rank
+from ..threshold import STARTS, Level, level, rounding_floor
+from .alternating import alternating
+
+PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
+
+
+def irpca(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    *,
+    noise: float | None = None,
+    random_state: np.random.Generator,
+) -> Iterator[State]:
+    """Trimmed least squares in whitened feature space.
+
+    Parameters
+    ----------
+    rank : int or None
+        None: chosen from the spectrum against the noise.
+    noise : float or None
+        Standard deviation of the noise, if it is known.
+    """
+    if noise is not None and not noise >= 0:
+        raise ValueError(f"noise must not be negative, got {noise!r}")
+    judge = Judge(engine, noise, random_state)
+    if F1.given and F2.given:
+        yield from inductive(engine, F1, F2, rank, judge, random_state)
+    else:
+        yield from alternating(engine, F1, F2, rank, judge, random_state)
+
+
+def inductive(
+    engine: Engine, F1: Features, F2: Features, rank: int | None, judge: Judge, rng: np.random.Generator
+) -> Iterator[State]:
+    """Features on both sides: L = Q1 C Q2ᵀ with a small core C."""
+    assert F1.Q is not None and F2.Q is not None
+    most = min(F1.d, F2.d)
+
+    # A. A start on blocks of growing size, until one is convincing.
+    fit: _Fit | None = None
+    for block in blocks(engine, F1, F2, rng):
+        for q, k in STARTS:
+            found = _start(block, F1, F2, rank or most, q, k, judge, rng)
+            yield State(found.L, found.level.zeta, 1.0, settled=False)
+            fit = found if fit is None or found.score < fit.score else fit
+            if fit.objection is None:
+                break
+        if fit is not None and fit.objection is None:
+            break
+    assert fit is not None
+
+    # B. The efficient finish on the block: the noise is estimated anew until it stays.
+    block, block_C, C, L, now = fit.block, fit.block_C, fit.C, fit.L, fit.level
+    for _ in range(PHASE_1):
+        if now.exact:
+            break
+        update, _ = _least_squares(block.engine, block.Q1, block_C, block.Q2, now.zeta)
+        before, block_C = block_C, _truncated(block_C + update, rank or most)
+        C = block.lift(block_C)
+        L = LowRank.from_core(F1.Q, C, F2.Q, rank or most)
+        previous, now = now, judge.level(L)
+        if relative_change(block_C, before) < 1e-3 and now.sigma > 0.95 * previous.sigma:
+            break
+
+    # C. All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
+    chosen: tuple[Choice, ...] = ()
+    if now.exact:
+        if rank is None:
+            chosen = (choose_rank(L.singular_values, C.shape, now.floor, now.clean),)
+            rank = chosen[0].value
+            C, L = _truncated(C, rank), L.truncate(rank)
+        yield judge.state(L, now, 0.0, None, chosen, fit.objection)
+    Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
+    for reads in itertools.count(1):
+        # Flagged entries count as missing, hence the division by the kept share.
+        G, trim = engine.core(L, now.zeta, Q1, Q2)
+        C_next = C + G / max(trim.kept_share, 0.01)
+        if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
+            s = np.linalg.svd(C_next, compute_uv=False)
+            chosen = (choose_rank(s, C.shape, now.sigma, now.clean),)
+            rank = chosen[0].value
+        u, s, v = singular_triplets(C_next, rank)
+        C_next = (u * s) @ v.T
+        step = relative_change(C_next, C)
+        C, L = C_next, LowRank(F1.Q @ u, np.diag(s), F2.Q @ v)
+        now, steady = judge.updated(now, L)
+        state = judge.state(L, now, step, trim, chosen, fit.objection, unknowns=L.rank * (F1.d + F2.d - L.rank))
+        yield state if steady and rank is not None else replace(state, settled=False)
+
+
+@dataclass(frozen=True, eq=False)
+class _Fit:
+    """A start, and what the judge says of it."""
+
+    block: Block
+    block_C: Array
+    C: Array
+    L: LowRank
+    level: Level
+    score: float
+    objection: str | None
+
+
+def _start(
+    block: Block, F1: Features, F2: Features, rank: int, q: float, k: float, judge: Judge, rng: np.random.Generator
+) -> _Fit:
+    """Phase 1 on a block: ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat."""
+    sample = Sample.draw(block.engine, 1 << 13, rng)
+    block_C = np.zeros((F1.d, F2.d))
+    L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
+    for _ in range(PHASE_1):
+        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), floor)
+        update, _ = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta)
+        C = _truncated(block_C + update, rank)
+        moved = relative_change(C, block_C)
+        block_C = C
+        L = LowRank.from_core(block.Q1, C, block.Q2, rank)
+        floor = rounding_floor(judge.engine.dtype, float(np.abs(L.entries(sample.rows, sample.cols)).max()))
+        if moved <= 1e-12 or (moved <= 0.01 and zeta > floor and abs(before - zeta) <= 0.02 * zeta):
+            break
+    C = block.lift(block_C)
+    L = LowRank.from_core(F1.Q, C, F2.Q, rank)
+    seen = level(sample.sizes(LowRank.from_core(block.Q1, block_C, block.Q2, rank)), floor, judge.noise, judge.most)
+    found = judge.level(L)
+    unknowns = rank * (F1.d + F2.d - rank)
+    objection = judge.objection(L, found, block.engine.n_observed, unknowns, seen)
+    return _Fit(block, block_C, C, L, found, judge.score(L), objection)
+
+
+def _truncated(C: Array, rank: int) -> Array:
+    u, s, v = singular_triplets(C, rank)
+    return (u * s) @ v.T
+
+
+def _least_squares(
+    engine: Engine, Q1: Array, C: Array, Q2: Array, zeta: float, tol: float = 1e-3, most: int = 30
+) -> tuple[Array, float]:
+    """The update X that minimises ``‖M − Q1 (C + X) Q2ᵀ‖`` over the entries that C keeps, by conjugate gradients.
+
+    What is kept stays as C decides it; each step asks the engine once. Also returns the kept share.
+    """
+    kept_by = LowRank.from_core(Q1, C, Q2)
+    G0, trim = engine.core(kept_by, zeta, Q1, Q2)
+    X, G, P = np.zeros_like(C), G0, G0
+    first = power = float((G * G).sum())
+    reach = max(float(np.linalg.norm(C)), float(np.linalg.norm(G0)))
+    for _ in range(most):
+        if power <= tol * tol * first or power == 0.0:
+            break
+        # The normal operator on P, as a difference of two gradients; a P as large as C keeps the digits.
+        stretch = reach / np.sqrt(float((P * P).sum()))
+        probe, _ = engine.core(LowRank(Q1, C + stretch * P, Q2), zeta, Q1, Q2, about=kept_by)
+        AP = (G0 - probe) / stretch
+        curvature = float((P * AP).sum())
+        if curvature <= 0:
+            break
+        X = X + (power / curvature) * P
+        G = G - (power / curvature) * AP
+        power, previous = float((G * G).sum()), power
+        P = G + (power / previous) * P
+    return X, trim.kept_share

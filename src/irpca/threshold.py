@@ -1,0 +1,145 @@
+"""Hard thresholding, and the rules by which the threshold falls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .features import Features
+from .lowrank import Array
+
+
+def hard_threshold(A: Array, zeta: float) -> Array:
+    """P_zeta: A where ``|A| > zeta`` (strictly, as in the paper), else 0."""
+    return np.where(np.abs(A) > zeta, A, 0.0)
+
+
+def paper_start(F1: Features, F2: Features, c_W: float) -> float:
+    """The paper's bound on ‖L*‖∞, ``mu1 mu2 sigma1 sigma2 sqrt(d1 d2 / (n1 n2)) c_W``: ζ_1 of Algorithm 1 for ν = 0."""
+    spread = np.sqrt(F1.d * F2.d / (F1.n * F2.n))
+    return float(F1.mu * F2.mu * F1.sigma_max * F2.sigma_max * spread * c_W)
+
+
+def paper_schedule(start: float, nu: float, decay: float = 5.0) -> Iterator[float]:
+    """ζ_t = start / 5^(t−1) + ν for t = 1, 2, … (step 5 of Algorithm 1)."""
+    while True:
+        yield start + nu
+        start /= decay
+
+
+# Phase 1 of the adaptive rule: ζ = k · quantile_q(|R|). A low quantile survives more corruption, a high one needs fewer
+# clean entries; no single pair serves every level, so each is tried in turn and the best explanation kept.
+STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))
+
+CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
+
+
+def rounding_floor(dtype: np.dtype, largest: float) -> float:
+    """The size below which a residual is rounding: S must not fill with it.
+
+    ``largest`` is the largest entry of L. That of M would let one huge outlier hide all the others.
+    """
+    return 64 * float(np.finfo(dtype).eps) * largest
+
+
+@dataclass(frozen=True)
+class Level:
+    """What a look at residuals says about the noise, and the threshold that follows.
+
+    Attributes
+    ----------
+    sigma : standard deviation of the noise; 0 if it is below rounding
+    clean : share of the entries that are not corrupted
+    floor : size below which a residual is rounding
+    zeta : threshold for an efficient fit
+    """
+
+    sigma: float
+    clean: float
+    floor: float
+    zeta: float
+
+    @property
+    def exact(self) -> bool:
+        return self.sigma == 0.0
+
+
+def level(sizes: Array, floor: float, noise: float | None = None, most: float = 5.0) -> Level:
+    """Noise, clean share and threshold from the sizes ``|R|`` of residuals at random entries.
+
+    ``noise``, if given, is the known standard deviation; ``most`` is the highest threshold in units of it.
+    """
+    sigma, clean = core_scale(sizes) if noise is None else (noise, 1.0)
+    if sigma <= floor / 8:
+        return Level(0.0, float((sizes <= floor).mean()), floor, floor)
+    if noise is not None:
+        clean = min(1.0, float((sizes <= CORE * sigma).mean()) / coverage(CORE))
+    return Level(sigma, clean, floor, max(floor, efficient_cut(sizes, sigma, most) * sigma))
+
+
+def core_scale(sizes: Array) -> tuple[float, float]:
+    """Standard deviation and share of the clean entries, from the sizes ``|R|`` of residuals, both at once.
+
+    The clean residuals are taken as Gaussian near zero. Within a window of ±2σ the mean square of a Gaussian is a known
+    part of σ²; the window is opened from the smallest residuals until that holds. What lies in it, and the known part
+    of a Gaussian that it holds, give the clean share. Starting from below finds the innermost core, whatever the rest.
+    """
+    sizes = np.sort(sizes)
+    squares = np.cumsum(sizes**2)
+    n = len(sizes)
+    sigma = sizes[min(n - 1, max(n // 50, 10))] / CORE
+    for _ in range(200):
+        inside = int(np.searchsorted(sizes, CORE * sigma, side="right"))
+        if inside == 0 or sigma == 0:
+            break
+        wider = float(np.sqrt(squares[inside - 1] / inside / truncated_variance(CORE)))
+        settled = abs(wider - sigma) <= 1e-6 * sigma
+        sigma = wider
+        if settled or inside == n:
+            break
+    inside = int(np.searchsorted(sizes, CORE * sigma, side="right"))
+    return float(sigma), min(1.0, inside / n / coverage(CORE))
+
+
+def coverage(c: float) -> float:
+    """Share of a Gaussian within ±c standard deviations."""
+    return math.erf(c / math.sqrt(2))
+
+
+def truncated_variance(c: float) -> float:
+    """Variance of a standard Gaussian cut to ±c."""
+    return 1 - 2 * c * math.exp(-c * c / 2) / math.sqrt(2 * math.pi) / coverage(c)
+
+
+def efficient_cut(sizes: Array, sigma: float, most: float = 5.0) -> float:
+    """The threshold, in units of σ, at which trimmed least squares is most accurate on residuals like these.
+
+    The error variance of trimming at w is E[r²; |r| ≤ w] / (P(|r| ≤ w) − w f(w))², f the density of |r|: a low cut
+    loses clean entries, a high one lets outliers in. Among equals the highest is taken, which flags fewest clean ones.
+    """
+    sizes = np.sort(sizes) / sigma
+    squares = np.cumsum(sizes**2)
+    cuts = np.arange(2.0, max(most, 2.5) + 1e-9, 0.125)
+    half = 0.25
+    inside = np.searchsorted(sizes, cuts, side="right")
+    density = (np.searchsorted(sizes, cuts + half) - np.searchsorted(sizes, cuts - half)) / (2 * half)
+    slope = inside - cuts * density
+    with np.errstate(divide="ignore"):
+        variance = np.where(slope > 0, squares[np.maximum(inside, 1) - 1] / slope.astype(float) ** 2, np.inf)
+    good = variance <= variance.min() * 1.001
+    return float(cuts[np.nonzero(good)[0][-1]])
+
+
+def has_core(sizes: Array, sigma: float) -> bool:
+    """Whether residuals crowd around zero as noise does, rather than lie flat or leave a hole there."""
+    near = np.count_nonzero(sizes <= 0.5 * sigma) / 0.5
+    far = np.count_nonzero((sizes > sigma) & (sizes <= 2 * sigma))
+    return near > 1.25 * far
+
+
+def consensus(sizes: Array, floor: float) -> float:
+    """Mean logarithm of the residuals: lower is a better explanation. Outliers hardly move it, exact fits much."""
+    return float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
