@@ -1,6 +1,7 @@
 """Small callables of a State: what to do after every iteration.
 
-A callback gets the state and the history, and returns True to stop the run; the result then keeps the last iterate.
+A callback gets the state and the history, and returns True to stop the run; the result then keeps the last
+iterate.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ class Progress:
 
     def __call__(self, state: State, history: History) -> None:
         corruption = history.corruption[-1]
-        share = "      -" if corruption != corruption else f"{corruption:7.2%}"
+        share = "     -" if corruption != corruption else f"{corruption:6.1%}"
         line = (
-            f"iteration {len(history):3d}  reads {history.reads[-1]:6.2f}  zeta {state.zeta:9.3g}  "
-            f"step {state.step:9.2e}  corrupted {share}  {history.seconds[-1]:6.2f} s"
+            f"iteration {len(history):3d}  reads {history.reads[-1]:5.1f}  zeta {state.zeta:8.3g}  "
+            f"step {state.step:8.2e}  in S {share}  {history.seconds[-1]:6.1f} s"
         )
-        terminal = self.stream.isatty()
-        self.stream.write(f"\r{line}" if terminal else f"{line}\n")
+        # Back up to the line before, so that the last one ends as a line should.
+        again = "\x1b[A" if len(history) > 1 and self.stream.isatty() else ""
+        self.stream.write(f"{again}{line}\n")
         self.stream.flush()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,17 +47,15 @@ class Features:
         if F is None:
             return cls.identity(n)
         F = _checked(F, n, name, side)
-        # Scaling columns first makes the rank decision independent of the units of single features.
-        scale = np.linalg.norm(F, axis=0)
-        used = scale > 0
-        u, s, vt = np.linalg.svd(F[:, used] / scale[used], full_matrices=False)
-        k = int((s > s[0] * max(F.shape) * np.finfo(float).eps * 8).sum())
+        Q, R = np.linalg.qr(F)
+        # Scaling columns makes the rank decision independent of the units of single features.
+        unit = _unit_columns(R)
+        u, s, _ = np.linalg.svd(unit)
+        k = int((s > s[0] * _rounding(F)).sum())
         if k < F.shape[1]:
-            warnings.warn(_redundancy(F, used, k, name), FeatureWarning, stacklevel=4)
-            Q = u[:, :k]
-        else:
-            Q = np.linalg.qr(F)[0]
-        return cls(F, Q, Q.T @ F, n)
+            warnings.warn(_redundancy(unit, k, _rounding(F), name), FeatureWarning, stacklevel=_outside())
+            Q, R = Q @ u[:, :k], u[:, :k].T @ R
+        return cls(F, Q, R, n)
 
     @property
     def given(self) -> bool:
@@ -77,7 +76,12 @@ class Features:
         """``R⁺ @ C``: from orthonormal coordinates back to the user's own (the shortest such W)."""
         if self.R is None:
             return C
-        return np.linalg.lstsq(self.R, C, rcond=None)[0]
+        k, d = self.R.shape
+        if k < d:
+            return np.linalg.lstsq(self.R, C, rcond=0.0)[0]  # 0: what is redundant has been dropped already
+        # Columns are scaled first, else features in very different units look dependent.
+        scale = np.abs(self.R).max(axis=0)
+        return (np.linalg.solve(self.R / scale, C).T / scale).T
 
     @cached_property
     def singular_values(self) -> Array:
@@ -105,6 +109,10 @@ class Features:
 
 def _checked(F: Array, n: int, name: str, side: str) -> Array:
     """F as a float64 array of shape (n, d), or an error that says what to do."""
+    if hasattr(F, "tocsr"):
+        raise ValueError(f"{name} is a sparse matrix; pass {name}.toarray()")
+    if isinstance(F, np.ma.MaskedArray):
+        raise ValueError(f"{name} is a masked array; every one of the {side} needs all its features")
     F = np.asarray(F)
     if F.ndim != 2:
         hint = f"; did you mean {name}.reshape(-1, 1)?" if F.ndim == 1 else ""
@@ -136,30 +144,51 @@ def _checked(F: Array, n: int, name: str, side: str) -> Array:
     return F
 
 
-def _redundancy(F: Array, used: Array, k: int, name: str) -> str:
-    """Say which columns of F add nothing to those before them."""
-    basis = np.zeros((len(F), 0))
-    redundant = []
-    for j in range(F.shape[1]):
-        column = F[:, j]
-        size = np.linalg.norm(column)
+def _unit_columns(R: Array) -> Array:
+    """R with every column scaled to length one; columns of zeros stay."""
+    peak = np.abs(R).max(axis=0)  # first: the square of a large or small entry may leave the range of floats
+    scaled = R / np.where(peak > 0, peak, 1.0)
+    size = np.linalg.norm(scaled, axis=0)
+    return scaled / np.where(size > 0, size, 1.0)
+
+
+def _rounding(F: Array) -> float:
+    """What rounding may leave of a column of length one that repeats others."""
+    return float(8 * max(F.shape) * np.finfo(float).eps)
+
+
+def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
+    """Say which columns add nothing to those before them; any orthonormal coordinates will do."""
+    d = unit.shape[1]
+    basis = np.zeros((len(unit), 0))
+    zero, repeated = [], []
+    for j, column in enumerate(unit.T):
         rest = column - basis @ (basis.T @ column)
         rest -= basis @ (basis.T @ rest)
-        if size == 0 or np.linalg.norm(rest) <= 1e-12 * size * max(F.shape):
-            redundant.append(j)
+        size = np.linalg.norm(rest)
+        if not column.any():
+            zero.append(j)
+        elif basis.shape[1] == k or size <= d * rounding:
+            repeated.append(j)
         else:
-            basis = np.column_stack([basis, rest / np.linalg.norm(rest)])
-    zero = [j for j in redundant if not used[j]]
-    repeated = [j for j in redundant if used[j]]
-    parts = []
-    if zero:
-        parts.append(f"column{'s' * (len(zero) > 1)} {_listed(zero)} all zero")
-    if repeated:
-        parts.append(f"column{'s' * (len(repeated) > 1)} {_listed(repeated)} repeating what earlier columns say")
+            basis = np.column_stack([basis, rest / size])
+    parts = [
+        f"column{'s' * (len(columns) > 1)} {_listed(columns)} {fault}"
+        for columns, fault in ((zero, "all zero"), (repeated, "repeating what earlier columns say"))
+        if columns
+    ]
     return (
-        f"{name} has {F.shape[1]} columns but only {k} independent ones ({'; '.join(parts) or 'nearly collinear'}). "
+        f"{name} has {d} columns but only {k} independent ones ({'; '.join(parts)}). "
         "L and S are not affected; the coefficients W are not unique and the shortest ones are reported"
     )
+
+
+def _outside() -> int:
+    """The stacklevel of the first caller outside this package: the line that a warning should point to."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _listed(columns: list[int], most: int = 8) -> str:

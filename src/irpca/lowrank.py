@@ -21,7 +21,6 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
     u, s, v = u[:, :r], s[:r], vt[:r].T
     if r:
         sign = np.sign(v[np.abs(v).argmax(axis=0), np.arange(r)])
-        sign[sign == 0] = 1.0
         u, v = u * sign, v * sign
     return u, s, v
 
@@ -62,7 +61,7 @@ class LowRank:
 
     @classmethod
     def from_core(cls, Q1: Array | None, C: Array, Q2: Array | None, rank: int | None = None) -> LowRank:
-        """``Q1 @ P_r(C) @ Q2.T`` for orthonormal Q1 and Q2: the best rank-r approximation of ``Q1 @ C @ Q2.T``.
+        """``Q1 @ P_r(C) @ Q2.T``: for orthonormal Q1, Q2 the best rank-r approximation of ``Q1 @ C @ Q2.T``.
 
         None stands for the identity.
         """
@@ -90,7 +89,7 @@ class LowRank:
 
     @property
     def singular_values(self) -> Array:
-        """Singular values of the core, which are those of the matrix when the outer factors are orthonormal."""
+        """Singular values of the core: those of the matrix, when the outer factors are orthonormal."""
         return np.linalg.svd(self.core, compute_uv=False)
 
     def thin(self) -> tuple[Array, Array]:
@@ -108,7 +107,7 @@ class LowRank:
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
         U, V = self.thin()
-        return np.einsum("kr,kr->k", U[np.asarray(rows)], V[np.asarray(cols)])
+        return np.einsum("...r,...r->...", U[np.asarray(rows)], V[np.asarray(cols)])
 
     def dense(self) -> Array:
         """The full matrix, n1 × n2."""
@@ -122,3 +121,16 @@ class LowRank:
 
     def __repr__(self) -> str:
         return f"LowRank(shape={self.shape}, rank={self.rank})"
+
+
+def relative_distance(new: LowRank, old: LowRank) -> float:
+    """``‖new − old‖_F / ‖new‖_F`` from the factors alone, without cancellation."""
+    (U, V), (X, Y) = new.thin(), old.thin()
+    moved, size = _norm(np.hstack([U, X]), np.hstack([V, -Y])), _norm(U, V)
+    return moved / size if size > 0 else float(moved > 0)
+
+
+def _norm(U: Array, V: Array) -> float:
+    """``‖U @ V.T‖_F`` from two small triangles."""
+    R1, R2 = (np.asarray(np.linalg.qr(B, mode="r")) for B in (U, V))
+    return float(np.linalg.norm(R1 @ R2.T))

@@ -16,6 +16,7 @@ from .features import Features
 from .lowrank import Array, LowRank
 
 ROWS_PER_FEATURE = 8
+ENTRIES_PER_DIRECTION = 40
 FEWEST_ROWS = 128
 BLOCK_ENTRIES = 1 << 24  # no block is larger
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
@@ -64,6 +65,11 @@ class Block:
         return np.linalg.solve(self.R2, np.linalg.solve(self.R1, C).T).T
 
 
+def in_memory(piece: Array) -> Engine:
+    """An engine of its own for a block of M, in double precision."""
+    return choose(np.ascontiguousarray(piece, dtype=float))
+
+
 def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
     n1, n2 = engine.shape
@@ -86,15 +92,13 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
             yield block
 
 
-def _block(
-    engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator
-) -> Block | None:
+def _block(engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator) -> Block | None:
     rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
     (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
     if max(_stretch(R1), _stretch(R2)) > 1e4:
         return None  # some direction of the features is all but absent from these lines
     piece = engine.block(rows, cols)
-    return Block(choose(piece.astype(float, copy=False)), Q1, R1, Q2, R2, whole=False)
+    return Block(in_memory(piece), Q1, R1, Q2, R2, whole=False)
 
 
 def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
@@ -111,3 +115,20 @@ def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
 def _stretch(R: Array) -> float:
     s = np.linalg.svd(R, compute_uv=False)
     return float(s[0] / s[-1]) if s[-1] > 0 else np.inf
+
+
+def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Generator) -> Iterator[tuple[Array, Array]]:
+    """Rows and columns to start on when nothing is known about the rows: as :func:`blocks`, but by rank."""
+    n1, n2 = engine.shape
+    m = FEWEST_ROWS * 2 if rank is None else max(FEWEST_ROWS, ENTRIES_PER_DIRECTION * rank)
+    free = Features.identity(n1)
+    while True:
+        m1, m2 = min(n1, m), min(n2, max(m, ROWS_PER_FEATURE * F2.d) if F2.given else m)
+        if m1 * m2 > min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
+            break
+        yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)
+        m *= 2
+    if n1 * n2 <= BLOCK_ENTRIES:
+        yield np.arange(n1), np.arange(n2)
+    else:
+        yield draw_lines(free, min(n1, max(m1, BLOCK_ENTRIES // m2)), rng), draw_lines(F2, m2, rng)

@@ -8,11 +8,16 @@ from .engines.base import Engine, Trim
 from .lowrank import Array, LowRank
 from .result import Choice, State
 from .sampling import Sample
-from .threshold import Level, consensus, has_core, level, rounding_floor
+from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
-QUICK, THOROUGH = 1 << 15, 1 << 18  # entries to judge a fit by while looking for it, and for the final estimates
+QUICK, THOROUGH = (
+    1 << 15,
+    1 << 18,
+)  # entries to judge a fit by while looking for it, and for the final estimates
 GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
 ENTRIES_PER_UNKNOWN = 3
+HOLLOW = 10
+NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
 NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
 
 
@@ -30,21 +35,45 @@ class Judge:
     def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
         self.engine, self.noise, self.rng = engine, noise, rng
         self.sample = Sample.draw(engine, QUICK, rng)
+        self.rises = 5  # how often the level may rise again: it must come to rest
+        self.majority = False  # whether the noise is what the majority of the entries has
         n1, n2 = engine.shape
         self.most = float(np.sqrt(2 * np.log(n1 * n2)))  # the largest of n1·n2 Gaussians lies about there
 
     def floor(self, L: LowRank) -> float:
         """The size of rounding errors in M − L."""
-        largest = float(np.abs(L.entries(self.sample.rows, self.sample.cols)).max(initial=0.0))
-        return rounding_floor(self.engine.dtype, largest)
+        return rounding_floor(self.engine.dtype, self._largest(L))
 
-    def level(self, L: LowRank) -> Level:
-        return level(self.sample.sizes(L), self.floor(L), self.noise, self.most)
+    def _largest(self, L: LowRank) -> float:
+        return float(np.abs(L.entries(self.sample.rows, self.sample.cols)).max(initial=0.0))
 
-    def updated(self, before: Level, L: LowRank) -> tuple[Level, bool]:
+    def level(self, L: LowRank, unknowns: int = 0) -> Level:
+        """What the sampled residuals say of a fit with so many unknowns."""
+        return self.judged(self.sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
+
+    def judged(self, sizes: Array, largest: float, fitted: float) -> Level:
+        """What residuals of these sizes say, L being no larger than ``largest`` and ``fitted`` unknowns per entry."""
+        return level(
+            sizes / np.sqrt(max(1 - fitted, 0.1)),  # residuals of a fit are smaller than the noise by what was fitted
+            rounding_floor(self.engine.dtype, largest),
+            self.noise,
+            self.most,
+            self.majority,
+            NEAR * largest,
+        )
+
+    def distinct(self, L: LowRank) -> bool:
+        """Whether clean entries and gross errors are two crowds, so that the clean ones need not be the majority."""
+        return self.noise is not None or has_valley(self.sample.sizes(L), self.floor(L))
+
+    def updated(self, before: Level, L: LowRank, unknowns: int = 0) -> tuple[Level, bool]:
         """The level for the next step, and whether it is steady: then it stays as it was, so that L can come to rest."""
-        now = self.level(L)
-        steady = now.exact == before.exact and now.sigma >= 0.95 * before.sigma
+        now = self.level(L, unknowns)
+        # A level that leaves hardly more entries than unknowns is that of a fit to nothing.
+        hollow = now.clean * self.engine.n_observed < HOLLOW * unknowns
+        lower, higher = now.sigma < 0.95 * before.sigma, now.sigma > 1.2 * before.sigma and self.rises > 0
+        self.rises -= higher
+        steady = hollow or not (lower or higher)
         return (before if steady else now), steady
 
     def state(
@@ -56,13 +85,15 @@ class Judge:
         chosen: tuple[Choice, ...] = (),
         failure: str | None = None,
         unknowns: int = 0,
+        doubts: tuple[str, ...] = (),
     ) -> State:
         """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record."""
         tolerance = NEGLIGIBLE * _statistical_error(L, unknowns, now)
         entries = len(self.sample.values)
         if not now.exact and step <= tolerance:
-            sizes = Sample.draw(self.engine, THOROUGH, self.rng).sizes(L)
-            now, entries = level(sizes, self.floor(L), self.noise, self.most), len(sizes)
+            sample = Sample.draw(self.engine, THOROUGH, self.rng)
+            now = self.judged(sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
+            entries = len(sample.values)
         return State(
             L,
             now.zeta,
@@ -73,6 +104,7 @@ class Judge:
             expected_corruption=1 - now.clean,
             failure=failure,
             choices=(*chosen, self._noise_choice(now, entries)),
+            doubts=doubts,
         )
 
     def _noise_choice(self, now: Level, entries: int) -> Choice:
@@ -80,6 +112,11 @@ class Judge:
             why = f"residuals of the clean entries are below {now.floor:.2g}, which is rounding"
         elif self.noise is not None:
             why = "as given"
+        elif self.majority:
+            why = (
+                f"from the median of the residuals at {entries} random entries: they tail off slowly, "
+                "with no gap between noise and gross errors"
+            )
         else:
             why = f"standard deviation of the core of the residuals at {entries} random entries"
         return Choice("noise", now.sigma, why)
@@ -100,7 +137,9 @@ class Judge:
         floor = self.floor(L)
         gain = consensus(np.abs(self.sample.values), floor) - self.score(L)
         if gain < GAIN:
-            return "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
+            return (
+                "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
+            )
         if found.clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
             return (
                 f"too few clean entries: about {found.clean:.1%} of {entries} for {unknowns} unknowns, "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,7 @@ def solve(
     ----------
     M : array of shape (n1, n2)
         float32 and float64 are used as they are, memory-mapped files too; integers become float64.
-    F1, F2 : array of shape (n1, d1) and (n2, d2), or None
+    F1, F2 : array of shape (n1, d1) and (n2, d2), Features, or None
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"
     solver : {"irpca", "irpca_iht"}
@@ -76,8 +76,10 @@ def solve(
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed to tell L from S")
-    features1 = Features.of(F1, n1, "F1", "rows")
-    features2 = Features.of(F2, n2, "F2", "columns")
+    features1 = F1 if isinstance(F1, Features) else Features.of(F1, n1, "F1", "rows")
+    features2 = F2 if isinstance(F2, Features) else Features.of(F2, n2, "F2", "columns")
+    if (features1.n, features2.n) != owner.shape:
+        raise ValueError(f"these Features are of a {features1.n} × {features2.n} matrix, M is {n1} × {n2}")
     rank = _rank(rank, features1, features2, solver, method)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
@@ -123,6 +125,8 @@ def solve(
         final = owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
     doubts = state.doubts + ((state.failure,) if state.failure else ())
+    if status is Status.CONVERGED:
+        doubts += tuple(_trivial(state.L.rank, min(features1.d, features2.d), S))
     return Result(
         L=state.L,
         S=S,
@@ -131,7 +135,7 @@ def solve(
         noise=state.noise,
         corruption=_corruption(state, trim),
         zeta=state.zeta,
-        explained=_explained(state.L, trim, state.noise),
+        explained=explained(state.L, trim, state.noise),
         status=status,
         history=history,
         choices=state.choices,
@@ -191,13 +195,21 @@ def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
     return left @ right.T
 
 
+def _trivial(rank: int, most: int, S: Any) -> Iterator[str]:
+    """What to say of a result that takes nothing apart."""
+    if S is not None and S.nnz == 0:
+        yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
+    if rank == most:
+        yield f"the rank is {most}, as high as it can be: try a lower one, unless that is meant"
+
+
 def _corruption(state: State, trim: Trim | None) -> float:
     if trim is not None:
         return 1 - trim.kept_share
     return np.nan if state.expected_corruption is None else state.expected_corruption
 
 
-def _explained(L: LowRank, trim: Trim | None, noise: float | None) -> float:
+def explained(L: LowRank, trim: Trim | None, noise: float | None) -> float:
     """Energy of L against energy of what is left, per entry."""
     signal = float((L.core**2).sum()) / (L.shape[0] * L.shape[1])
     if trim is not None:

@@ -33,7 +33,9 @@ def paper_schedule(start: float, nu: float, decay: float = 5.0) -> Iterator[floa
 # Phase 1 of the adaptive rule: ζ = k · quantile_q(|R|). A low quantile survives more corruption, a high one needs fewer
 # clean entries; no single pair serves every level, so each is tried in turn and the best explanation kept.
 STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))
+MAJORITY_STARTS = ((0.5, 8.0),)  # for noise with long tails, where only the majority can say what is normal
 
+LAGGING = 0.005  # the share of clean entries that may lag behind rounding when a fit is called exact
 CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
 
 
@@ -54,7 +56,7 @@ class Level:
     sigma : standard deviation of the noise; 0 if it is below rounding
     clean : share of the entries that are not corrupted
     floor : size below which a residual is rounding
-    zeta : threshold for an efficient fit
+    zeta : threshold for the most accurate fit
     """
 
     sigma: float
@@ -67,27 +69,53 @@ class Level:
         return self.sigma == 0.0
 
 
-def level(sizes: Array, floor: float, noise: float | None = None, most: float = 5.0) -> Level:
+def level(
+    sizes: Array,
+    floor: float,
+    noise: float | None = None,
+    most: float = 5.0,
+    majority: bool = False,
+    near: float = 0.0,
+) -> Level:
     """Noise, clean share and threshold from the sizes ``|R|`` of residuals at random entries.
 
-    ``noise``, if given, is the known standard deviation; ``most`` is the highest threshold in units of it.
+    Parameters
+    ----------
+    sizes : array
+    floor : size below which a residual is rounding
+    noise : the standard deviation of the noise, if it is known
+    most : the largest entry, in standard deviations, that Gaussian noise is expected to have
+    majority : take the noise from the median rather than from the innermost core
+    near : size below which a residual is no gross error, when others are at rounding: it belongs to a row that lags
     """
-    sigma, clean = core_scale(sizes) if noise is None else (noise, 1.0)
-    if sigma <= floor / 8:
-        return Level(0.0, float((sizes <= floor).mean()), floor, floor)
+    sizes = np.sort(sizes)
+    if majority:
+        sigma = 1.4826 * float(np.median(sizes))
+        zeta = max(most * sigma, floor)
+        return Level(0.0 if sigma <= floor / 8 else sigma, _share(sizes, zeta), floor, zeta)
+    sigma, clean = core_scale(sizes)
     if noise is not None:
-        clean = min(1.0, float((sizes <= CORE * sigma).mean()) / coverage(CORE))
-    return Level(sigma, clean, floor, max(floor, efficient_cut(sizes, sigma, most) * sigma))
+        sigma, clean = noise, _share(sizes, CORE * noise) / coverage(CORE)
+    if sigma <= floor / 8:
+        close = sizes[: np.searchsorted(sizes, near, side="right")]
+        if len(close) and np.count_nonzero(close > floor) > LAGGING * len(close):
+            return Level(float(np.sqrt(np.mean(close**2))), len(close) / len(sizes), floor, float(close[-1]))
+        return Level(0.0, _share(sizes, floor), floor, floor)
+    zeta = efficient_cut(sizes, sigma, most) * sigma
+    return Level(sigma, min(clean, 1.0), floor, max(zeta, floor))
+
+
+def _share(sizes: Array, limit: float) -> float:
+    return float(np.searchsorted(sizes, limit, side="right") / len(sizes))
 
 
 def core_scale(sizes: Array) -> tuple[float, float]:
-    """Standard deviation and share of the clean entries, from the sizes ``|R|`` of residuals, both at once.
+    """Standard deviation and share of the clean entries, from the sizes ``|R|`` of residuals (sorted), both at once.
 
     The clean residuals are taken as Gaussian near zero. Within a window of ±2σ the mean square of a Gaussian is a known
     part of σ²; the window is opened from the smallest residuals until that holds. What lies in it, and the known part
     of a Gaussian that it holds, give the clean share. Starting from below finds the innermost core, whatever the rest.
     """
-    sizes = np.sort(sizes)
     squares = np.cumsum(sizes**2)
     n = len(sizes)
     sigma = sizes[min(n - 1, max(n // 50, 10))] / CORE
@@ -101,7 +129,7 @@ def core_scale(sizes: Array) -> tuple[float, float]:
         if settled or inside == n:
             break
     inside = int(np.searchsorted(sizes, CORE * sigma, side="right"))
-    return float(sigma), min(1.0, inside / n / coverage(CORE))
+    return float(sigma), inside / n / coverage(CORE)
 
 
 def coverage(c: float) -> float:
@@ -114,15 +142,15 @@ def truncated_variance(c: float) -> float:
     return 1 - 2 * c * math.exp(-c * c / 2) / math.sqrt(2 * math.pi) / coverage(c)
 
 
-def efficient_cut(sizes: Array, sigma: float, most: float = 5.0) -> float:
-    """The threshold, in units of σ, at which trimmed least squares is most accurate on residuals like these.
+def efficient_cut(sizes: Array, sigma: float, most: float) -> float:
+    """The threshold, in units of σ, at which trimmed least squares is most accurate on residuals like these (sorted).
 
-    The error variance of trimming at w is E[r²; |r| ≤ w] / (P(|r| ≤ w) − w f(w))², f the density of |r|: a low cut
-    loses clean entries, a high one lets outliers in. Among equals the highest is taken, which flags fewest clean ones.
+    The error variance of trimming at w is E[r²; |r| ≤ w] / (P(|r| ≤ w) − w f(w))², f the density of |r|: a low cut loses
+    clean entries, a high one lets outliers in. Among equals the highest is taken, which flags fewest clean entries.
     """
-    sizes = np.sort(sizes) / sigma
+    sizes = sizes / sigma
     squares = np.cumsum(sizes**2)
-    cuts = np.arange(2.0, max(most, 2.5) + 1e-9, 0.125)
+    cuts = np.arange(CORE, max(most, CORE + 0.5) + 1e-9, 0.125)
     half = 0.25
     inside = np.searchsorted(sizes, cuts, side="right")
     density = (np.searchsorted(sizes, cuts + half) - np.searchsorted(sizes, cuts - half)) / (2 * half)
@@ -133,11 +161,31 @@ def efficient_cut(sizes: Array, sigma: float, most: float = 5.0) -> float:
     return float(cuts[np.nonzero(good)[0][-1]])
 
 
+def has_valley(sizes: Array, floor: float) -> bool:
+    """Whether small and large residuals are two crowds with a valley between, on a logarithmic scale.
+
+    Then the small ones are the clean entries, however few. One crowd with a long tail is noise of its own kind, and
+    nothing but the majority can say what is normal.
+    """
+    logs = np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny)))
+    if logs.max() == logs.min():
+        return False
+    width = 0.15
+    counts, _ = np.histogram(logs, np.arange(logs.min() - width, logs.max() + 2 * width, width))
+    smooth = np.convolve(counts, (0.25, 0.5, 0.25), mode="same")
+    left = np.maximum.accumulate(smooth)
+    right = np.maximum.accumulate(smooth[::-1])[::-1]
+    lower = np.minimum(left, right)
+    crowd = np.cumsum(counts) >= 0.01 * len(sizes)
+    deep = (smooth < 0.7 * lower) & (lower - smooth > 4 * np.sqrt(lower + smooth + 1)) & crowd
+    return bool(deep.any())
+
+
 def has_core(sizes: Array, sigma: float) -> bool:
     """Whether residuals crowd around zero as noise does, rather than lie flat or leave a hole there."""
     near = np.count_nonzero(sizes <= 0.5 * sigma) / 0.5
     far = np.count_nonzero((sizes > sigma) & (sizes <= 2 * sigma))
-    return near > 1.25 * far
+    return near > 2 * far  # 2.8 for a Gaussian
 
 
 def consensus(sizes: Array, floor: float) -> float:

@@ -59,5 +59,6 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
     if engine == "auto":
         engine = "cpu"
     if engine not in _ENGINES:
-        raise ValueError(f"engine={engine!r} is unknown; choose one of 'auto', {', '.join(map(repr, _ENGINES))}")
+        known = ", ".join(map(repr, ["auto", *_ENGINES]))
+        raise ValueError(f"engine={engine!r} is unknown; choose one of {known}")
     return _ENGINES[engine](as_matrix(M))

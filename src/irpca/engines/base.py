@@ -1,13 +1,13 @@
 """What a solver may ask of the owner of M.
 
-With R = M − L and T = R where ``|R| <= zeta``, else 0, every algorithm of this field needs only thin products with T.
-A solver sees those; M, and anything of its size, stays with the engine.
+With R = M − L and T = R where ``|R| <= zeta``, else 0, every algorithm of this field needs only thin products
+with T. A solver sees those; M, and anything of its size, stays with the engine.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -41,9 +41,11 @@ class Engine(Protocol):
     """The only owner of M.
 
     Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch.
-    ``about``, where given, decides which entries are kept (``|M - about| <= zeta``) while the values still come from
-    ``M - L``: that is how least squares on a frozen set of kept entries is asked for.
-    ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product with T.
+    ``about``, where given, decides which entries are kept (``|M - about| <= zeta``) while the values still
+    come from ``M - L``: that is how least squares on a frozen set of kept entries is asked for.
+    ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
+    with T.
+    The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
     """
 
     name: str
@@ -62,9 +64,7 @@ class Engine(Protocol):
         """Keep a tall thin block next to M, in M's precision."""
         ...
 
-    def core(
-        self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None
-    ) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
         ...
 
@@ -93,9 +93,71 @@ class Engine(Protocol):
         ...
 
 
-def not_finite(count: int) -> ValueError:
-    """The error for NaN or infinite entries, met on the first read that sees them."""
+def in_precision(zeta: float, dtype: np.dtype) -> Any:
+    """The threshold in the precision of M: an entry of that very size is kept, in float32 as in float64."""
+    with np.errstate(over="ignore"):
+        return dtype.type(zeta)
+
+
+def not_finite(count: int) -> Exception:
+    """The error for ``count`` NaN or infinite entries in M, met on the first read that sees them."""
+    if count == 0:
+        return FloatingPointError(
+            "M - L is not finite although M is: L has grown out of the range of its numbers; "
+            "check the scale of M and of the features, and lower the rank"
+        )
     return ValueError(
         f"M holds {count} entries that are NaN or infinite; replace or remove them first "
         "(missing entries are not supported yet)"
     )
+
+
+class Transposed:
+    """An engine seen from the other side: the owner of Mᵀ."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.name = engine.name
+
+    @property
+    def reads(self) -> float:
+        return self.engine.reads
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.engine.shape[::-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.engine.dtype
+
+    @property
+    def n_observed(self) -> int:
+        return self.engine.n_observed
+
+    def place(self, B: Array) -> Array:
+        return self.engine.place(B)
+
+    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
+        G, trim = self.engine.core(L.T, zeta, Q2, Q1, None if about is None else about.T)
+        return G.T, trim
+
+    def times(
+        self, L: LowRank, zeta: float, X: Array, weights: Array | None = None
+    ) -> tuple[Array, Array | None, Trim]:
+        return self.engine.t_times(L.T, zeta, X, weights)
+
+    def t_times(
+        self, L: LowRank, zeta: float, Y: Array, weights: Array | None = None
+    ) -> tuple[Array, Array | None, Trim]:
+        return self.engine.times(L.T, zeta, Y, weights)
+
+    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
+        S, trim = self.engine.corruption(L.T, zeta)
+        return csr_array(S.T), trim
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        return self.engine.block(cols, rows).T
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        return self.engine.entries(cols, rows)

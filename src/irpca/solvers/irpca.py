@@ -9,18 +9,18 @@ same W; all of M is read only to check, to refine under noise, and to write S.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engines.base import Engine
+from ..engines.base import Engine, Transposed
 from ..features import Features
 from ..lowrank import Array, LowRank, relative_change, singular_triplets
 from ..result import Choice, State
 from ..sampling import Block, Sample, blocks
 from ..selection import Judge, choose_rank
-from ..threshold import STARTS, Level, level, rounding_floor
+from ..threshold import MAJORITY_STARTS, STARTS, Level, rounding_floor
 from .alternating import alternating
 
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
@@ -46,11 +46,16 @@ def irpca(
     """
     if noise is not None and not noise >= 0:
         raise ValueError(f"noise must not be negative, got {noise!r}")
+    if F1.given and not F2.given:  # the same problem from the other side
+        options = {"noise": noise, "random_state": random_state}
+        for state in irpca(Transposed(engine), F2, F1, rank, **options):
+            yield replace(state, L=state.L.T)
+        return
     judge = Judge(engine, noise, random_state)
-    if F1.given and F2.given:
+    if F1.given:
         yield from inductive(engine, F1, F2, rank, judge, random_state)
     else:
-        yield from alternating(engine, F1, F2, rank, judge, random_state)
+        yield from alternating(engine, F2, rank, judge, random_state)
 
 
 def inductive(
@@ -60,33 +65,13 @@ def inductive(
     assert F1.Q is not None and F2.Q is not None
     most = min(F1.d, F2.d)
 
-    # A. A start on blocks of growing size, until one is convincing.
-    fit: _Fit | None = None
-    for block in blocks(engine, F1, F2, rng):
-        for q, k in STARTS:
-            found = _start(block, F1, F2, rank or most, q, k, judge, rng)
-            yield State(found.L, found.level.zeta, 1.0, settled=False)
-            fit = found if fit is None or found.score < fit.score else fit
-            if fit.objection is None:
-                break
-        if fit is not None and fit.objection is None:
-            break
-    assert fit is not None
+    fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
+    if not fit.level.exact and not judge.distinct(fit.L):
+        judge.majority = True
+        fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
+    C, L, now = fit.C, fit.L, fit.level
 
-    # B. The efficient finish on the block: the noise is estimated anew until it stays.
-    block, block_C, C, L, now = fit.block, fit.block_C, fit.C, fit.L, fit.level
-    for _ in range(PHASE_1):
-        if now.exact:
-            break
-        update, _ = _least_squares(block.engine, block.Q1, block_C, block.Q2, now.zeta)
-        before, block_C = block_C, _truncated(block_C + update, rank or most)
-        C = block.lift(block_C)
-        L = LowRank.from_core(F1.Q, C, F2.Q, rank or most)
-        previous, now = now, judge.level(L)
-        if relative_change(block_C, before) < 1e-3 and now.sigma > 0.95 * previous.sigma:
-            break
-
-    # C. All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
+    # All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
     chosen: tuple[Choice, ...] = ()
     if now.exact:
         if rank is None:
@@ -114,7 +99,7 @@ def inductive(
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """A start, and what the judge says of it."""
+    """A core found on a block, and what the judge says of it."""
 
     block: Block
     block_C: Array
@@ -125,26 +110,68 @@ class _Fit:
     objection: str | None
 
 
+def _on_blocks(
+    engine: Engine, F1: Features, F2: Features, rank: int, judge: Judge, rng: np.random.Generator
+) -> Generator[State, None, _Fit]:
+    """The best fit on blocks of growing size, up to the first convincing one."""
+    fit: _Fit | None = None
+    for block in blocks(engine, F1, F2, rng):
+        for q, k in MAJORITY_STARTS if judge.majority else STARTS:
+            found = _start(block, F1, F2, rank, q, k, judge, rng)
+            yield State(found.L, found.level.zeta, 1.0, settled=False)
+            fit = found if fit is None or found.score < fit.score else fit
+            if fit.objection is None:
+                return _finish(fit, F1, F2, rank, judge)
+    assert fit is not None
+    return _finish(fit, F1, F2, rank, judge)
+
+
+def _finish(fit: _Fit, F1: Features, F2: Features, rank: int, judge: Judge) -> _Fit:
+    """Phase 2 on the block: the threshold that suits the noise, estimated anew until it stays."""
+    block = fit.block
+    for _ in range(PHASE_1):
+        if fit.level.exact:
+            break
+        update = _least_squares(block.engine, block.Q1, fit.block_C, block.Q2, fit.level.zeta)
+        block_C = _truncated(fit.block_C + update, rank)
+        moved = relative_change(block_C, fit.block_C)
+        C = block.lift(block_C)
+        L = LowRank.from_core(F1.Q, C, F2.Q, rank)
+        before = fit.level
+        fit = replace(fit, block_C=block_C, C=C, L=L, level=judge.level(L))
+        if moved < 1e-3 and fit.level.sigma > 0.95 * before.sigma:
+            break
+    return fit
+
+
 def _start(
-    block: Block, F1: Features, F2: Features, rank: int, q: float, k: float, judge: Judge, rng: np.random.Generator
+    block: Block,
+    F1: Features,
+    F2: Features,
+    rank: int,
+    q: float,
+    k: float,
+    judge: Judge,
+    rng: np.random.Generator,
 ) -> _Fit:
     """Phase 1 on a block: ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat."""
     sample = Sample.draw(block.engine, 1 << 13, rng)
     block_C = np.zeros((F1.d, F2.d))
-    L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
+    L, zeta, floor, largest = LowRank.zero(block.engine.shape), np.inf, 0.0, 0.0
     for _ in range(PHASE_1):
         before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), floor)
-        update, _ = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta)
+        update = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta)
         C = _truncated(block_C + update, rank)
         moved = relative_change(C, block_C)
         block_C = C
         L = LowRank.from_core(block.Q1, C, block.Q2, rank)
-        floor = rounding_floor(judge.engine.dtype, float(np.abs(L.entries(sample.rows, sample.cols)).max()))
+        largest = float(np.abs(L.entries(sample.rows, sample.cols)).max())
+        floor = rounding_floor(judge.engine.dtype, largest)
         if moved <= 1e-12 or (moved <= 0.01 and zeta > floor and abs(before - zeta) <= 0.02 * zeta):
             break
     C = block.lift(block_C)
     L = LowRank.from_core(F1.Q, C, F2.Q, rank)
-    seen = level(sample.sizes(LowRank.from_core(block.Q1, block_C, block.Q2, rank)), floor, judge.noise, judge.most)
+    seen = judge.judged(sample.sizes(LowRank.from_core(block.Q1, block_C, block.Q2, rank)), largest, 0.0)
     found = judge.level(L)
     unknowns = rank * (F1.d + F2.d - rank)
     objection = judge.objection(L, found, block.engine.n_observed, unknowns, seen)
@@ -158,13 +185,13 @@ def _truncated(C: Array, rank: int) -> Array:
 
 def _least_squares(
     engine: Engine, Q1: Array, C: Array, Q2: Array, zeta: float, tol: float = 1e-3, most: int = 30
-) -> tuple[Array, float]:
+) -> Array:
     """The update X that minimises ``‖M − Q1 (C + X) Q2ᵀ‖`` over the entries that C keeps, by conjugate gradients.
 
-    What is kept stays as C decides it; each step asks the engine once. Also returns the kept share.
+    What is kept stays as C decides it; each step asks the engine once.
     """
     kept_by = LowRank.from_core(Q1, C, Q2)
-    G0, trim = engine.core(kept_by, zeta, Q1, Q2)
+    G0, _ = engine.core(kept_by, zeta, Q1, Q2)
     X, G, P = np.zeros_like(C), G0, G0
     first = power = float((G * G).sum())
     reach = max(float(np.linalg.norm(C)), float(np.linalg.norm(G0)))
@@ -182,4 +209,4 @@ def _least_squares(
         G = G - (power / curvature) * AP
         power, previous = float((G * G).sum()), power
         P = G + (power / previous) * P
-    return X, trim.kept_share
+    return X

@@ -13,6 +13,7 @@ from ..result import Choice, State
 from ..threshold import paper_schedule, paper_start
 
 FULL = 0.5  # beyond this share of the entries, S is no longer a sparse matrix
+GROSS = 1e-6  # what is smaller than this beside L is not a gross error
 
 
 def irpca_iht(
@@ -34,8 +35,8 @@ def irpca_iht(
         ``"paper"`` is Algorithm 1 to the letter: it truncates W, in coordinates stretched by κ(F).
         ``"whitened"`` truncates C = R1 W R2ᵀ instead, where κ is gone.
     c_W : float or None
-        Bound on ‖W*‖₂. None takes ‖F1⁺ M F2⁺ᵀ‖₂ (for ``"whitened"`` what is the same in its coordinates), which
-        costs one more read.
+        Bound on ‖W*‖₂. None takes 2 ‖F1⁺ M F2⁺ᵀ‖₂ (for ``"whitened"`` what is the same in its coordinates),
+        which costs one more read. Twice, because outliers may make M smaller than L.
     nu : float
         Noise parameter ν; the theory asks for (1 + 3 μ² d κ²) ‖N‖∞.
     decay : float
@@ -44,11 +45,13 @@ def irpca_iht(
     if variant not in ("paper", "whitened"):
         raise ValueError(f"variant={variant!r} is unknown; choose 'paper' or 'whitened'")
     if not (F1.given or F2.given):
-        raise ValueError("solver='irpca_iht' needs features of the rows or of the columns; solver='irpca' does without")
+        raise ValueError("solver='irpca_iht' needs features of rows or columns; solver='irpca' does without")
     if not decay > 1:
         raise ValueError(f"decay must be larger than 1, got {decay!r}")
     if not nu >= 0:
         raise ValueError(f"nu must not be negative, got {nu!r}")
+    if c_W is not None and not c_W > 0:
+        raise ValueError(f"c_W must be positive, got {c_W!r}")
 
     # Step 3. L_0 = 0.
     C = np.zeros((F1.d, F2.d))
@@ -56,34 +59,39 @@ def irpca_iht(
     choices: tuple[Choice, ...] = ()
     if c_W is None:
         projected, _ = _project(engine, L, np.inf, F1, F2)
-        c_W = _norm_bound(projected, F1, F2, variant)
-        choices = (Choice("c_W", c_W, "‖F1⁺ M F2⁺ᵀ‖₂, since no bound on ‖W‖₂ was given"),)
+        c_W, reason = _norm_bound(projected, F1, F2, variant)
+        choices = (Choice("c_W", c_W, reason),)
 
+    eps = float(np.finfo(engine.dtype).eps)
+    reach = float(np.sqrt(F1.leverage.max() * F2.leverage.max()))  # |Q1 C Q2ᵀ| <= reach · ‖C‖, entry by entry
     trimmed = -1
-    for zeta in paper_schedule(paper_start(F1, F2, c_W), nu, decay):
+    # |L*| <= ζ_1 holds with equality where features are flat: rounding must not decide it.
+    start = paper_start(F1, F2, c_W) * (1 + 100 * eps)
+    for zeta in paper_schedule(start, nu, decay):
         # Steps 6 and 7. M − S_t = L_{t−1} + T, so the projection of T is all that is asked of M.
         G, trim = _project(engine, L, zeta, F1, F2)
         C_next = _truncate(C + G, rank, F1, F2, variant)
         # Step 8.
         L = LowRank.from_core(F1.Q, C_next, F2.Q, rank)
-        step = float(np.linalg.norm(C_next - C) / max(np.linalg.norm(C_next), np.finfo(float).tiny))
-        C = C_next
-        full = 1 - trim.kept_share
+        size, moved = float(np.linalg.norm(C_next)), float(np.linalg.norm(C_next - C))
+        # The residual ‖M − L − S‖ cannot tell when to stop: it falls with ζ whatever L is. What can is that
+        # S finds nothing new, and that all that is left is noise or the error L still makes.
+        found = trim.trimmed == trimmed and trim.largest <= max(nu, reach * (10 * moved + GROSS * size))
         yield State(
             L,
             zeta,
-            step,
-            trim,
-            # The residual ‖M − L − S‖ cannot tell: it falls with ζ whatever L is. The support can.
-            settled=trim.trimmed == trimmed and 0 < full,
-            failure=f"S fills up: {full:.0%} of the entries are beyond the threshold" if full > FULL else None,
+            step=moved / max(size, np.finfo(float).tiny),
+            trim=trim,
+            tolerance=10 * eps,
+            settled=found,
+            failure=_failure(1 - trim.kept_share, F1, F2, variant),
             choices=choices,
         )
-        trimmed = trim.trimmed
+        C, trimmed = C_next, trim.trimmed
 
 
 def _project(engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> tuple[Array, Trim]:
-    """Q1ᵀ T Q2, with the identity for a side without features."""
+    """Q1ᵀ T Q2, with the identity for a side without features; one of the two must have some."""
     if F1.Q is None:
         assert F2.Q is not None
         TX, _, trim = engine.times(L, zeta, F2.Q)
@@ -96,17 +104,42 @@ def _project(engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features
 
 def _truncate(C: Array, rank: int, F1: Features, F2: Features, variant: str) -> Array:
     """P_r of W, or of C, in the coordinates of C."""
-    if variant == "paper":
-        W = F2.solve(F1.solve(C).T).T
-        u, s, v = singular_triplets(W, rank)
-        W = (u * s) @ v.T
-        W = W if F1.R is None else F1.R @ W
-        return W if F2.R is None else W @ F2.R.T
-    u, s, v = singular_triplets(C, rank)
+    if variant == "whitened":
+        return _best(C, rank)
+    W = _best(_latent(C, F1, F2), rank)
+    W = W if F1.R is None else F1.R @ W
+    return W if F2.R is None else W @ F2.R.T
+
+
+def _best(A: Array, rank: int) -> Array:
+    u, s, v = singular_triplets(A, rank)
     return (u * s) @ v.T
 
 
-def _norm_bound(C: Array, F1: Features, F2: Features, variant: str) -> float:
+def _latent(C: Array, F1: Features, F2: Features) -> Array:
+    """W = R1⁺ C R2⁺ᵀ."""
+    return F2.solve(F1.solve(C).T).T
+
+
+def _norm_bound(C: Array, F1: Features, F2: Features, variant: str) -> tuple[float, str]:
+    """c_W from C = Q1ᵀ M Q2, and why."""
     if variant == "paper":
-        return float(np.linalg.norm(F2.solve(F1.solve(C).T), 2))
-    return float(np.linalg.norm(C, 2) / (F1.sigma_max * F2.sigma_max))
+        bound, formula = np.linalg.norm(_latent(C, F1, F2), 2), "2 ‖F1⁺ M F2⁺ᵀ‖₂"
+    else:
+        bound = np.linalg.norm(C, 2) / (F1.sigma_max * F2.sigma_max)
+        formula = "2 ‖Q1ᵀ M Q2‖₂ / (σ_max(F1) σ_max(F2))"
+    return 2 * float(bound), f"{formula}, since no bound on ‖W‖₂ was given"
+
+
+def _failure(full: float, F1: Features, F2: Features, variant: str) -> str | None:
+    """What to tell when S fills up."""
+    if full <= FULL:
+        return None
+    told = f"S fills up: {full:.0%} of the entries are beyond the threshold. Give nu if M is noisy; if not, "
+    if variant == "paper":
+        kappa = max(F1.kappa, F2.kappa)
+        return told + (
+            f"variant='paper' truncates W, in coordinates stretched by κ = {kappa:.3g}: "
+            "take variant='whitened', where κ is gone, or solver='irpca', which also finds its own threshold"
+        )
+    return told + "lower decay, or take solver='irpca', which finds its own threshold"

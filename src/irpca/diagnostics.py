@@ -1,0 +1,394 @@
+"""The paper's assumptions as checks with numbers, and measures of recovery."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.sparse import csc_array, csr_array
+
+from .engines import choose
+from .engines.base import Engine
+from .features import Features
+from .lowrank import Array, LowRank
+from .result import Result
+from .threshold import paper_start
+
+Method = Literal["exact", "sketch"]
+Seed = int | np.random.Generator | None
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition, ``value <= limit``, and what it means. None stands for what is not known."""
+
+    name: str
+    value: float | None
+    limit: float | None
+    meaning: str
+
+    @property
+    def verdict(self) -> Literal["holds", "fails", "cannot tell"]:
+        if self.value is None or self.limit is None:
+            return "cannot tell"
+        return "holds" if self.value <= self.limit else "fails"
+
+
+@dataclass(frozen=True)
+class Assumptions:
+    """What the theorems ask for beside what was found; ``str`` is a table, ``[name]`` one check."""
+
+    checks: tuple[Check, ...]
+
+    def __getitem__(self, name: str) -> Check:
+        return {check.name: check for check in self.checks}[name]
+
+    def __str__(self) -> str:
+        width = max(len(check.name) for check in self.checks)
+        lines = [f"{'':{width}}  {'value':>9}  {'limit':>9}"]
+        for check in self.checks:
+            value, limit = ("–" if x is None else f"{x:.3g}" for x in (check.value, check.limit))
+            lines.append(f"{check.name:{width}}  {value:>9}  {limit:>9}  {check.verdict:11}  {check.meaning}")
+        lines.append("The conditions are sufficient, not necessary: recovery far beyond them is usual.")
+        return "\n".join(lines)
+
+
+def check_assumptions(M: Any, F1: Any, F2: Any, result: Result, *, epsilon: float = 1e-6) -> Assumptions:
+    """The assumptions of the paper's theorems, judged on a decomposition.
+
+    Parameters
+    ----------
+    M : array of shape (n1, n2), an Engine, or None
+        Read up to six times. None: what needs it is answered "cannot tell".
+    F1, F2 : array of shape (n1, d1) and (n2, d2), or None
+    result : Result
+        What ``solve`` returned. L and S are taken for L* and S*: where they are wrong, so is the answer.
+    epsilon : float
+        Accuracy for the iteration bound, in units of max|L|.
+
+    Notes
+    -----
+    *feasibility* (Assumption 1) is the share of the energy of M − S outside the span of the features. Its
+    limit is that share less the directions that stand out of noise: singular values over 1.5 σ (√n1 + √n2).
+
+    *incoherence* (Assumption 2): the limit is where Assumption 3, whitened, allows one gross error per row.
+
+    *row* and *column sparsity* (Assumption 3) come as printed (κ, and n1 for rows), as the proof needs them
+    (κ², and n2 for rows) and for ``variant="whitened"``, where κ is 1. *Joint sparsity* is weaker and enough:
+    without the detour through symmetric matrices, ‖E‖₂ <= √(rows · columns) ‖E‖∞ is all the proof needs.
+
+    *noise* is ‖N‖∞ / max|L| against 1/(40 μ² d κ²). The paper bounds ‖N‖∞ itself, which changes with the
+    units of M, and then never uses the bound. μ², d and κ² stand for μ1 μ2, √(d1 d2) and κ1 κ2.
+
+    Examples
+    --------
+    >>> import irpca
+    >>> problem = irpca.datasets.make_problem(600, 600, 2, 2, 2, corruption=1e-5, features="conditioned")
+    >>> result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
+    >>> found = check_assumptions(problem.M, problem.F1, problem.F2, result)
+    >>> found["feasibility"].verdict, found["joint sparsity, whitened"].verdict
+    ('holds', 'holds')
+    """
+    n1, n2 = result.L.shape
+    A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
+    engine, S, outside = None if M is None else _owner(M), result.S, None
+    noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(n1 * n2))
+    if engine is not None:
+        S = engine.corruption(result.L, result.zeta)[0] if S is None else S
+        outside = _Outside(engine, result.L, result.zeta, A, B)
+        noise = outside.trim.largest
+    largest = max(float(np.abs(block).max()) for block in _blocks(result.L))
+    checks = [_feasibility(outside), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)]
+    checks += [*_noise(noise, largest, A, B), _iterations(A, B, result, epsilon * largest)]
+    return Assumptions(tuple(checks))
+
+
+def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
+    """T of Theorems 1 and 2: the fewest iterations after which they promise an accuracy of ``epsilon``.
+
+    The smallest whole T > ⌈log₅(2 μ1 μ2 σ1 σ2 √(d1 d2 / (n1 n2)) c_W / ε)⌉ + 1. The proof needs one less.
+
+    Parameters
+    ----------
+    F1, F2 : array of shape (n1, d1) and (n2, d2)
+    c_W : float
+        Bound on ‖W‖₂.
+    epsilon : float
+        Bound on the entries of L − L* and S − S*, in the units of M, beside what noise costs.
+
+    Examples
+    --------
+    >>> iteration_bound(np.ones((100, 1)), np.ones((50, 1)), c_W=2.0, epsilon=1e-3)
+    8
+    """
+    A, B = (F if isinstance(F, Features) else Features.of(F, len(F)) for F in (F1, F2))
+    if not (c_W > 0 and epsilon > 0):
+        raise ValueError(f"c_W and epsilon must be positive, got {c_W!r} and {epsilon!r}")
+    return max(1, int(np.ceil(np.log(2 * paper_start(A, B, c_W) / epsilon) / np.log(5))) + 2)
+
+
+def leverage_scores(F: Any, method: Method = "exact", random_state: Seed = 0) -> Array:
+    """Squared row lengths of an orthonormal basis of the columns of F, n×d; they sum to its rank.
+
+    Parameters
+    ----------
+    method : {"exact", "sketch"}
+        ``"exact"``: QR, 4 n d² flops. ``"sketch"``: after Drineas et al. (2012), 80 n d flops, and 0.1 n d²
+        for the twentieth that looks largest. Those are off by about √(1/(8 d)), the others by a quarter.
+
+    Notes
+    -----
+    The sketch is a sparse sign matrix (8 entries per row of F, 16 d rows), then a Gaussian one (32 columns).
+    For n = 10⁶ and d = 100 it took 0.6 s where QR took 6.5 s, for d = 200 1.2 s and 15 s (one thread). The
+    normal equations, which lose digits as κ² grows, took 1.0 s and 3.3 s: beside them little is gained.
+
+    Examples
+    --------
+    >>> leverage_scores([[1.0], [1.0], [2.0], [0.0]]).round(3)
+    array([0.167, 0.167, 0.667, 0.   ])
+    """
+    return _leverage(F, method, random_state)[0]
+
+
+def incoherence(F: Any, method: Method = "exact", random_state: Seed = 0) -> float:
+    """μ of Assumption 2, ``max_i ‖e_iᵀ V_F‖ √(n/d)``: 1 is best, √(n/d) worst.
+
+    Methods are those of :func:`leverage_scores`.
+
+    Examples
+    --------
+    >>> round(incoherence(np.ones((16, 1))), 12)
+    1.0
+    """
+    scores, rank = _leverage(F, method, random_state)
+    return float(np.sqrt(scores.max() * len(scores) / rank))
+
+
+def energy_outside(M: Any, F1: Any, F2: Any, result: Result | None = None) -> float:
+    """Share of the energy of M, or of M − S if a result is given, outside the span of the features. One read.
+
+    Examples
+    --------
+    >>> round(energy_outside([[3.0, 4.0], [3.0, 4.0]], None, [[1.0], [0.0]]), 12)
+    0.64
+    """
+    engine = _owner(M)
+    n1, n2 = engine.shape
+    A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
+    L, zeta = (LowRank.zero((n1, n2)), np.inf) if result is None else (result.L, result.zeta)
+    return _Outside(engine, L, zeta, A, B).share
+
+
+def relative_error(L: Any, L_true: Any) -> float:
+    """``‖L − L_true‖_F / ‖L_true‖_F`` of arrays or :class:`~irpca.LowRank`, in blocks of rows.
+
+    Examples
+    --------
+    >>> relative_error([[3.0, 4.0]], [[3.0, 0.0]]) == 4 / 3
+    True
+    """
+    _same_shape(L, L_true)
+    pairs = zip(_blocks(L), _blocks(L_true), strict=True)
+    wrong, whole = np.linalg.norm([(np.linalg.norm(A - B), np.linalg.norm(B)) for A, B in pairs], axis=0)
+    return float(wrong / whole) if whole else float(np.inf if wrong else 0.0)
+
+
+class SupportScores(NamedTuple):
+    """Share of the flagged entries that are corrupted, and of the corrupted ones that are flagged."""
+
+    precision: float
+    recall: float
+
+
+def support_scores(S: Any, S_true: Any) -> SupportScores:
+    """Precision and recall of the entries where S, dense or sparse, is not zero. Of nothing, either is 1.
+
+    Examples
+    --------
+    >>> support_scores([[1.0, 2.0, 0.0]], [[5.0, 0.0, 0.0]])
+    SupportScores(precision=0.5, recall=1.0)
+    """
+    _same_shape(S, S_true)
+    flagged, corrupted = (csr_array(A, dtype=bool) for A in (S, S_true))
+    both, n1, n2 = (int(A.count_nonzero()) for A in (flagged.multiply(corrupted), flagged, corrupted))
+    return SupportScores(both / n1 if n1 else 1.0, both / n2 if n2 else 1.0)
+
+
+def _owner(M: Any) -> Engine:
+    return choose(M, M if hasattr(M, "t_times") else "auto")
+
+
+def _same_shape(A: Any, B: Any) -> None:
+    if np.shape(A) != np.shape(B):
+        raise ValueError(f"shapes {np.shape(A)} and {np.shape(B)} differ; compare matrices of one shape")
+
+
+def _blocks(A: Any, entries: int = 1 << 18) -> Iterator[Array]:
+    """A, an array or LowRank, in blocks of rows."""
+    A = A if isinstance(A, LowRank) else np.asarray(A)
+    height = max(1, entries // A.shape[1])
+    for first in range(0, A.shape[0], height):
+        last = min(first + height, A.shape[0])
+        yield A.rows(np.arange(first, last)) if isinstance(A, LowRank) else A[first:last]
+
+
+def _leverage(F: Any, method: str, random_state: Seed) -> tuple[Array, int]:
+    """Leverage scores, and the rank of F."""
+    F = np.asarray(F, dtype=float)
+    if method not in ("exact", "sketch"):
+        raise ValueError(f"method={method!r} is unknown; choose 'exact' or 'sketch'")
+    if method == "exact" or len(F) <= 32 * F.shape[1]:  # hardly taller than its sketch
+        B = _whitener(F)
+        return _row_energy(F, B), B.shape[1]
+    rng = np.random.default_rng(random_state)
+    B = _whitener(_sign_sketch(F, rng))
+    scores = _row_energy(F, B @ rng.standard_normal((B.shape[1], 32)) / np.sqrt(32))
+    scale = B.shape[1] / scores.sum()  # scores sum to the rank: most of the bias of the sketch goes
+    top = np.argpartition(scores, -len(F) // 20)[-len(F) // 20 :]
+    scores[top] = _row_energy(F[top], B)
+    return np.minimum(scores * scale, 1.0), B.shape[1]
+
+
+def _whitener(F: Array) -> Array:
+    """B, d×rank, such that the columns of F B are orthonormal and span those of F."""
+    size = np.linalg.norm(F, axis=0)
+    size[size == 0] = 1.0
+    _, s, vt = np.linalg.svd(np.linalg.qr(F / size, mode="r"), full_matrices=False)
+    rank = int((s > s[0] * max(F.shape) * 8 * np.finfo(float).eps).sum())
+    return (vt[:rank].T / s[:rank]) / size[:, None]
+
+
+def _sign_sketch(F: Array, rng: np.random.Generator) -> Array:
+    """16 d random signed sums of rows of F; every row takes part in 8."""
+    n, d = F.shape
+    signs, rows = rng.choice([-1.0, 1.0], size=8 * n), rng.integers(16 * d, size=8 * n)
+    return csc_array((signs, rows, np.arange(0, 8 * n + 1, 8)), shape=(16 * d, n)) @ F
+
+
+def _row_energy(F: Array, B: Array, height: int = 1 << 14) -> Array:
+    """Squared row lengths of F B, without F B."""
+    pieces = (F[first : first + height] @ B for first in range(0, len(F), height))
+    return np.concatenate([np.einsum("ij,ij->i", piece, piece) for piece in pieces])
+
+
+class _Outside:
+    """X = (M − S) − P1 (M − S) P2, what the features do not span, as an operator. Making it reads M once.
+
+    M − S = T + L. The problem is turned where columns have no features, so that Q2 is there if any are.
+    """
+
+    def __init__(self, engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> None:
+        passes = [partial(engine.times, L, zeta), partial(engine.t_times, L, zeta)]
+        if F2.Q is None:
+            F1, F2, L, passes = F2, F1, L.T, passes[::-1]
+        self.ask, self.ask_back = passes
+        U, V = L.thin()
+        self.Q1, self.Q2 = Q1, Q2 = F1.Q, np.zeros((F2.n, 0)) if F2.Q is None else F2.Q
+        product, _, self.trim = self.ask(np.hstack([Q2, V]))
+        TQ2, TV = np.split(product.astype(float), [Q2.shape[1]], axis=1)
+        self.G = TQ2 if Q1 is None else Q1.T @ TQ2
+        # What of L lies outside: A Bᵀ = (U − P1 U) Vᵀ + P1 U (V − P2 V)ᵀ. Rounding, for most solvers.
+        P1U, V_in = U if Q1 is None else Q1 @ (Q1.T @ U), Q2.T @ V
+        self.A, self.B = np.hstack([U - P1U, P1U]), np.hstack([V, V - Q2 @ V_in])
+        TB = np.hstack([TV, TV - TQ2 @ V_in])
+        self.total = self.trim.energy + 2 * float(np.sum(U * TV)) + _energy(U, V)
+        energy = self.trim.energy - np.sum(self.G**2) + 2 * np.sum(self.A * TB) + _energy(self.A, self.B)
+        self.energy = 0.0 if F2.Q is None else max(float(energy), 0.0)  # the identity spans everything
+
+    @property
+    def share(self) -> float:
+        return self.energy / self.total if self.total > 0 else 0.0
+
+    def times(self, V: Array) -> Array:
+        GV = self.G @ (self.Q2.T @ V)
+        return self.ask(V)[0] - (GV if self.Q1 is None else self.Q1 @ GV) + self.A @ (self.B.T @ V)
+
+    def t_times(self, U: Array) -> Array:
+        GU = self.G.T @ (U if self.Q1 is None else self.Q1.T @ U)
+        return self.ask_back(U)[0] - self.Q2 @ GU + self.B @ (self.A.T @ U)
+
+    def directions(self, most: int = 8) -> tuple[int, float]:
+        """How many directions stand out of noise, and the energy in them. Reads M four times."""
+        n1, n2 = len(self.A), len(self.B)
+        U = self.times(np.random.default_rng(0).standard_normal((n2, min(most, n1, n2))))
+        U = self.times(np.linalg.qr(self.t_times(np.linalg.qr(U)[0]))[0])
+        found, rest = 0, self.energy
+        for s in np.linalg.svd(self.t_times(np.linalg.qr(U)[0]), compute_uv=False):
+            sigma = np.sqrt(max(rest - s**2, 0.0) / max(self.trim.kept, 1))
+            if s <= 1.5 * sigma * (np.sqrt(n1) + np.sqrt(n2)):
+                break
+            found, rest = found + 1, max(rest - s**2, 0.0)
+        return found, float(self.energy - rest)
+
+
+def _energy(U: Array, V: Array) -> float:
+    """‖U Vᵀ‖²_F."""
+    return float(np.sum((U.T @ U) * (V.T @ V)))
+
+
+def _feasibility(outside: _Outside | None) -> Check:
+    name, meaning = "feasibility", "share of energy outside the features; limit: what noise explains"
+    if outside is None:
+        return Check(name, None, None, meaning)
+    if outside.trim.kept_share < 0.5:  # what features do not explain went to S
+        return Check(name, None, None, f"{meaning}; not to be judged, S holds most of M")
+    tiny = 1e-12  # a millionth of L: rounding, or L not yet there
+    if outside.share <= tiny:
+        return Check(name, outside.share, tiny, meaning)
+    k, energy = outside.directions()
+    limit = max((outside.energy - energy) / outside.total, tiny)
+    return Check(name, outside.share, limit, f"{meaning}; directions that stand out: {k}")
+
+
+def _incoherence(*sides: Features) -> Iterator[Check]:
+    for name, F in zip(("F1", "F2"), sides, strict=True):
+        worst = float(np.sqrt(F.n / F.d))
+        meaning = f"1 is best, {worst:.3g} worst; limit: where one gross error per row is allowed"
+        yield Check(f"incoherence of {name}", F.mu, worst / 20**0.5, meaning)
+
+
+def _sparsity(S: csr_array | None, F1: Features, F2: Features) -> Iterator[Check]:
+    row, col = "most gross errors in a row", "most gross errors in a column"
+    rows = cols = joint = None
+    if S is not None:
+        rows = int(np.diff(S.indptr).max(initial=0))
+        cols = int(np.bincount(S.indices, minlength=1).max())
+        joint = float(np.sqrt(rows * cols))
+    mu, kappa = max(F1.mu, F2.mu), max(F1.kappa, F2.kappa)
+    limit1, limit2 = F1.n / (20 * mu**2 * F1.d), F2.n / (20 * mu**2 * F2.d)
+    both = float(np.sqrt(F1.n * F2.n / (F1.d * F2.d))) / (20 * F1.mu * F2.mu)
+    yield Check("row sparsity, printed", rows, limit1 / kappa, row)
+    yield Check("column sparsity, printed", cols, limit2 / kappa, col)
+    for label, square, product in ("proved", kappa**2, F1.kappa * F2.kappa), ("whitened", 1.0, 1.0):
+        yield Check(f"row sparsity, {label}", rows, limit2 / square, row)
+        yield Check(f"column sparsity, {label}", cols, limit1 / square, col)
+        yield Check(f"joint sparsity, {label}", joint, both / product, "√(the one · the other)")
+
+
+def _bounded(F1: Features, F2: Features, result: Result) -> Check:
+    """The proof needs of c_W only that ζ_1 bounds L; ‖R1 W R2ᵀ‖₂ / (σ1 σ2) <= ‖W‖₂ is enough for that."""
+    norm = float(max(result.L.singular_values, default=0.0))
+    W = norm if result.W is None else float(np.linalg.norm(result.W, 2))
+    c_W = next((choice.value for choice in result.choices if choice.name == "c_W"), None)
+    meaning = f"the least c_W for 'whitened', ‖W‖₂ = {W:.3g} for 'paper'; limit: the c_W chosen, if any"
+    return Check("bounded W", norm / (F1.sigma_max * F2.sigma_max), c_W, meaning)
+
+
+def _noise(noise: float | None, largest: float, F1: Features, F2: Features) -> Iterator[Check]:
+    share = noise / largest if noise is not None and largest > 0 else None
+    for name, square in ("noise", F1.kappa * F2.kappa), ("noise, whitened", 1.0):
+        factor = F1.mu * F2.mu * float(np.sqrt(F1.d * F2.d)) * square
+        promise = "" if share is None else f"; Theorem 2 then promises L to {3 * factor * share:.3g} max|L|"
+        yield Check(name, share, 1 / (40 * factor), f"largest noise / max|L|{promise}")
+
+
+def _iterations(F1: Features, F2: Features, result: Result, epsilon: float) -> Check:
+    bounded = _bounded(F1, F2, result)
+    c_W = bounded.limit or bounded.value
+    T = iteration_bound(F1, F2, c_W, epsilon) if c_W and epsilon > 0 else None
+    enough = T is not None and result.solver == "irpca_iht" and result.n_iter >= T
+    meaning = f"T of Theorem 1 for entries right to {epsilon:.3g}; {result.solver} made {result.n_iter}"
+    return Check("iterations", T, result.n_iter if enough else None, meaning)  # fewer may have been enough

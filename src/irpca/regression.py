@@ -1,0 +1,148 @@
+"""Rows of M explained by known directions, each row on its own and robustly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .lowrank import Array
+from .threshold import rounding_floor
+
+Starts = tuple[tuple[float, float], ...]
+
+# (q, k) as in threshold.STARTS, but for one row at a time: a row has few entries, so no very low quantile.
+ROW_STARTS = ((0.5, 8.0), (0.3, 8.0), (0.1, 15.0))
+HARD_STARTS = (
+    *ROW_STARTS,
+    (0.2, 10.0),
+    (0.2, 20.0),
+    (0.05, 15.0),
+    (0.05, 40.0),
+)  # for rows that resist those
+ROUNDS = 25
+CHUNK_ENTRIES = 1 << 21
+
+
+def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = ROW_STARTS) -> Array:
+    """Robust least squares of every row of M on the columns of V: U with ``M ≈ U @ V.T``.
+
+    Every row has a threshold of its own, from the quantiles of its own residuals; of several starts the one with the
+    smallest mean log residual is kept, row by row.
+
+    Parameters
+    ----------
+    M : array of shape (m, n)
+    V : array of shape (n, r), full column rank
+    zeta : float or None
+        If given, the rows are finished with least squares on the entries within ±zeta.
+    starts : pairs (q, k)
+        Each is tried from zero with the threshold k · quantile_q(|residual|) of the row.
+
+    Returns
+    -------
+    array of shape (m, r)
+    """
+    step = max(1, CHUNK_ENTRIES // max(M.shape[1], 1))
+    pieces = [
+        _chunk(np.asarray(M[first : first + step], dtype=float), V, M.dtype, zeta, starts)
+        for first in range(0, len(M), step)
+    ]
+    return np.concatenate(pieces)
+
+
+def moment_columns(V: Array) -> Array:
+    """All products ``V[:, a] · V[:, b]`` and a column of ones: what :func:`row_steps` wants summed over kept entries."""
+    n, r = V.shape
+    return np.column_stack([(V[:, :, None] * V[:, None, :]).reshape(n, r * r), np.ones(n)])
+
+
+def row_steps(sums: Array, products: Array) -> Array:
+    """The least-squares step of every row; none for rows with too few kept entries to tell.
+
+    Parameters
+    ----------
+    sums : array of shape (m, r² + 1)
+        :func:`moment_columns` summed over the kept entries of each row.
+    products : array of shape (m, r)
+        ``V[j] · residual`` summed over the same entries.
+    """
+    m, r = products.shape
+    moments, kept = sums[:, :-1].reshape(m, r, r).astype(float), sums[:, -1]
+    size = np.trace(moments, axis1=1, axis2=2) / r
+    ok = (kept >= r + 1) & (size > 0)
+    steps = np.zeros((m, r))
+    if ok.any():
+        # The ridge only keeps rows solvable whose kept entries miss a direction.
+        ridge = 1e-13 * size[ok, None, None] * np.eye(r)
+        steps[ok] = np.linalg.solve(moments[ok] + ridge, products[ok, :, None].astype(float))[:, :, 0]
+    return steps
+
+
+def span_step(Q: Array, sums: Array, products: Array, tol: float = 1e-12) -> Array:
+    """The least-squares step D of all rows together when row i is ``Q[i] @ D``: by conjugate gradients.
+
+    ``sums`` and ``products`` are as in :func:`row_steps`; nothing else of M is needed.
+    """
+    m, r = products.shape
+    moments = sums[:, :-1].reshape(m, r, r).astype(float)
+    G = Q.T @ products.astype(float)
+    D, P = np.zeros_like(G), G
+    first = power = float((G * G).sum())
+    for _ in range(10 * G.size):
+        if power <= tol * tol * first or power == 0:
+            break
+        AP = Q.T @ np.einsum("iab,ib->ia", moments, Q @ P)
+        curvature = float((P * AP).sum())
+        if curvature <= 0:
+            break
+        D = D + (power / curvature) * P
+        G = G - (power / curvature) * AP
+        power, previous = float((G * G).sum()), power
+        P = G + (power / previous) * P
+    return D
+
+
+def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Starts) -> Array:
+    columns = moment_columns(V)
+    best = np.zeros((len(M), V.shape[1]))
+    best_score = np.full(len(M), np.inf)
+    for q, k in starts:
+        U = _descend(M, V, columns, dtype, q, k)
+        fitted = U @ V.T
+        floor = _row_floors(dtype, fitted)[:, None]
+        score = np.log(np.maximum(np.abs(M - fitted), np.maximum(floor, np.finfo(float).tiny))).mean(axis=1)
+        better = score < best_score - 1e-9
+        best[better], best_score[better] = U[better], score[better]
+    if zeta is not None:
+        for _ in range(ROUNDS):
+            step = _step(M, V, columns, best, np.full(len(M), zeta))
+            best = best + step
+            if np.abs(step).max() <= 1e-12 * np.abs(best).max():
+                break
+    return best
+
+
+def _descend(M: Array, V: Array, columns: Array, dtype: np.dtype, q: float, k: float) -> Array:
+    """From zero, with ζ = k · quantile_q of each row's residuals; rows at rest are left alone."""
+    active = np.arange(len(M))
+    U = np.zeros((len(M), V.shape[1]))
+    which = min(M.shape[1] - 1, int(q * M.shape[1]))
+    for _ in range(ROUNDS):
+        fitted = U[active] @ V.T
+        quantile = np.partition(np.abs(M[active] - fitted), which, axis=1)[:, which]
+        zeta = np.maximum(k * quantile, _row_floors(dtype, fitted))
+        step = _step(M[active], V, columns, U[active], zeta)
+        U[active] += step
+        active = active[np.abs(step).max(axis=1) > 1e-13 * np.abs(U[active]).max(axis=1)]
+        if not len(active):
+            break
+    return U
+
+
+def _row_floors(dtype: np.dtype, fitted: Array) -> Array:
+    return rounding_floor(dtype, 1.0) * np.abs(fitted).max(axis=1)
+
+
+def _step(M: Array, V: Array, columns: Array, U: Array, zeta: Array) -> Array:
+    residual = M - U @ V.T
+    kept = np.abs(residual) <= zeta[:, None]
+    return row_steps(kept.astype(float) @ columns, np.where(kept, residual, 0.0) @ V)

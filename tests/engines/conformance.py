@@ -1,0 +1,414 @@
+"""What every engine must answer: the same as the reference engine, question by question.
+
+Subclass :class:`EngineSuite`, say how to make your engine from a NumPy array, and pytest does the rest.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from scipy.linalg import block_diag
+from scipy.sparse import csr_array
+
+from irpca.engines import Engine, ReferenceEngine, Trim
+from irpca.lowrank import LowRank
+
+SHAPES = [(1, 5), (7, 3), (300, 200), (257, 1025)]
+LAYOUTS = ["C", "Fortran", "read-only", "padded rows", "strided", "strided Fortran", "reversed"]
+CASES = [(shape, layout) for shape in SHAPES for layout in ("C", "Fortran")]
+CASES += [(shape, layout) for shape in SHAPES[1:3] for layout in LAYOUTS[2:]]
+TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}  # of the largest entry of an answer
+ZETA = 1.0
+
+
+def laid_out(M, layout):
+    """The same matrix, differently in memory."""
+    n1, n2 = M.shape
+    match layout:
+        case "C":
+            return np.ascontiguousarray(M)
+        case "Fortran":
+            return np.asfortranarray(M)
+        case "read-only":
+            M = np.ascontiguousarray(M)
+            M.flags.writeable = False
+            return M
+        case "padded rows":
+            view = np.full((n1, n2 + 3), np.nan, M.dtype)[:, 1 : n2 + 1]
+        case "strided":
+            view = np.full((2 * n1, 3 * n2), np.nan, M.dtype)[::2, ::3]
+        case "strided Fortran":
+            view = np.full((n2, 2 * n1), np.nan, M.dtype)[:, ::2].T
+        case "reversed":
+            view = np.full((n1, n2), np.nan, M.dtype)[::-1, ::-1]
+    view[:] = M
+    return view
+
+
+class Case:
+    """A matrix M, a low-rank L and another one to judge by, such that no residual is close to the threshold.
+
+    |M − L| is below 0.9 or above 20, or M − L is near −3; ``about`` is L − 3 on a block, so that it keeps
+    what L trims there, and trims what L keeps.
+    """
+
+    def __init__(self, shape, dtype=np.float64, layout="C", rank=2):
+        rng = np.random.default_rng(0)
+        n1, n2 = shape
+        self.dtype = dtype
+        self.L = self.low_rank(rng, shape, rank)
+        some_rows, some_cols = (np.arange(n) % 2.0 == 0 for n in shape)
+        self.about = LowRank(
+            np.column_stack([self.L.left, some_rows]),
+            block_diag(self.L.core, [[-3.0]]),
+            np.column_stack([self.L.right, some_cols]),
+        )
+        small = rng.uniform(-0.9, 0.9, shape)
+        large = rng.choice([-1, 1], shape) * rng.uniform(20, 30, shape)
+        kind = rng.permutation(np.arange(n1 * n2) % 3).reshape(shape)
+        residual = np.choose(kind, [small, large, small - 3])
+        self.M = laid_out((self.L.dense() + residual).astype(dtype), layout)
+        self.Q1 = np.linalg.qr(rng.standard_normal((n1, min(n1, 4))))[0]
+        self.Q2 = np.linalg.qr(rng.standard_normal((n2, min(n2, 3))))[0]
+        self.X, self.Y = rng.standard_normal((n2, 3)), rng.standard_normal((n1, 2))
+        self.row_weights, self.col_weights = rng.standard_normal((n1, 4)), rng.standard_normal((n2, 5))
+
+    @staticmethod
+    def low_rank(rng, shape, rank):
+        left, right = (rng.standard_normal((n, rank)) / max(rank, 1) ** 0.5 for n in shape)
+        return LowRank(left, np.diag(np.linspace(1, 2, rank)), right)
+
+
+shared_case = cache(Case)  # for tests that leave it as it is
+
+
+def same(answer, expected, dtype, precision=None):
+    """Equal in shape, in type, and to rounding in ``precision`` (that of M, unless told)."""
+    assert type(answer) is np.ndarray
+    assert answer.dtype == dtype
+    assert answer.shape == expected.shape
+    tolerance = TOLERANCE[np.dtype(precision or dtype).type]
+    np.testing.assert_allclose(answer, expected, rtol=0, atol=tolerance * (1 + np.abs(expected).max(initial=0)))
+
+
+def same_trim(trim, expected, precision):
+    tolerance = TOLERANCE[np.dtype(precision).type]
+    assert isinstance(trim, Trim)
+    assert (trim.kept, trim.trimmed) == (expected.kept, expected.trimmed)
+    assert trim.kept_share == expected.kept_share
+    assert trim.energy == pytest.approx(expected.energy, rel=tolerance, abs=0)
+    assert trim.largest == pytest.approx(expected.largest, rel=tolerance, abs=0)
+
+
+def same_sparse(S, expected, precision):
+    assert isinstance(S, csr_array)
+    assert S.dtype == precision
+    assert S.shape == expected.shape
+    assert S.indices.dtype == S.indptr.dtype
+    assert S.has_canonical_format  # sorted, nothing twice
+    np.testing.assert_array_equal(S.indptr, expected.indptr)
+    np.testing.assert_array_equal(S.indices, expected.indices)
+    np.testing.assert_allclose(S.data, expected.data, rtol=0, atol=31 * TOLERANCE[np.dtype(precision).type])
+
+
+class EngineSuite:
+    def make(self, M: np.ndarray) -> Engine:
+        raise NotImplementedError
+
+    def pair(self, M):
+        return self.make(M), ReferenceEngine(M)
+
+    @pytest.fixture(params=[np.float32, np.float64])
+    def dtype(self, request):
+        return request.param
+
+    @pytest.fixture(params=LAYOUTS)
+    def layout(self, request):
+        return request.param
+
+    @pytest.fixture(params=CASES, ids=lambda p: f"{p[0][0]}x{p[0][1]} {p[1]}")
+    def case(self, request, dtype):
+        shape, layout = request.param
+        return shared_case(shape, dtype, layout)
+
+    # Each question, over shapes, types and layouts in memory.
+
+    def test_what_it_owns(self, case):
+        engine = self.make(case.M)
+        assert isinstance(engine.name, str)
+        assert engine.shape == case.M.shape
+        assert engine.dtype == case.dtype
+        assert engine.n_observed == case.M.size
+        assert engine.reads == 0
+
+    def test_core(self, case):
+        engine, reference = self.pair(case.M)
+        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2)
+        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2)
+        same(G, expected, np.float64, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_core_judged_about_another(self, case):
+        engine, reference = self.pair(case.M)
+        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2, about=case.about)
+        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2, about=case.about)
+        same(G, expected, np.float64, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_times(self, case):
+        engine, reference = self.pair(case.M)
+        TX, sums, trim = engine.times(case.L, ZETA, case.X)
+        expected, _, expected_trim = reference.times(case.L, ZETA, case.X)
+        same(TX, expected, case.dtype)
+        assert sums is None
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_times_with_weights(self, case):
+        engine, reference = self.pair(case.M)
+        TX, sums, trim = engine.times(case.L, ZETA, case.X, case.col_weights)
+        expected, expected_sums, expected_trim = reference.times(case.L, ZETA, case.X, case.col_weights)
+        same(TX, expected, case.dtype)
+        same(sums, expected_sums, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_t_times(self, case):
+        engine, reference = self.pair(case.M)
+        TY, sums, trim = engine.t_times(case.L, ZETA, case.Y)
+        expected, _, expected_trim = reference.t_times(case.L, ZETA, case.Y)
+        same(TY, expected, case.dtype)
+        assert sums is None
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_t_times_with_weights(self, case):
+        engine, reference = self.pair(case.M)
+        TY, sums, trim = engine.t_times(case.L, ZETA, case.Y, case.row_weights)
+        expected, expected_sums, expected_trim = reference.t_times(case.L, ZETA, case.Y, case.row_weights)
+        same(TY, expected, case.dtype)
+        same(sums, expected_sums, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_corruption(self, case):
+        engine, reference = self.pair(case.M)
+        S, trim = engine.corruption(case.L, ZETA)
+        expected, expected_trim = reference.corruption(case.L, ZETA)
+        same_sparse(S, expected, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+        assert S.nnz == trim.trimmed
+
+    def test_block_and_entries(self, case):
+        engine = self.make(case.M)
+        rng = np.random.default_rng(1)
+        n1, n2 = case.M.shape
+        rows, cols = rng.integers(0, n1, 6), rng.integers(0, n2, 4)  # in no order, some twice
+        block = engine.block(rows, cols)
+        assert block.dtype == case.dtype
+        np.testing.assert_array_equal(block, case.M[rows][:, cols])
+        entries = engine.entries(rows, cols[[0, 1, 2, 3, 0, 1]])
+        assert entries.dtype == case.dtype
+        np.testing.assert_array_equal(entries, case.M[rows, cols[[0, 1, 2, 3, 0, 1]]])
+
+    # Each question, over thresholds and kinds of L.
+
+    @pytest.mark.parametrize("zeta", [np.inf, -1.0], ids=["nothing in S", "everything in S"])
+    def test_extreme_thresholds(self, zeta, dtype, layout):
+        self.ask_everything(Case((30, 17), dtype, layout), zeta)
+
+    @pytest.mark.parametrize("rank", [0, 1, 20])  # 20: more than there are columns
+    def test_rank_of_L(self, rank, dtype, layout):
+        self.ask_everything(Case((30, 17), dtype, layout, rank), ZETA)
+
+    @pytest.mark.parametrize("inner", [(2, 4), (4, 2)])
+    def test_core_of_L_that_is_not_square(self, inner, dtype, layout):
+        case = Case((30, 17), dtype, layout)
+        rng = np.random.default_rng(2)
+        extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, inner, strict=True)]
+        core = np.full(inner, 1e-3)  # small: residuals stay away from the threshold
+        core[:2, :2] += case.L.core
+        case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
+        self.ask_everything(case, ZETA)
+
+    def test_L_in_single_precision(self, dtype):
+        case = Case((30, 17), dtype)
+        case.L, case.about = (
+            LowRank(*(B.astype(np.float32) for B in (A.left, A.core, A.right))) for A in (case.L, case.about)
+        )
+        self.ask_everything(case, ZETA, precision=np.float32)
+
+    def ask_everything(self, case, zeta, precision=None):
+        precision = precision or case.dtype
+        engine, reference = self.pair(case.M)
+        questions = {
+            "core": (case.L, zeta, case.Q1, case.Q2),
+            "core about": (case.L, zeta, case.Q1, case.Q2, case.about),
+            "times": (case.L, zeta, case.X, case.col_weights),
+            "t_times": (case.L, zeta, case.Y, case.row_weights),
+        }
+        for question, asked in questions.items():
+            method = question.removesuffix(" about")
+            *answers, trim = getattr(engine, method)(*asked)
+            *expected, expected_trim = getattr(reference, method)(*asked)
+            for answer, right in zip(answers, expected, strict=True):
+                same(answer, right, np.float64 if method == "core" else case.dtype, precision)
+            same_trim(trim, expected_trim, precision)
+        S, trim = engine.corruption(case.L, zeta)
+        expected_S, expected_trim = reference.corruption(case.L, zeta)
+        assert S.nnz == trim.trimmed
+        np.testing.assert_array_equal(S.indices, expected_S.indices)
+        np.testing.assert_array_equal(S.indptr, expected_S.indptr)
+        np.testing.assert_allclose(S.data, expected_S.data, rtol=0, atol=31 * TOLERANCE[precision])
+        same_trim(trim, expected_trim, precision)
+
+    # What the reference cannot tell, because it might be wrong itself.
+
+    def test_the_parts_add_up(self, case):
+        """M = L + T + S, and an entry is either in T or in S."""
+        engine = self.make(case.M)
+        n2 = case.M.shape[1]
+        T, kept, trim = engine.times(case.L, ZETA, np.eye(n2), np.eye(n2))
+        S = engine.corruption(case.L, ZETA)[0].toarray()
+        atol = 31 * TOLERANCE[case.dtype]
+        np.testing.assert_allclose(case.L.dense() + T + S, case.M, rtol=0, atol=atol)
+        np.testing.assert_array_equal(kept, np.abs(case.M - case.L.dense()) <= ZETA)
+        assert not ((S != 0) & (kept != 0)).any()
+        assert trim.kept == kept.sum()
+        assert trim.energy == pytest.approx((T.astype(float) ** 2).sum(), rel=TOLERANCE[case.dtype])
+        assert trim.largest == np.abs(T).max()
+
+    @pytest.mark.parametrize("zeta", [0.1, np.float64(0.1), np.float32(0.1)], ids=lambda z: type(z).__name__)
+    def test_an_entry_at_the_threshold_is_kept(self, zeta, dtype):
+        """The paper's P_zeta is strict, in the precision of M: float32(0.1) is larger than 0.1, and kept."""
+        at = dtype(zeta)
+        above, below = np.nextafter(at, dtype(1)), np.nextafter(at, dtype(0))
+        M = np.array([[at, above, below], [-at, -above, -below]])
+        engine, nothing = self.make(M), LowRank.zero(M.shape)
+        kept_right = np.array([[1, 0, 1], [1, 0, 1]])
+        about = LowRank(np.ones((2, 1)), np.zeros((1, 1)), np.ones((3, 1)))
+        for kept in (
+            engine.times(nothing, zeta, np.eye(3), np.eye(3))[1],
+            engine.t_times(nothing, zeta, np.eye(2), np.eye(2))[1].T,
+            engine.core(nothing, zeta, np.eye(2), np.eye(3))[0] != 0,
+            engine.core(nothing, zeta, np.eye(2), np.eye(3), about=about)[0] != 0,
+            engine.corruption(nothing, zeta)[0].toarray() == 0,
+        ):
+            np.testing.assert_array_equal(kept, kept_right)
+        assert engine.corruption(nothing, zeta)[1].kept == 4
+
+    def test_a_zero_residual(self, dtype):
+        M = np.zeros((4, 3), dtype)
+        M[1, 2] = 5
+        engine, nothing = self.make(M), LowRank.zero(M.shape)
+        S, trim = engine.corruption(nothing, 0.0)
+        assert (S.nnz, trim.kept, trim.energy, trim.largest) == (1, 11, 0.0, 0.0)
+        S, trim = engine.corruption(nothing, -1.0)
+        assert (S.nnz, trim.kept, trim.energy, trim.largest) == (12, 0, 0.0, 0.0)
+        np.testing.assert_array_equal(S.toarray(), M)
+
+    def test_a_threshold_beyond_the_range_of_float32(self, dtype):
+        case = Case((7, 3), dtype)
+        assert self.make(case.M).core(case.L, 1e300, case.Q1, case.Q2)[1].trimmed == 0
+
+    @pytest.mark.parametrize("size", [1e-25, 1e25])
+    def test_the_energy_does_not_leave_the_range_of_float32(self, size, dtype):
+        M = np.full((5, 4), size, dtype)
+        for trim in (
+            self.make(M).times(LowRank.zero(M.shape), np.inf, np.zeros((4, 1)))[-1],
+            self.make(M).corruption(LowRank.zero(M.shape), np.inf)[-1],
+        ):
+            assert trim.energy == pytest.approx(20 * size**2, rel=1e-6)
+
+    # The engine as an owner.
+
+    def test_reads(self, layout):
+        case = Case((30, 17), layout=layout)
+        engine = self.make(case.M)
+        for ask in (
+            lambda: engine.core(case.L, ZETA, case.Q1, case.Q2),
+            lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=case.about),
+            lambda: engine.times(case.L, ZETA, case.X, case.col_weights),
+            lambda: engine.t_times(case.L, ZETA, case.Y, case.row_weights),
+            lambda: engine.corruption(case.L, ZETA),
+        ):
+            before = engine.reads
+            ask()
+            assert engine.reads == before + 1
+        before = engine.reads
+        engine.block(np.arange(3), np.arange(5))
+        assert engine.reads - before == pytest.approx(15 / 510, rel=1e-9)
+        before = engine.reads
+        engine.entries(np.arange(4), np.arange(4))
+        assert engine.reads - before == pytest.approx(4 / 510, rel=1e-9)
+        before = engine.reads
+        engine.place(case.Q1)
+        assert (engine.shape, engine.n_observed, engine.reads) == ((30, 17), 510, before)
+
+    def test_place(self, dtype):
+        case = Case((30, 17), dtype)
+        engine = self.make(case.M)
+        for order in "CF":
+            B = np.asarray(case.Q1, order=order)
+            placed = engine.place(B)
+            assert placed.dtype == dtype
+            assert placed.shape == B.shape
+            np.testing.assert_allclose(placed, B, rtol=np.finfo(dtype).eps, atol=0)
+        with_placed, _ = engine.core(case.L, ZETA, engine.place(case.Q1), engine.place(case.Q2))
+        with_plain, _ = engine.core(case.L, ZETA, case.Q1, case.Q2)
+        same(with_placed, with_plain, np.float64, dtype)
+
+    def test_an_answer_stays_as_it_was_given(self, dtype, layout):
+        """No answer lives in memory that the next question writes to; nor does M."""
+        case = Case((30, 17), dtype, layout)
+        M = case.M.copy()
+        engine = self.make(case.M)
+        (G, _), (TX, KX, _), (TY, KY, _), (S, _) = self.thin_answers(engine, case, ZETA)
+        first = [A.copy() for A in (G, TX, KX, TY, KY, S.data)]
+        self.thin_answers(engine, case, 25.0)
+        for answer, copy in zip((G, TX, KX, TY, KY, S.data), first, strict=True):
+            np.testing.assert_array_equal(answer, copy)
+        np.testing.assert_array_equal(case.M, M)
+
+    def thin_answers(self, engine, case, zeta):
+        return (
+            engine.core(case.L, zeta, case.Q1, case.Q2, about=case.about),
+            engine.times(case.L, zeta, case.X, case.col_weights),
+            engine.t_times(case.L, zeta, case.Y, case.row_weights),
+            engine.corruption(case.L, zeta),
+        )
+
+    # What it refuses.
+
+    @pytest.mark.parametrize("zeta", [ZETA, np.inf])
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+    def test_entries_that_are_not_finite(self, bad, zeta, dtype, layout):
+        case = Case((30, 17), dtype)
+        M = np.array(case.M)
+        M[2, 3] = M[2, 16] = M[29, 0] = bad
+        engine = self.make(laid_out(M, layout))
+        for ask in (
+            lambda: engine.core(case.L, zeta, case.Q1, case.Q2),
+            lambda: engine.core(case.L, zeta, case.Q1, case.Q2, about=case.about),
+            lambda: engine.times(case.L, zeta, case.X),
+            lambda: engine.times(case.L, zeta, case.X, case.col_weights),
+            lambda: engine.t_times(case.L, zeta, case.Y),
+            lambda: engine.t_times(case.L, zeta, case.Y, case.row_weights),
+            lambda: engine.corruption(case.L, zeta),
+            lambda: engine.block(np.arange(30), np.arange(17)),
+            lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
+        ):
+            with pytest.raises(ValueError, match="M holds 3 entries that are NaN or infinite; replace or remove"):
+                ask()
+        engine.block(np.arange(2), np.arange(17))
+        engine.entries(np.array([2]), np.array([4]))
+
+    def test_an_L_that_is_not_finite_is_not_blamed_on_M(self, dtype):
+        case = Case((30, 17), dtype)
+        L = LowRank(np.full((30, 1), np.nan), np.ones((1, 1)), np.ones((17, 1)))
+        engine = self.make(case.M)
+        for ask in (
+            lambda: engine.core(L, ZETA, case.Q1, case.Q2),
+            lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=L),
+            lambda: engine.times(L, ZETA, case.X, case.col_weights),
+            lambda: engine.t_times(L, ZETA, case.Y, case.row_weights),
+            lambda: engine.corruption(L, ZETA),
+        ):
+            with pytest.raises(FloatingPointError, match="not finite although M is"):
+                ask()

@@ -1,0 +1,375 @@
+import os
+import subprocess
+import sys
+import threading
+import tracemalloc
+
+import numpy as np
+import pytest
+from engines.conformance import LAYOUTS, Case, EngineSuite, laid_out, same, same_sparse, same_trim
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels
+from irpca.lowrank import LowRank
+
+
+@pytest.fixture
+def many_tiles(monkeypatch):
+    """Tiles of a few entries, and threads for the smallest matrix."""
+    monkeypatch.setattr(cpu, "TILE_BYTES", 512)
+    monkeypatch.setattr(cpu, "TILE_ROWS", 5)
+    monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
+
+
+class TestOneTile(EngineSuite):
+    @pytest.fixture(autouse=True)
+    def one_tile(self, monkeypatch):
+        monkeypatch.setattr(cpu, "TILE_BYTES", 1 << 30)
+        monkeypatch.setattr(cpu, "INLINE_ENTRIES", 1 << 30)
+
+    def make(self, M):
+        return CpuEngine(M)
+
+
+@pytest.mark.usefixtures("many_tiles")
+class TestManyTiles(EngineSuite):
+    def make(self, M):
+        return CpuEngine(M, threads=3)
+
+
+class TestWithoutNumba(EngineSuite):
+    @pytest.fixture(autouse=True)
+    def numpy_kernels(self, monkeypatch):
+        monkeypatch.setattr(kernels, "trim", kernels._trim_numpy)
+        monkeypatch.setattr(kernels, "flag", kernels._flag_numpy)
+
+    def make(self, M):
+        return CpuEngine(M)
+
+
+def ask(engine, case):
+    """Every question that reads all of M."""
+    return (
+        engine.core(case.L, 1.0, case.Q1, case.Q2),
+        engine.core(case.L, 1.0, case.Q1, case.Q2, about=case.about),
+        engine.times(case.L, 1.0, case.X, case.col_weights),
+        engine.t_times(case.L, 1.0, case.Y, case.row_weights),
+        engine.corruption(case.L, 1.0),
+    )
+
+
+def assert_right(answers, M, case, precision=np.float64):
+    (G, trim), (H, about_trim), (TX, KX, _), (TY, KY, _), (S, s_trim) = answers
+    (G0, trim0), (H0, about_trim0), (TX0, KX0, _), (TY0, KY0, _), (S0, _) = ask(ReferenceEngine(M), case)
+    for answer, right in (G, G0), (H, H0):
+        same(answer, right, np.float64, precision)
+    for answer, right in (TX, TX0), (KX, KX0), (TY, TY0), (KY, KY0):
+        same(answer, right, precision)
+    same_sparse(S, S0, precision)
+    for answer, right in (trim, trim0), (s_trim, trim0), (about_trim, about_trim0):
+        same_trim(answer, right, precision)
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("offset", [0, 128, 3], ids=["", "header", "unaligned"])
+def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
+    case = Case((300, 200), dtype)
+    path = tmp_path / "M.bin"
+    path.write_bytes(bytes(offset) + case.M.tobytes(order))
+    M = np.memmap(path, dtype, "r", offset, case.M.shape, order)
+    engine = choose(M)
+    assert type(engine) is CpuEngine
+    assert type(engine.A) is np.ndarray
+    assert np.shares_memory(engine.A, M)
+    assert engine.A.nbytes == M.nbytes
+    assert_right(ask(engine, case), case.M, case, dtype)
+    np.testing.assert_array_equal(engine.block(np.array([5, 2]), np.array([7])), case.M[[5, 2]][:, [7]])
+
+
+@pytest.mark.parametrize("layout", ["C", "F", "strided", "memmap"])
+def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
+    n, d = 2000, 8
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((n, n))
+    if layout == "F":
+        M = np.asfortranarray(M)
+    elif layout == "strided":
+        M = np.repeat(M, 2, axis=1)[:, ::2]
+    elif layout == "memmap":
+        path = tmp_path / "M.bin"
+        M.tofile(path)
+        M = np.memmap(path, M.dtype, "r", 0, M.shape)
+    Q1, Q2 = (np.linalg.qr(rng.standard_normal((n, d)))[0] for _ in range(2))
+    L = LowRank.from_core(Q1, np.eye(d), Q2)
+    engine = CpuEngine(M, threads=2)
+    engine.core(L, 1.0, Q1, Q2)  # whatever is loaded and compiled once
+    questions = {
+        "core": lambda: engine.core(L, 1.0, Q1, Q2),
+        "core about": lambda: engine.core(L, 1.0, Q1, Q2, about=L),
+        "times": lambda: engine.times(L, 1.0, Q2, Q2),
+        "t_times": lambda: engine.t_times(L, 1.0, Q1, Q1),
+        "corruption": lambda: engine.corruption(L, 4.0),
+    }
+    peak = {}
+    for name, question in questions.items():
+        question()
+        tracemalloc.start()
+        question()
+        peak[name] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert max(peak.values()) < 0.25 * M.nbytes, peak
+    assert min(peak.values()) > 8 * n * d  # else the allocations of NumPy were not seen
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_lies_together_in_memory_is_read_together(layout):
+    M = laid_out(np.ones((6, 5)), layout)
+    A = CpuEngine(M).A
+    assert abs(A.strides[0]) > abs(A.strides[1])
+    assert np.shares_memory(A, M)
+
+
+def test_M_cannot_be_written_through_the_engine_but_by_its_owner():
+    M = np.ones((3, 2))
+    engine = CpuEngine(M)
+    with pytest.raises(ValueError, match="read-only"):
+        engine.A[0, 0] = 2
+    M[0, 0] = 2
+    assert engine.block(np.array([0]), np.array([0])) == 2
+
+
+# Threads.
+
+
+def test_the_number_of_threads(monkeypatch):
+    M = np.ones((3, 2))
+    assert CpuEngine(M, threads=5).threads == 5
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
+    assert CpuEngine(M).threads == 3
+    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    assert CpuEngine(M).threads == 4
+    assert CpuEngine(M, threads=5).threads == 5
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert CpuEngine(M).threads == 1
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_more_threads_than_rows():
+    case = Case((2, 300))
+    assert_right(ask(CpuEngine(case.M, threads=8), case), case.M, case)
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_equal_questions_get_equal_answers_to_the_last_bit():
+    case = Case((300, 200), np.float32)
+    engine = CpuEngine(case.M, threads=3)
+    first, second = ask(engine, case), ask(engine, case)
+    for one, other in zip(first[:4], second[:4], strict=True):
+        for A, B in zip(one[:-1], other[:-1], strict=True):
+            np.testing.assert_array_equal(A, B)
+        assert one[-1] == other[-1]
+
+
+def blas_threads():
+    return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_two_engines_at_work_in_two_threads():
+    cases = [Case((60, 41), np.float64), Case((35, 80), np.float32, "Fortran")]
+    answers = [[], []]
+    start = threading.Barrier(2)
+
+    def work(k):
+        engine = CpuEngine(cases[k].M, threads=2)
+        start.wait()
+        answers[k] += [ask(engine, cases[k]) for _ in range(5)]
+
+    with threadpool_limits(2, user_api="blas"):
+        workers = [threading.Thread(target=work, args=(k,)) for k in (0, 1)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert set(blas_threads()) == {2}  # back to what it was
+    for case, several in zip(cases, answers, strict=True):
+        assert len(several) == 5
+        for one in several:
+            assert_right(one, case.M, case, case.dtype)
+
+
+def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
+    hold = cpu._single_threaded_blas
+    with threadpool_limits(2, user_api="blas"):
+        hold.__enter__()
+        hold.__enter__()
+        hold.__exit__()
+        assert set(blas_threads()) == {1}
+        hold.__exit__()
+        assert set(blas_threads()) == {2}
+
+
+@pytest.mark.usefixtures("many_tiles")
+def test_blas_is_let_go_when_a_pass_fails():
+    engine = CpuEngine(np.full((30, 20), np.nan), threads=2)
+    with threadpool_limits(2, user_api="blas"):
+        with pytest.raises(ValueError, match="M holds 600 entries"):
+            engine.corruption(LowRank.zero((30, 20)), 1.0)
+        with pytest.raises(ValueError, match="mismatch"):
+            engine.times(LowRank.zero((30, 20)), np.inf, np.zeros((7, 1)))
+        assert set(blas_threads()) == {2}
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, np.inf])
+@pytest.mark.parametrize("want_kept", [False, True])
+@pytest.mark.parametrize("about", [False, True])
+def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, about):
+    assert kernels.trim is not kernels._trim_numpy
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((40, 50)).astype(dtype)
+    M.flags.writeable = False
+    P, A = (rng.standard_normal((2, 13, 29)) / 2).astype(dtype)
+    P[3, 4] = A[3, 4] = M[3 + 7, 4 + 11]  # a residual of exactly zero
+    compiled, plain, K, K_plain = P.copy(), P.copy(), *np.full((2, *P.shape), 7, dtype)
+    judge = A if about else None
+    counts = kernels.trim(M, 7, 11, compiled, judge, K if want_kept else None, dtype(zeta))
+    right = kernels._trim_numpy(M, 7, 11, plain, judge, K_plain if want_kept else None, dtype(zeta))
+    np.testing.assert_array_equal(compiled, plain)
+    np.testing.assert_array_equal(K, K_plain)
+    assert counts[:2] == right[:2]
+    assert counts[2] == pytest.approx(right[2], rel=1e-12)
+    assert counts[3] == right[3]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, np.inf])
+def test_compiled_and_numpy_flag_agree(dtype, zeta):
+    assert kernels.flag is not kernels._flag_numpy
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((40, 50)).astype(dtype)
+    M.flags.writeable = False
+    P = (rng.standard_normal((13, 50)) / 2).astype(dtype)
+    P[3, 4] = M[3 + 7, 4]
+    answers = []
+    for flag in kernels.flag, kernels._flag_numpy:
+        cols, values, counts = np.empty(651, np.int32), np.empty(651, dtype), np.empty(13, np.int64)
+        kept, bad, energy, largest = flag(M, 7, P.copy(), dtype(zeta), cols, values, counts)
+        answers.append((cols[: 650 - kept], values[: 650 - kept], counts, bad, largest, energy))
+    for compiled, plain in zip(*(answer[:-1] for answer in answers), strict=True):
+        np.testing.assert_array_equal(compiled, plain)
+    assert answers[0][-1] == pytest.approx(answers[1][-1], rel=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("zeta", [0.5, np.inf])
+def test_both_kernels_count_and_drop_what_is_not_finite(bad, zeta):
+    M = np.zeros((4, 6))
+    M[1, 2] = M[3, 5] = bad
+    for trim in kernels.trim, kernels._trim_numpy:
+        P, K = np.zeros((4, 6)), np.empty((4, 6))
+        assert trim(M, 0, 0, P, None, K, zeta) == (22, 2, 0.0, 0.0)
+        assert not P.any()
+        assert K[1, 2] == K[3, 5] == 0
+    for flag in kernels.flag, kernels._flag_numpy:
+        found = flag(M, 0, np.zeros((4, 6)), zeta, np.empty(25, np.int32), np.empty(25), np.empty(4, np.int64))
+        assert found[1] == 2
+
+
+def test_the_kernels_are_compiled_on_demand_and_then_plain_names():
+    assert "trim" in vars(kernels) or kernels.trim
+    assert vars(kernels)["trim"] is kernels.trim
+    assert vars(kernels)["flag"] is kernels.flag
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = kernels.nothing
+
+
+def test_without_numba():
+    code = """
+import sys
+sys.modules["numba"] = None
+import numpy as np, irpca
+from irpca.engines import kernels
+assert kernels.trim is kernels._trim_numpy and kernels.flag is kernels._flag_numpy
+problem = irpca.datasets.make_problem(60, 50, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
+result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
+print(problem.relative_error(result.L), result.S.nnz == problem.corrupted.sum())
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    error, same_support = done.stdout.split()
+    assert float(error) < 1e-8
+    assert same_support == "True"
+
+
+def test_a_place_without_a_cache_on_disk():
+    """numba finds nowhere to write: the kernels are compiled all the same."""
+    code = """
+import numba
+from numba.core.caching import FunctionCache
+def refuse(*args, **kwargs):
+    raise RuntimeError("cannot cache function: no locator available")
+FunctionCache.__init__ = refuse
+import numpy as np
+from irpca.engines import CpuEngine
+from irpca.lowrank import LowRank
+print(CpuEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "3"
+
+
+# The choice of an engine.
+
+
+def test_choose():
+    M = np.ones((3, 2))
+    assert choose(M).name == choose(M, "cpu").name == "cpu"
+    assert type(choose(M, "reference")) is ReferenceEngine
+    engine = CpuEngine(M)
+    assert choose(None, engine) is engine
+    with pytest.raises(ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'cpu', 'reference'"):
+        choose(M, "abacus")
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_as_matrix_takes_floats_as_they_are(dtype):
+    M = np.ones((3, 2), dtype)
+    assert as_matrix(M) is M
+
+
+@pytest.mark.parametrize("M", [[[1, 2], [3, 4]], np.eye(2, dtype=bool), np.eye(2, dtype=np.float16), [["1", "2"]]])
+def test_as_matrix_makes_float64_of_the_rest(M):
+    assert as_matrix(M).dtype == np.float64
+    np.testing.assert_array_equal(as_matrix(M), np.asarray(M).astype(float))
+
+
+@pytest.mark.parametrize(
+    ("M", "message"),
+    [
+        (np.ones(3), r"M must have two dimensions, got shape \(3,\)"),
+        (np.ones((2, 0)), r"M is empty: its shape is \(2, 0\)"),
+        (np.ones((2, 2), complex), "M is complex"),
+        (np.array([["a", "b"]]), "M has dtype <U1 and does not convert to numbers"),
+        (np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), "M is a masked array"),
+    ],
+)
+def test_as_matrix_refuses(M, message):
+    with pytest.raises(ValueError, match=message):
+        as_matrix(M)
+
+
+def test_as_matrix_refuses_sparse():
+    from scipy.sparse import eye_array
+
+    with pytest.raises(ValueError, match=r"M is a sparse matrix, which is not supported yet; pass M.toarray\(\)"):
+        as_matrix(eye_array(3).tocsr())

@@ -1,0 +1,186 @@
+import io
+import itertools
+import logging
+import math
+import re
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from irpca import solve
+from irpca.callbacks import Log, Progress, TimeBudget
+from irpca.datasets import make_problem
+from irpca.lowrank import LowRank
+from irpca.result import History, State, Status
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return make_problem(60, 50, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
+
+
+def run(problem, callbacks, **options):
+    return solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht", callbacks=callbacks, **options)
+
+
+def one_state(zeta=0.25, step=1e-3, seconds=1.5, reads=2.0):
+    """A state without a trim, and a history that holds it: M was not read in full."""
+    state, history = State(LowRank.zero((3, 2)), zeta, step), History()
+    history.append(state, seconds, reads)
+    return state, history
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+# Progress.
+
+LINE = re.compile(r"iteration +(\d+)  reads +([\d.]+)  zeta +(\S+)  step (\S+)  in S +(-|[\d.]+%)  +([\d.]+) s")
+
+
+def test_progress_writes_a_line_per_iteration(problem):
+    stream = io.StringIO()
+    result = run(problem, Progress(stream))
+    text = stream.getvalue()
+    assert text.endswith("\n")
+    lines = text.splitlines()
+    assert len(lines) == result.n_iter > 3
+    for k, line in enumerate(lines):
+        number, reads, zeta, step, share, _ = LINE.fullmatch(line).groups()
+        assert int(number) == k + 1
+        assert float(reads) == result.history.reads[k]
+        assert float(zeta) == pytest.approx(result.history.zeta[k], rel=5e-3)
+        assert float(step) == pytest.approx(result.history.step[k], rel=5e-3)
+        assert share == f"{result.history.corruption[k]:.1%}"
+
+
+def test_progress_rewrites_its_line_on_a_terminal(problem):
+    stream = Terminal()
+    result = run(problem, Progress(stream))
+    first, *others = stream.getvalue().split("\x1b[A")
+    assert len(others) == result.n_iter - 1
+    for line in (first, *others):
+        assert line.endswith("\n")
+        assert LINE.fullmatch(line[:-1])
+
+
+def test_a_second_run_starts_a_line_of_its_own(problem):
+    stream = Terminal()
+    progress = Progress(stream)
+    run(problem, progress)
+    before = len(stream.getvalue())
+    run(problem, progress)
+    assert stream.getvalue()[before:].startswith("iteration   1")
+
+
+def test_progress_without_a_full_read():
+    stream = io.StringIO()
+    assert not Progress(stream)(*one_state())
+    assert LINE.fullmatch(stream.getvalue()[:-1]).group(5) == "-"
+
+
+def test_a_line_of_progress_fits_a_terminal():
+    """A line that wraps cannot be rewritten."""
+    stream = io.StringIO()
+    state, history = one_state(zeta=1.234e-10, step=1.234e-10, seconds=1234.5, reads=123.4)
+    for _ in range(998):
+        history.append(state, 9999.0, 999.0)
+    Progress(stream)(state, history)
+    assert len(stream.getvalue().rstrip("\n")) < 80
+
+
+def test_progress_goes_to_stderr(problem, capsys):
+    run(problem, Progress())
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("iteration   1  ")
+
+
+# Log.
+
+
+def test_log_makes_a_record_per_iteration(problem, caplog):
+    with caplog.at_level(logging.INFO, logger="irpca"):
+        result = run(problem, Log())
+    assert [r.name for r in caplog.records] == ["irpca"] * result.n_iter
+    history = result.history
+    expected = [
+        f"iteration {k + 1}: zeta={history.zeta[k]:.3g} step={history.step[k]:.2e} "
+        f"corruption={history.corruption[k]:.4f} reads={history.reads[k]:.2f}"
+        for k in range(result.n_iter)
+    ]
+    assert [r.getMessage() for r in caplog.records] == expected
+
+
+def test_log_to_another_logger_at_another_level(problem, caplog):
+    with caplog.at_level(logging.DEBUG, logger="mine"):
+        result = run(problem, Log(logging.getLogger("mine"), logging.DEBUG))
+    assert [(r.name, r.levelno) for r in caplog.records] == [("mine", logging.DEBUG)] * result.n_iter
+
+
+def test_log_below_the_level_says_nothing(problem, caplog):
+    with caplog.at_level(logging.WARNING, logger="irpca"):
+        run(problem, Log())
+    assert not caplog.records
+
+
+def test_log_without_a_full_read(caplog):
+    with caplog.at_level(logging.INFO, logger="irpca"):
+        assert not Log()(*one_state())
+    assert caplog.messages == ["iteration 1: zeta=0.25 step=1.00e-03 corruption=nan reads=2.00"]
+
+
+# TimeBudget.
+
+
+def test_a_spent_budget_stops_the_run_with_its_last_iterate(problem, monkeypatch):
+    seconds = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))  # one second per look
+    monkeypatch.setattr(sys.modules["irpca.solve"], "time", clock)
+    kept = []
+    result = run(problem, [lambda state, history: kept.append(state.L), TimeBudget(2.5)])
+    assert result.status is Status.STOPPED
+    assert not result.converged
+    assert result.history.seconds == [1, 2, 3]
+    assert result.L is kept[-1]
+    assert result.S is not None
+
+
+def test_an_ample_budget_changes_nothing(problem):
+    result, plain = run(problem, TimeBudget(1000)), run(problem, [])
+    assert result.status is plain.status is Status.CONVERGED
+    np.testing.assert_array_equal(result.L.dense(), plain.L.dense())
+
+
+def test_a_budget_is_compared_with_the_time_since_the_start():
+    assert TimeBudget(1.4)(*one_state(seconds=1.5)) is True
+    assert TimeBudget(1.5)(*one_state(seconds=1.5)) is False
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, math.nan])
+def test_a_budget_is_positive(seconds):
+    with pytest.raises(ValueError, match="seconds must be positive, got"):
+        TimeBudget(seconds)
+
+
+# All of them together.
+
+
+def test_every_callback_sees_every_iteration(problem, caplog):
+    """One that stops does not keep the others from their last look."""
+    stream = io.StringIO()
+    seen = []
+
+    def stop(state, history):
+        seen.append(len(history))
+        return len(history) == 2
+
+    with caplog.at_level(logging.INFO, logger="irpca"):
+        result = run(problem, [stop, Progress(stream), Log()])
+    assert (result.status, result.n_iter) == (Status.STOPPED, 2)
+    assert seen == [1, 2]
+    assert len(stream.getvalue().splitlines()) == len(caplog.records) == 2

@@ -1,0 +1,212 @@
+"""Who may import whom (DESIGN.md), read from the source; and what ``import irpca`` may load."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import irpca
+
+ROOT = Path(irpca.__file__).parent
+
+# Each room and the rooms it may import. A name stands for a module, or for all modules of a folder.
+BELOW_SOLVERS = {"lowrank", "features", "threshold", "result", "sampling", "selection", "regression"}
+FOUNDATION = BELOW_SOLVERS | {"engines"}
+ROOMS = {
+    "lowrank": set(),
+    "features": {"lowrank"},
+    "threshold": {"lowrank", "features"},
+    "engines": {"lowrank", "engines"},
+    "result": {"lowrank", "engines.base"},
+    "callbacks": {"result"},
+    "sampling": FOUNDATION,
+    "selection": FOUNDATION,
+    "regression": FOUNDATION,
+    "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
+    "solve": FOUNDATION | {"callbacks", "solvers"},
+    "datasets": {"datasets"},
+    "diagnostics": FOUNDATION,
+    "estimator": FOUNDATION | {"callbacks", "solvers", "solve", "diagnostics", "persistence"},  # for save()
+    # On top: these may look at everything, and nothing looks at them.
+    "persistence": FOUNDATION | {"solve", "estimator"},
+    "plots": FOUNDATION | {"datasets", "diagnostics", "estimator"},
+    "report": FOUNDATION | {"datasets", "diagnostics", "estimator", "plots"},
+    "cli": FOUNDATION | {"datasets", "diagnostics", "estimator", "solve", "persistence", "plots", "report"},
+    "__main__": {"cli"},
+    "": FOUNDATION | {"callbacks", "datasets", "diagnostics", "estimator", "solve", "persistence"},
+}
+
+# Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
+LIBRARIES = {
+    "sklearn": {"estimator"},
+    "pandas": {"estimator", "datasets.life_expectancy"},
+    "polars": {"estimator"},
+    "matplotlib": {"plots"},
+    "numba": {"engines.kernels"},
+    "threadpoolctl": {"engines.cpu"},
+    "torch": {"engines.gpu", "engines.gpu_kernels"},
+    "triton": {"engines.gpu_kernels"},
+    "cupy": {"engines.gpu", "engines.gpu_kernels"},
+    "dask": {"engines.distributed"},
+    "zarr": {"engines.distributed"},
+}
+HEAVY = ["sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
+
+
+def name_of(path, root):
+    """``solvers.irpca`` for solvers/irpca.py, ``solvers`` for its __init__.py, "" for the package itself."""
+    parts = path.relative_to(root).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path, root, nodes=ast.walk):
+    """Dotted names that a file imports anywhere in it; those of this package begin with ``irpca``."""
+    package = ["irpca", *path.relative_to(root).parts[:-1]]
+    for node in nodes(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            start = package[: len(package) + 1 - node.level] if node.level else []
+            module = ".".join([*start, *filter(None, [node.module])])
+            for alias in node.names:  # from .engines import base: that may be a module, too
+                yield f"{module}.{alias.name}" if is_module(f"{module}.{alias.name}", root) else module
+
+
+def is_module(name, root):
+    first, *rest = name.split(".")
+    place = root.joinpath(*rest)
+    return first == "irpca" and bool(rest) and (place.with_suffix(".py").exists() or (place / "__init__.py").exists())
+
+
+def within(name, rooms):
+    return any(name == room or name.startswith(f"{room}.") for room in rooms)
+
+
+def trespasses(root=ROOT):
+    """Every import that breaks a rule, as a sentence."""
+    for path in sorted(root.rglob("*.py")):
+        name = name_of(path, root)
+        shown = name or "__init__"
+        room = name.split(".")[0]
+        if room not in ROOMS:
+            yield f"{shown} is in no room: give it a line in ROOMS"
+            continue
+        for imported in imports_of(path, root):
+            library, _, inside = imported.partition(".")
+            if library == "irpca":
+                if inside and not within(inside, ROOMS[room]):
+                    yield f"{shown} imports {inside}"
+            elif library in LIBRARIES:
+                if not within(name, LIBRARIES[library]):
+                    yield f"{shown} imports {library}"
+            elif library not in {"numpy", "scipy"} and library not in sys.stdlib_module_names:
+                yield f"{shown} imports {library}, which is in no list"
+
+
+def test_who_may_import_whom():
+    assert list(trespasses()) == []
+
+
+def test_there_is_something_to_look_at():
+    modules = {name_of(path, ROOT) for path in ROOT.rglob("*.py")}
+    assert {"", "lowrank", "solve", "solvers.irpca_iht", "engines.base", "engines.kernels"} <= modules
+    imports = set(imports_of(ROOT / "solvers" / "irpca_iht.py", ROOT))
+    assert {"numpy", "irpca.engines.base", "irpca.lowrank", "irpca.result"} <= imports
+    assert "numba" in set(imports_of(ROOT / "engines" / "kernels.py", ROOT))  # inside a function
+
+
+BROKEN = {
+    "solvers/greedy.py": ("from ..engines.cpu import CpuEngine", "solvers.greedy imports engines.cpu"),
+    "solvers/lazy.py": ("def f():\n    from ..engines import cpu", "solvers.lazy imports engines.cpu"),
+    "solvers/picky.py": ("from ..engines import choose", "solvers.picky imports engines"),
+    "solvers/upward.py": ("from ..solve import solve", "solvers.upward imports solve"),
+    "solvers/whole.py": ("import irpca.estimator", "solvers.whole imports estimator"),
+    "engines/loop.py": ("from ..solvers import SOLVERS", "engines.loop imports solvers"),
+    "engines/frame.py": ("import pandas as pd", "engines.frame imports pandas"),
+    "lowrank.py": ("from . import features", "lowrank imports features"),
+    "solve.py": ("import sklearn.base", "solve imports sklearn"),
+    "datasets/other.py": ("import pandas", "datasets.other imports pandas"),
+    "diagnostics.py": ("from matplotlib import pyplot", "diagnostics imports matplotlib"),
+    "estimator.py": ("from . import plots", "estimator imports plots"),
+    "threshold.py": ("import left_pad", "threshold imports left_pad, which is in no list"),
+    "utils.py": ("", "utils is in no room: give it a line in ROOMS"),
+}
+
+
+@pytest.mark.parametrize("path", BROKEN)
+def test_a_trespass_is_seen(tmp_path, path):
+    line, complaint = BROKEN[path]
+    for file in (
+        "__init__.py",
+        "plots.py",
+        "features.py",
+        "solve.py",
+        "engines/__init__.py",
+        "engines/cpu.py",
+        path,
+    ):
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text(line if file == path else "")
+    assert list(trespasses(tmp_path)) == [complaint]
+
+
+def circle(graph):
+    """The names along a circle of imports, if there is one."""
+    done = set()
+
+    def visit(name, path):
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        done.add(name)
+        return next(filter(None, (visit(other, [*path, name]) for other in sorted(graph.get(name, ())))), [])
+
+    return next(filter(None, (visit(name, []) for name in sorted(graph))), [])
+
+
+def test_no_import_goes_round_in_a_circle():
+    """At import time, that is: in no function and under no ``if TYPE_CHECKING``."""
+    graph = {}
+    for path in ROOT.rglob("*.py"):
+        found = imports_of(path, ROOT, lambda tree: tree.body)
+        graph[name_of(path, ROOT)] = {name[6:] for name in found if name.startswith("irpca.")}
+    assert sum(map(len, graph.values())) > 20
+    assert circle(graph) == []
+    assert set(circle(graph | {"lowrank": {"features"}})) == {"features", "lowrank"}
+
+
+def test_no_room_for_odds_and_ends():
+    odd = {"utils", "util", "common", "helpers", "helper", "misc"}
+    assert not [path for path in ROOT.rglob("*") if path.stem.strip("_") in odd]
+
+
+def run(code):
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_importing_the_package_loads_nothing_heavy():
+    code = f"import sys, irpca; print(*[name for name in {HEAVY} if name in sys.modules])"
+    assert run(code) == []
+
+
+def test_solving_loads_numba_and_nothing_else():
+    code = f"""
+import sys, irpca
+problem = irpca.datasets.make_problem(30, 20, d1=3, d2=3, rank=1, corruption=0.1)
+irpca.solve(problem.M, problem.F1, problem.F2, rank=1, solver="irpca_iht")
+print(*[name for name in {HEAVY} if name in sys.modules])
+"""
+    assert run(code) == ["numba", "llvmlite"]
+
+
+def test_every_public_name_is_there():
+    assert set(irpca.__all__) <= set(dir(irpca))
+    for name in set(irpca.__all__) - {"InductiveRobustPCA"}:
+        assert getattr(irpca, name) is not None
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = irpca.nothing

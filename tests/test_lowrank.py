@@ -1,0 +1,230 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from irpca.lowrank import LowRank, relative_change, relative_distance, singular_triplets
+
+seeds = st.integers(0, 2**32 - 1)
+sizes = st.integers(1, 9)
+properties = settings(deadline=None, max_examples=50)
+
+
+def orthonormal(rng, n, k):
+    return np.linalg.qr(rng.standard_normal((n, k)))[0]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture
+def L(rng):
+    return LowRank(rng.standard_normal((6, 2)), rng.standard_normal((2, 3)), rng.standard_normal((5, 3)))
+
+
+# Singular triplets.
+
+
+@properties
+@given(seeds, sizes, sizes)
+def test_triplets_put_the_matrix_together(seed, n1, n2):
+    C = np.random.default_rng(seed).standard_normal((n1, n2))
+    u, s, v = singular_triplets(C)
+    np.testing.assert_allclose((u * s) @ v.T, C, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(u.T @ u, np.eye(len(s)), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(v.T @ v, np.eye(len(s)), rtol=0, atol=1e-12)
+    assert (np.diff(s) <= 0).all()
+
+
+@properties
+@given(seeds, sizes, sizes)
+def test_the_largest_entry_of_a_right_vector_is_positive(seed, n1, n2):
+    _, _, v = singular_triplets(np.random.default_rng(seed).standard_normal((n1, n2)))
+    assert (v[np.abs(v).argmax(axis=0), np.arange(v.shape[1])] > 0).all()
+
+
+def test_equal_problems_give_equal_signs(rng):
+    C = rng.standard_normal((6, 4))
+    u, _, v = singular_triplets(C)
+    turned, _, kept = singular_triplets(-C)
+    np.testing.assert_allclose(turned, -u, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(kept, v, rtol=0, atol=1e-13)
+    order = [3, 1, 0, 2]
+    _, _, permuted = singular_triplets(C[:, order])
+    np.testing.assert_allclose(permuted, v[order], rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 3, 4, 99])
+def test_leading_triplets(rng, rank):
+    C = rng.standard_normal((6, 4))
+    u, s, v = singular_triplets(C, rank)
+    r = min(rank, 4)
+    assert (u.shape, s.shape, v.shape) == ((6, r), (r,), (4, r))
+    np.testing.assert_allclose(s, np.linalg.svd(C, compute_uv=False)[:r], rtol=1e-13, atol=0)
+
+
+def test_a_zero_matrix_has_triplets_without_nan():
+    u, s, v = singular_triplets(np.zeros((3, 2)))
+    assert np.isfinite(u).all()
+    assert np.isfinite(v).all()
+    assert not s.any()
+
+
+# How far a matrix moved.
+
+
+def test_relative_change(rng):
+    A = rng.standard_normal((3, 4))
+    assert relative_change(A, A) == 0
+    assert relative_change(A, 3 * A) == pytest.approx(2, rel=1e-14)
+    assert relative_change(A, np.zeros((3, 4))) == pytest.approx(1, rel=1e-14)
+    assert relative_change(np.zeros((3, 4)), np.zeros((3, 4))) == 0
+    assert relative_change(np.zeros((3, 4)), A) == 1
+
+
+@properties
+@given(seeds, sizes, sizes, st.integers(0, 4), st.integers(1, 4))
+def test_relative_distance_from_the_factors_alone(seed, n1, n2, old_rank, new_rank):
+    rng = np.random.default_rng(seed)
+    old, new = (
+        LowRank(rng.standard_normal((n1, k)), rng.standard_normal((k, k)), rng.standard_normal((n2, k)))
+        for k in (old_rank, new_rank)
+    )
+    distance = np.linalg.norm(new.dense() - old.dense()) / np.linalg.norm(new.dense())
+    assert relative_distance(new, old) == pytest.approx(distance, rel=1e-9)
+    assert relative_distance(new, new) == pytest.approx(0, abs=1e-12)
+
+
+def test_relative_distance_of_zero_matrices(L):
+    nothing = LowRank.zero(L.shape)
+    assert relative_distance(nothing, nothing) == 0
+    assert relative_distance(nothing, L) == 1
+    assert relative_distance(L, nothing) == pytest.approx(1, rel=1e-14)
+
+
+def test_a_small_relative_distance(L):
+    moved = LowRank(L.left, L.core * (1 + 1e-12), L.right)
+    assert relative_distance(moved, L) == pytest.approx(1e-12, rel=1e-2)
+
+
+# The matrix.
+
+
+def test_dense_shape_rank(L):
+    assert L.shape == (6, 5)
+    assert L.rank == 2
+    np.testing.assert_allclose(L.dense(), L.left @ L.core @ L.right.T, rtol=0, atol=1e-13)
+    assert repr(L) == "LowRank(shape=(6, 5), rank=2)"
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_thin_has_as_few_columns_as_the_core_allows(L, transposed):
+    L = L.T if transposed else L
+    U, V = L.thin()
+    assert U.shape[1] == V.shape[1] == 2
+    np.testing.assert_allclose(U @ V.T, L.left @ L.core @ L.right.T, rtol=0, atol=1e-13)
+
+
+def test_transpose(L):
+    assert L.T.shape == (5, 6)
+    np.testing.assert_allclose(L.T.dense(), L.dense().T, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(L.T.T.dense(), L.dense())
+
+
+def test_rows(L):
+    index = [4, 0, 4]
+    np.testing.assert_allclose(L.rows(index), L.dense()[index], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(L.rows(np.arange(6) > 3), L.dense()[4:], rtol=0, atol=1e-13)
+    assert L.rows(2).shape == (5,)
+    assert L.rows(np.array([], int)).shape == (0, 5)
+
+
+def test_entries(L):
+    rows, cols = [4, 0, 4, 5], [1, 1, 3, 0]
+    np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)
+    assert L.entries(3, 4) == pytest.approx(L.dense()[3, 4], rel=1e-13)
+    grid = np.array(rows)[:, None], np.array([[1, 2]])
+    np.testing.assert_allclose(L.entries(*grid), L.dense()[grid], rtol=0, atol=1e-13)
+
+
+def test_zero():
+    nothing = LowRank.zero((4, 3))
+    assert (nothing.shape, nothing.rank) == ((4, 3), 0)
+    assert nothing.singular_values.shape == (0,)
+    np.testing.assert_array_equal(nothing.dense(), np.zeros((4, 3)))
+    np.testing.assert_array_equal(nothing.rows([1]), np.zeros((1, 3)))
+    np.testing.assert_array_equal(nothing.entries([0, 3], [2, 2]), [0, 0])
+    assert nothing.T.shape == (3, 4)
+    assert nothing.truncate(2).rank == 0
+
+
+def test_single_precision_stays(L):
+    L = LowRank(*(B.astype(np.float32) for B in (L.left, L.core, L.right)))
+    for B in (L.dense(), L.rows([0]), L.entries([0], [0]), *L.thin(), L.truncate(1).dense()):
+        assert B.dtype == np.float32
+
+
+def test_it_does_not_change(L):
+    with pytest.raises(AttributeError):
+        L.core = L.core * 2
+
+
+# Best approximations.
+
+
+@properties
+@given(seeds, sizes, sizes, st.integers(0, 9))
+def test_from_core_is_the_best_approximation(seed, d1, d2, rank):
+    rng = np.random.default_rng(seed)
+    Q1, Q2, C = orthonormal(rng, 12, d1), orthonormal(rng, 10, d2), rng.standard_normal((d1, d2))
+    L = LowRank.from_core(Q1, C, Q2, rank)
+    s = np.linalg.svd(C, compute_uv=False)
+    assert L.rank == min(rank, d1, d2)
+    np.testing.assert_allclose(L.singular_values, s[:rank], rtol=0, atol=1e-12)
+    missed = np.linalg.norm(Q1 @ C @ Q2.T - L.dense())  # Eckart and Young: nothing of this rank comes closer
+    assert missed == pytest.approx(np.linalg.norm(s[rank:]), abs=1e-12)
+    for Q in L.left, L.right:
+        np.testing.assert_allclose(Q.T @ Q, np.eye(L.rank), rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(L.core, np.diag(np.diag(L.core)))
+
+
+def test_from_core_without_a_side_means_the_identity(rng):
+    Q1, C = orthonormal(rng, 7, 3), rng.standard_normal((3, 5))
+    np.testing.assert_allclose(LowRank.from_core(Q1, C, None).dense(), Q1 @ C, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(LowRank.from_core(None, C.T, Q1).dense(), C.T @ Q1.T, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(LowRank.from_core(None, C, None).dense(), C, rtol=0, atol=1e-13)
+
+
+@properties
+@given(seeds, sizes, sizes, st.integers(0, 12))
+def test_from_product(seed, n1, n2, k):
+    rng = np.random.default_rng(seed)
+    U, V = rng.standard_normal((n1, k)), rng.standard_normal((n2, k))  # k may exceed both
+    L = LowRank.from_product(U, V)
+    assert L.rank == min(n1, n2, k)
+    np.testing.assert_allclose(L.dense(), U @ V.T, rtol=0, atol=1e-12)
+    for Q in L.left, L.right:
+        np.testing.assert_allclose(Q.T @ Q, np.eye(L.rank), rtol=0, atol=1e-12)
+    s = np.linalg.svd(U @ V.T, compute_uv=False)
+    np.testing.assert_allclose(L.singular_values, s[: L.rank], rtol=0, atol=1e-12)
+    short = LowRank.from_product(U, V, 1)
+    assert np.linalg.norm(U @ V.T - short.dense()) == pytest.approx(np.linalg.norm(s[1:]), abs=1e-12)
+
+
+def test_truncate(rng):
+    L = LowRank.from_core(orthonormal(rng, 9, 4), rng.standard_normal((4, 5)), orthonormal(rng, 8, 5))
+    s = np.linalg.svd(L.dense(), compute_uv=False)
+    for rank in range(5):
+        shorter = L.truncate(rank)
+        assert shorter.rank == rank
+        assert np.linalg.norm(L.dense() - shorter.dense()) == pytest.approx(np.linalg.norm(s[rank:]), abs=1e-12)
+    np.testing.assert_allclose(L.truncate(99).dense(), L.dense(), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(L.truncate(2).truncate(2).dense(), L.truncate(2).dense(), rtol=0, atol=1e-12)
+
+
+def test_truncate_of_a_matrix_that_is_short_already(rng):
+    Q1, Q2, (a, b) = orthonormal(rng, 9, 4), orthonormal(rng, 8, 4), rng.standard_normal((2, 4))
+    L = LowRank.from_core(Q1, np.outer(a, b), Q2, 1)
+    np.testing.assert_allclose(L.dense(), np.outer(Q1 @ a, Q2 @ b), rtol=0, atol=1e-13)

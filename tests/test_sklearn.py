@@ -1,0 +1,221 @@
+"""The estimator inside scikit-learn: its own checks, pipelines, searches, routing."""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from numpy.testing import assert_allclose, assert_array_equal
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import UnsetMetadataPassedError
+from sklearn.model_selection import GridSearchCV, cross_validate
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils import get_tags
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from irpca import InductiveRobustPCA
+from irpca.datasets import make_problem
+
+# The checks use matrices of 20 × 3 and the like, in which nothing can be told from corruption.
+TINY = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+# Nor does a rank that is too high always come to rest.
+WRONG_RANKS = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+ROUTING = pytest.mark.parametrize("routing", [False, True], ids=["routing off", "routing on"])
+n = 60
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """Square, which is where scikit-learn cuts the features of columns along with the rows."""
+    return make_problem(n, n, d1=5, d2=4, rank=2, corruption=0.03, noise=1e-4, features="conditioned", random_state=1)
+
+
+@TINY
+@parametrize_with_checks([InductiveRobustPCA(), InductiveRobustPCA(1, engine="reference")])
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_tags():
+    tags = get_tags(InductiveRobustPCA())
+    assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
+    assert not tags.input_tags.allow_nan and not tags.input_tags.sparse and not tags.target_tags.required
+
+
+def test_clones_are_alike_and_unfitted(problem):
+    model = InductiveRobustPCA(2, col_features=problem.F2, tol=1e-8, solver_options={"noise": 1e-4})
+    model.fit(problem.M, row_features=problem.F1)
+    copy = clone(model)
+    assert not hasattr(copy, "components_")
+    assert copy.rank == 2 and copy.tol == 1e-8 and copy.solver_options == {"noise": 1e-4}
+    assert_array_equal(copy.fit(problem.M, row_features=problem.F1).components_, model.components_)
+
+
+def test_pickles(problem):
+    model = InductiveRobustPCA(2).fit(problem.M, row_features=problem.F1, col_features=problem.F2)
+    again = pickle.loads(pickle.dumps(model))
+    assert_array_equal(again.transform(problem.M), model.transform(problem.M))
+    assert_array_equal(again.predict(problem.F1[:3]), model.predict(problem.F1[:3]))
+    assert_array_equal(again.outliers(), model.outliers())
+    assert again.status_ is model.status_ and again.summary() == model.summary()
+
+
+def test_names_and_frames_out(problem):
+    model = InductiveRobustPCA(2).fit(problem.M)
+    names = ["inductiverobustpca0", "inductiverobustpca1"]
+    assert list(model.get_feature_names_out()) == names
+    M = pd.DataFrame(problem.M, index=[f"row {i}" for i in range(n)]).rename(columns=str)
+    model = InductiveRobustPCA(2).set_output(transform="pandas")
+    scores = model.fit_transform(M)
+    assert list(scores.columns) == names and scores.index.equals(M.index)
+    assert_array_equal(scores, model.set_output(transform="default").transform(M))
+    assert_allclose(model.inverse_transform(scores), model.low_rank_.dense(), atol=1e-3)
+
+
+# Pipelines
+
+
+def doubled(model):
+    return make_pipeline(FunctionTransformer(lambda M: 2 * M), model)
+
+
+def test_in_a_pipeline(problem):
+    pipe = doubled(InductiveRobustPCA(2, col_features=problem.F2))
+    pipe.fit(problem.M, inductiverobustpca__row_features=problem.F1)
+    alone = InductiveRobustPCA(2, col_features=problem.F2).fit(2 * problem.M, row_features=problem.F1)
+    assert_array_equal(pipe[-1].W_, alone.W_)
+    assert_array_equal(pipe.transform(problem.M), alone.transform(2 * problem.M))
+    assert pipe.score(problem.M) == alone.score(2 * problem.M)
+    scores = pipe.fit_transform(problem.M, inductiverobustpca__row_features=problem.F1)
+    assert_array_equal(scores, alone.transform(2 * problem.M, row_features=problem.F1))
+
+
+def test_before_another_step(problem):
+    pipe = make_pipeline(InductiveRobustPCA(2), PCA(1)).fit(problem.M)
+    assert pipe.transform(problem.M).shape == (n, 1)
+
+
+def test_in_a_pipeline_with_routing(problem):
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = InductiveRobustPCA(2, col_features=problem.F2)
+        with pytest.raises(UnsetMetadataPassedError, match="row_features"):
+            doubled(model).fit(problem.M, row_features=problem.F1)
+        model.set_fit_request(row_features=True).set_transform_request(row_features=True)
+        model.set_score_request(row_features=True)
+        pipe = doubled(model).fit(problem.M, row_features=problem.F1)
+        alone = InductiveRobustPCA(2, col_features=problem.F2).fit(2 * problem.M, row_features=problem.F1)
+        assert_array_equal(pipe[-1].W_, alone.W_)
+        assert_array_equal(
+            pipe.transform(problem.M, row_features=problem.F1),
+            alone.transform(2 * problem.M, row_features=problem.F1),
+        )
+        assert_array_equal(
+            pipe.fit_transform(problem.M, row_features=problem.F1),
+            alone.transform(2 * problem.M, row_features=problem.F1),
+        )
+        assert pipe.score(problem.M, row_features=problem.F1) == alone.score(2 * problem.M, row_features=problem.F1)
+        assert pipe.score(problem.M, row_features=problem.F1) != alone.score(2 * problem.M)
+
+
+def test_a_pipeline_scores_with_routing_and_without_features(problem):
+    """scikit-learn passes sample_weight=None along, and refuses scores that do not take it."""
+    with sklearn.config_context(enable_metadata_routing=True):
+        pipe = doubled(InductiveRobustPCA(2)).fit(problem.M)
+        assert pipe.score(problem.M) == pipe[-1].score(2 * problem.M)
+
+
+def test_only_features_and_weights_are_routed():
+    """Not M, which scikit-learn would take for one more argument since it is not called X."""
+    requests = InductiveRobustPCA().get_metadata_routing()
+    for method, expected in {
+        "fit": {"row_features", "col_features"},
+        "transform": {"row_features"},
+        "score": {"row_features", "sample_weight"},
+        "inverse_transform": set(),
+    }.items():
+        assert set(getattr(requests, method).requests) == expected
+
+
+# Searches, with as many rows as columns
+
+
+@WRONG_RANKS
+@ROUTING
+def test_grid_search_with_features(problem, routing):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        model = InductiveRobustPCA(col_features=problem.F2)
+        if routing:
+            model.set_fit_request(row_features=True).set_score_request(row_features=True)
+        found = GridSearchCV(model, {"rank": [1, 2]}, cv=3, error_score="raise")
+        found.fit(problem.M, row_features=problem.F1)
+        assert found.best_params_ == {"rank": 2}
+        assert found.best_estimator_.W_.shape == (5, 4)
+        assert np.isfinite(found.cv_results_["mean_test_score"]).all()
+        assert found.transform(problem.M).shape == (n, 2)
+
+
+@WRONG_RANKS
+@ROUTING
+def test_grid_search_in_a_pipeline(problem, routing):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        model = InductiveRobustPCA(col_features=problem.F2)
+        name = "inductiverobustpca__row_features"
+        if routing:
+            model.set_fit_request(row_features=True).set_score_request(row_features=True)
+            name = "row_features"
+        found = GridSearchCV(doubled(model), {"inductiverobustpca__rank": [1, 2]}, cv=3, error_score="raise")
+        found.fit(problem.M, **{name: problem.F1})
+        assert found.best_params_ == {"inductiverobustpca__rank": 2}
+
+
+@ROUTING
+def test_cross_validation(problem, routing):
+    with sklearn.config_context(enable_metadata_routing=routing):
+        model = InductiveRobustPCA(2, col_features=problem.F2)
+        if routing:
+            model.set_fit_request(row_features=True).set_score_request(row_features=True)
+        done = cross_validate(
+            model,
+            problem.M,
+            params={"row_features": problem.F1},
+            cv=3,
+            error_score="raise",
+            return_estimator=True,
+            return_indices=True,
+        )
+    for fold in range(3):
+        train, test = done["indices"]["train"][fold], done["indices"]["test"][fold]
+        alone = clone(model).fit(problem.M[train], row_features=problem.F1[train])
+        assert_array_equal(done["estimator"][fold].W_, alone.W_)
+        F1 = problem.F1[test] if routing else None
+        assert done["test_score"][fold] == alone.score(problem.M[test], row_features=F1)
+
+
+@WRONG_RANKS
+def test_grid_search_without_features(problem):
+    found = GridSearchCV(InductiveRobustPCA(), {"rank": [1, 2, 3]}, cv=3, error_score="raise").fit(problem.M)
+    assert found.best_params_ == {"rank": 2}
+
+
+@WRONG_RANKS
+def test_grid_search_with_frames(problem):
+    rows, cols = [f"r{i}" for i in range(n)], [f"c{j}" for j in range(n)]
+    M, F1 = pd.DataFrame(problem.M, rows, cols), pd.DataFrame(problem.F1, rows)
+    model = InductiveRobustPCA(col_features=pd.DataFrame(problem.F2, cols))
+    found = GridSearchCV(model, {"rank": [1, 2]}, cv=3, error_score="raise").fit(M, row_features=F1)
+    assert found.best_params_ == {"rank": 2}
+    assert list(found.best_estimator_.predict(F1.iloc[:2]).index) == ["r0", "r1"]
+
+
+def test_column_features_cut_by_cross_validation_are_noticed(problem):
+    with pytest.raises(ValueError, match=r"col_features has 40 rows, as M has, but M has 60 .* the constructor"):
+        cross_validate(
+            InductiveRobustPCA(2),
+            problem.M,
+            params={"row_features": problem.F1, "col_features": problem.F2},
+            cv=3,
+            error_score="raise",
+        )
