@@ -90,6 +90,22 @@ def test_components_are_orthonormal_sorted_and_of_fixed_sign(problem, sides):
     assert_allclose(np.linalg.norm(L @ V.T, axis=0), model.singular_values_, rtol=1e-10)
 
 
+def test_factors_of_any_kind_give_the_same_components(problem, monkeypatch):
+    expected = fitted(problem)
+
+    def skew(*arguments, **options):
+        result = irpca.solve(*arguments, **options)
+        mix = np.array([[1.0, 2.0], [0.0, 3.0]])
+        L = irpca.LowRank(result.L.left @ mix, np.linalg.solve(mix, result.L.core), -result.L.right)
+        return dataclasses.replace(result, L=irpca.LowRank(L.left, -L.core, L.right))
+
+    monkeypatch.setattr("irpca.estimator.solve", skew)
+    model = fitted(problem)
+    close(model.components_, expected.components_)
+    close(model.singular_values_, expected.singular_values_)
+    close(model.predict(problem.F1[-NEW:]), expected.predict(problem.F1[-NEW:]))
+
+
 def test_every_parameter_reaches_solve(problem, monkeypatch):
     seen = {}
 
@@ -751,10 +767,11 @@ def test_a_model_without_S(problem, monkeypatch):
 # What users of other packages ran into (numbers as in PEERS.md, section 5)
 
 
-def test_3_all_ones_and_a_single_two():
+@pytest.mark.parametrize("rank", [1, "auto"])
+def test_3_all_ones_and_a_single_two(rank):
     M = np.ones((40, 30))
     M[3, 4] = 2
-    model = InductiveRobustPCA(1).fit(M)
+    model = InductiveRobustPCA(rank).fit(M)
     assert_allclose(model.low_rank_.dense(), 1, rtol=1e-12)
     (outlier,) = model.outliers()
     assert (outlier["row"], outlier["column"]) == (3, 4) and outlier["difference"] == pytest.approx(1)

@@ -10,7 +10,7 @@ from .threshold import rounding_floor
 Starts = tuple[tuple[float, float], ...]
 
 # (q, k) as in threshold.STARTS, but for one row at a time: a row has few entries, so no very low quantile.
-ROW_STARTS = ((0.5, 8.0), (0.3, 8.0), (0.1, 15.0))
+ROW_STARTS = ((0.5, 8.0), (0.5, 4.0), (0.3, 8.0), (0.1, 15.0))
 HARD_STARTS = (
     *ROW_STARTS,
     (0.2, 10.0),
@@ -105,11 +105,11 @@ def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Star
     columns = moment_columns(V)
     best = np.zeros((len(M), V.shape[1]))
     best_score = np.full(len(M), np.inf)
+    # One floor for all starts: under a floor of its own, a fit of zero would win by any few zeros in the row.
+    floor = np.maximum(rounding_floor(dtype, 1.0) * np.median(np.abs(M), axis=1), np.finfo(float).tiny)[:, None]
     for q, k in starts:
         U = _descend(M, V, columns, dtype, q, k)
-        fitted = U @ V.T
-        floor = _row_floors(dtype, fitted)[:, None]
-        score = np.log(np.maximum(np.abs(M - fitted), np.maximum(floor, np.finfo(float).tiny))).mean(axis=1)
+        score = np.log(np.maximum(np.abs(M - U @ V.T), floor)).mean(axis=1)
         better = score < best_score - 1e-9
         best[better], best_score[better] = U[better], score[better]
     if zeta is not None:

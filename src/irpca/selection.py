@@ -10,13 +10,11 @@ from .result import Choice, State
 from .sampling import Sample
 from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
-QUICK, THOROUGH = (
-    1 << 15,
-    1 << 18,
-)  # entries to judge a fit by while looking for it, and for the final estimates
+QUICK = 1 << 15  # entries to judge a fit by while looking for it
+THOROUGH = 1 << 18  # and for the final estimates
 GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
-ENTRIES_PER_UNKNOWN = 3
-HOLLOW = 10
+ENTRIES_PER_UNKNOWN = 3  # the least to believe a fit on a block
+HOLLOW = 10  # fewer clean entries than this for every unknown: a fit to nothing
 NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
 NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
 
@@ -88,7 +86,7 @@ class Judge:
         doubts: tuple[str, ...] = (),
     ) -> State:
         """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record."""
-        tolerance = NEGLIGIBLE * _statistical_error(L, unknowns, now)
+        tolerance = max(NEGLIGIBLE * _statistical_error(L, unknowns, now), 10 * float(np.finfo(self.engine.dtype).eps))
         entries = len(self.sample.values)
         if not now.exact and step <= tolerance:
             sample = Sample.draw(self.engine, THOROUGH, self.rng)
@@ -140,7 +138,7 @@ class Judge:
             return (
                 "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
             )
-        if found.clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
+        if found.clean < 0.95 and found.clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
             return (
                 f"too few clean entries: about {found.clean:.1%} of {entries} for {unknowns} unknowns, "
                 f"at least {ENTRIES_PER_UNKNOWN} times as many are needed"

@@ -80,7 +80,7 @@ def solve(
     features2 = F2 if isinstance(F2, Features) else Features.of(F2, n2, "F2", "columns")
     if (features1.n, features2.n) != owner.shape:
         raise ValueError(f"these Features are of a {features1.n} × {features2.n} matrix, M is {n1} × {n2}")
-    rank = _rank(rank, features1, features2, solver, method)
+    chosen_rank = _rank(rank, features1, features2, solver, method)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
@@ -94,7 +94,7 @@ def solve(
     final: tuple[Any, Trim] | None = None
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
-        for state in method.run(owner, features1, features2, rank, **options):
+        for state in method.run(owner, features1, features2, chosen_rank, **options):
             history.append(state, time.perf_counter() - started, owner.reads)
             if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
                 status = Status.DIVERGED
@@ -179,8 +179,8 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
 
 def _as_expected(state: State, trim: Trim) -> bool:
     """Whether the final read found about as many gross errors as the solver expected from its sample."""
-    if state.expected_corruption is None:
-        return True
+    if state.expected_corruption is None or state.trim is not None:
+        return True  # nothing was expected, or all of M was seen
     found = 1 - trim.kept_share
     return found <= 1.25 * state.expected_corruption + 0.01
 

@@ -95,7 +95,7 @@ def level(
         return Level(0.0 if sigma <= floor / 8 else sigma, _share(sizes, zeta), floor, zeta)
     sigma, clean = core_scale(sizes)
     if noise is not None:
-        sigma, clean = noise, _share(sizes, CORE * noise) / coverage(CORE)
+        sigma, clean = noise, max(_share(sizes, CORE * noise), 0.01) / coverage(CORE)
     if sigma <= floor / 8:
         close = sizes[: np.searchsorted(sizes, near, side="right")]
         if len(close) and np.count_nonzero(close > floor) > LAGGING * len(close):
@@ -170,14 +170,14 @@ def has_valley(sizes: Array, floor: float) -> bool:
     logs = np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny)))
     if logs.max() == logs.min():
         return False
-    width = 0.15
+    width = 0.15 * max(1.0, (20_000 / len(sizes)) ** 0.2)
     counts, _ = np.histogram(logs, np.arange(logs.min() - width, logs.max() + 2 * width, width))
     smooth = np.convolve(counts, (0.25, 0.5, 0.25), mode="same")
     left = np.maximum.accumulate(smooth)
     right = np.maximum.accumulate(smooth[::-1])[::-1]
     lower = np.minimum(left, right)
     crowd = np.cumsum(counts) >= 0.01 * len(sizes)
-    deep = (smooth < 0.7 * lower) & (lower - smooth > 4 * np.sqrt(lower + smooth + 1)) & crowd
+    deep = (smooth < 0.7 * lower) & (lower - smooth > 3.5 * np.sqrt(lower + smooth + 1)) & crowd
     return bool(deep.any())
 
 
@@ -185,7 +185,7 @@ def has_core(sizes: Array, sigma: float) -> bool:
     """Whether residuals crowd around zero as noise does, rather than lie flat or leave a hole there."""
     near = np.count_nonzero(sizes <= 0.5 * sigma) / 0.5
     far = np.count_nonzero((sizes > sigma) & (sizes <= 2 * sigma))
-    return near > 2 * far  # 2.8 for a Gaussian
+    return bool(near > 2 * far)  # 2.8 for a Gaussian
 
 
 def consensus(sizes: Array, floor: float) -> float:

@@ -49,7 +49,9 @@ class Engine(Protocol):
     """
 
     name: str
-    reads: float
+
+    @property
+    def reads(self) -> float: ...
 
     @property
     def shape(self) -> tuple[int, int]: ...

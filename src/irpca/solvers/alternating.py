@@ -24,7 +24,8 @@ from ..threshold import MAJORITY_STARTS, Level, consensus, has_valley, rounding_
 MOST_FREE_DIRECTIONS = 20  # that rank="auto" looks at without any features
 SWEEPS = 25
 RESCUES = 2
-HELD_OUT = 0.05
+BLOCK_STARTS = ((0.5, 8.0), (0.3, 8.0), (0.1, 15.0))
+HELD_OUT = 0.05  # of a block; more of a small one
 BLOCKS_BEFORE_MAJORITY = 2
 DECAY = 5.0  # a common threshold that falls faster trims rows that lag behind, whole, and they never come back
 STAGE_SWEEPS = 4
@@ -46,10 +47,11 @@ def alternating(
     unknowns = _unknowns(L, F2.Q)
     seen = now = judge.level(L, unknowns)
     threshold = _Falling(now.zeta)
-    rescues, second_look = (0, False) if judge.majority else (RESCUES, True)
+    rescues, second_look = RESCUES, True
+    starts = MAJORITY_STARTS if judge.majority else HARD_STARTS
     while True:
         previous = L
-        L, trim, stray = _sweep(engine, L, F2.Q, threshold.zeta, rescue=rescues > 0)
+        L, trim, stray = _sweep(engine, L, F2.Q, threshold.zeta, starts if rescues > 0 else None)
         rescues -= 1
         step = relative_distance(L, previous)
         now, steady = judge.updated(now, L, unknowns)
@@ -166,7 +168,7 @@ def _factors(
     """
     if judge.majority:
         return *_best_start(piece, rank, Q2, judge), True
-    held = np.random.default_rng(0).random(piece.shape) < HELD_OUT
+    held = np.random.default_rng(0).random(piece.shape) < min(HELD_OUT * max(1.0, 20_000 / piece.size), 0.2)
     L, chosen = _best_start(np.where(held, 1e3 * np.abs(piece).max(), piece), rank, Q2, judge)
     fitted = L.dense()
     floor = rounding_floor(judge.engine.dtype, float(np.abs(fitted).max()))
@@ -182,7 +184,7 @@ def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) 
     best: tuple[LowRank, tuple[Choice, ...]] | None = None
     best_score = np.inf
     starts = MAJORITY_STARTS if judge.majority else ROW_STARTS
-    for q, k in starts:
+    for q, k in MAJORITY_STARTS if judge.majority else BLOCK_STARTS:
         if Q2 is None:
             V, chosen = _staged(engine, rank, q, k, sample, dtype)
         else:
@@ -319,7 +321,8 @@ def _descend(
     stray: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
     for _ in range(most):
         largest = float(np.abs(L.entries(sample.rows, sample.cols)).max(initial=0.0))
-        target = rule(L, rounding_floor(dtype, largest))
+        floor = rounding_floor(dtype, largest)
+        target = rule(L, floor)
         if np.isinf(target):
             break
         if threshold is None:
@@ -330,16 +333,16 @@ def _descend(
         previous = L
         L, _, stray = _sweep(engine, L, Q2, threshold.zeta)
         moved = relative_distance(L, previous)
-        if moved <= 1e-12 or (moved <= 1e-3 and there):
+        if there and moved <= (1e-3 if threshold.zeta > floor else 1e-12):
             if rescues <= 0 or not (len(stray[0]) or len(stray[1])):
                 break
             rescues -= 1
-            L, _, stray = _sweep(engine, L, Q2, threshold.zeta, rescue=True)
+            L, _, stray = _sweep(engine, L, Q2, threshold.zeta, HARD_STARTS)
     return L
 
 
 def _sweep(
-    engine: Engine, L: LowRank, Q2: Array | None, zeta: float, rescue: bool = False
+    engine: Engine, L: LowRank, Q2: Array | None, zeta: float, rescue: Starts | None = None
 ) -> tuple[LowRank, Trim, tuple[Array, Array]]:
     """Least squares on the kept entries for U, then for V: two reads of M. Also returns stray rows and columns."""
     rank = L.rank
@@ -360,15 +363,17 @@ def _sweep(
     return LowRank.from_product(U, V + move), trim, (stray_rows, stray_cols)
 
 
-def _row_move(engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: bool) -> tuple[Array, Trim, Array]:
-    """The least-squares step of every row given V, and the stray rows; ``rescue`` fits those afresh, from all entries."""
+def _row_move(
+    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: Starts | None
+) -> tuple[Array, Trim, Array]:
+    """The least-squares step of every row given V, and the stray rows; ``rescue`` fits those afresh."""
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
     assert sums is not None
     move = row_steps(sums, products)
     kept = sums[:, -1]
     stray = np.nonzero(kept < 0.5 * np.median(kept))[0]
-    if rescue and len(stray):
-        move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=HARD_STARTS) - U[stray]
+    if rescue is not None and len(stray):
+        move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue) - U[stray]
     return move, trim, stray
 
 

@@ -47,8 +47,7 @@ def irpca(
     if noise is not None and not noise >= 0:
         raise ValueError(f"noise must not be negative, got {noise!r}")
     if F1.given and not F2.given:  # the same problem from the other side
-        options = {"noise": noise, "random_state": random_state}
-        for state in irpca(Transposed(engine), F2, F1, rank, **options):
+        for state in irpca(Transposed(engine), F2, F1, rank, noise=noise, random_state=random_state):
             yield replace(state, L=state.L.T)
         return
     judge = Judge(engine, noise, random_state)
