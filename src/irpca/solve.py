@@ -124,9 +124,10 @@ def solve(
     if sparse and final is None and status is not Status.DIVERGED:
         final = owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
+    share = explained(state.L, trim, state.noise)
     doubts = state.doubts + ((state.failure,) if state.failure else ())
     if status is Status.CONVERGED:
-        doubts += tuple(_trivial(state.L.rank, min(features1.d, features2.d), S))
+        doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S))
     return Result(
         L=state.L,
         S=S,
@@ -135,7 +136,7 @@ def solve(
         noise=state.noise,
         corruption=_corruption(state, trim),
         zeta=state.zeta,
-        explained=explained(state.L, trim, state.noise),
+        explained=share,
         status=status,
         history=history,
         choices=state.choices,
@@ -195,8 +196,13 @@ def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
     return left @ right.T
 
 
-def _trivial(rank: int, most: int, S: Any) -> Iterator[str]:
-    """What to say of a result that takes nothing apart."""
+def _doubts(share: float, rank: int, most: int, S: Any) -> Iterator[str]:
+    """What to say of a result that takes little apart, or nothing."""
+    if share < 0.5:
+        yield (
+            f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other {1 - share:.0%} "
+            "is noise, or lies outside what these features and this rank can say"
+        )
     if S is not None and S.nnz == 0:
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
     if rank == most:
@@ -212,8 +218,5 @@ def _corruption(state: State, trim: Trim | None) -> float:
 def explained(L: LowRank, trim: Trim | None, noise: float | None) -> float:
     """Energy of L against energy of what is left, per entry."""
     signal = float((L.core**2).sum()) / (L.shape[0] * L.shape[1])
-    if trim is not None:
-        rest = trim.energy / max(trim.kept, 1)
-    else:
-        rest = 0.0 if noise is None else noise**2
+    rest = trim.energy / max(trim.kept, 1) if trim is not None else (noise or 0.0) ** 2
     return signal / (signal + rest) if signal + rest > 0 else 0.0

@@ -118,7 +118,7 @@ def core_scale(sizes: Array) -> tuple[float, float]:
     """
     squares = np.cumsum(sizes**2)
     n = len(sizes)
-    sigma = sizes[min(n - 1, max(n // 50, 10))] / CORE
+    sigma = sizes[max(n // 50, min(50, n // 8))] / CORE  # fewer may crowd together by chance
     for _ in range(200):
         inside = int(np.searchsorted(sizes, CORE * sigma, side="right"))
         if inside == 0 or sigma == 0:

@@ -1,0 +1,54 @@
+"""Peak extra memory of one contender, in a process of its own.
+
+What is measured is resident memory as Linux counts it: VmHWM (the highest ever) after the run less VmRSS (now) before
+it, with M in memory last, after a warm-up on a small problem. It counts everything, NumPy buffers, threads and what the
+allocator keeps, and includes the answer. Not ``ru_maxrss``: a child inherits that of its parent through fork and exec,
+so that a child of a large process appears large. Not tracemalloc: it slows Python down and sees no BLAS buffers.
+Elsewhere than on Linux the answer is None.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from .runner import ROOT
+
+STATUS = Path("/proc/self/status")
+
+
+def peak_extra(module: str, folder: Path, name: str) -> int | None:
+    """Bytes beyond M that the contender ``name`` of ``module`` needs on the task saved in ``folder``."""
+    if not STATUS.exists():
+        return None
+    words = [sys.executable, "-m", "benchmarks.memory", module, str(folder), name]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"the memory of {name!r} could not be measured:\n{done.stderr}")
+    return int(json.loads(done.stdout.splitlines()[-1]))
+
+
+def resident(field: str) -> int:
+    """VmRSS or VmHWM of this process, in bytes."""
+    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(field))
+    return 1024 * int(line.split()[1])
+
+
+def _measure(module: str, folder: str, name: str) -> int:
+    from importlib import import_module
+
+    benchmark = import_module(module)
+    run = benchmark.CONTENDERS[name]
+    run(benchmark.small_task(), 0)
+    task = benchmark.Task.load(Path(folder))
+    before = resident("VmRSS")
+    answer = run(task, 0)
+    after = resident("VmHWM")
+    del answer  # alive until here, so that it counts
+    return max(after - before, 0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(*sys.argv[1:])))

@@ -1,0 +1,102 @@
+"""Interleaved runs, medians, and what machine they were taken on."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+Contender = Callable[[int], Any]  # takes the number of the round, returns an answer
+
+
+def interleave(
+    contenders: dict[str, Contender], repeats: int, check: Callable[[str, Any], dict[str, Any]]
+) -> dict[str, list[dict[str, Any]]]:
+    """Run A, B, C, A, B, C, … so that noise hits all alike, after one untimed round.
+
+    Every answer is checked, outside the clock, and dropped before the next run. Returns, for each contender, one record
+    per round: ``seconds``, ``cpu_seconds`` (of all threads) and what ``check`` says.
+    """
+    for run in contenders.values():
+        run(0)
+    records: dict[str, list[dict[str, Any]]] = {name: [] for name in contenders}
+    for repeat in range(repeats):
+        for name, run in contenders.items():
+            gc.collect()
+            cpu, wall = time.process_time(), time.perf_counter()
+            answer = run(repeat)
+            seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+            records[name].append({"seconds": seconds, "cpu_seconds": cpu_seconds, **check(name, answer)})
+            del answer
+    return records
+
+
+def times(records: Sequence[dict[str, Any]], yardstick: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """Medians, and the median of the ratios to the yardstick, each ratio from one round."""
+    seconds = [record["seconds"] for record in records]
+    ratios = [record["seconds"] / other["seconds"] for record, other in zip(records, yardstick, strict=True)]
+    return {
+        "seconds": statistics.median(seconds),
+        "fastest": min(seconds),
+        "slowest": max(seconds),
+        "cpu_seconds": statistics.median(record["cpu_seconds"] for record in records),
+        "ratio": statistics.median(ratios),
+    }
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns of text: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = []
+    for first, *others in (header, *rows):
+        cells = [f"{cell:>{width}}" for cell, width in zip(others, widths[1:], strict=True)]
+        lines.append("  ".join([f"{first:<{widths[0]}}", *cells]))
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def machine() -> dict[str, Any]:
+    """What the numbers belong to."""
+    from threadpoolctl import threadpool_info
+
+    libraries = ("irpca", "numpy", "scipy", "numba")
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "blas": sorted({f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info()}),
+        "versions": {name: version(name) for name in libraries},
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted": bool(_git("status", "--porcelain", "--", "src")),
+        "load": load(),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def load() -> float | None:
+    """Load of the last minute, this benchmark included."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+
+
+def _cpu() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _git(*words: str) -> str | None:
+    """What git says, None outside a repository."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,362 @@
+"""The default solver: what it must recover, how accurately, and when it must admit that it cannot."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import irpca
+from irpca import Status
+from irpca.datasets import make_problem
+
+
+def recovers(problem, result, error=1e-8):
+    """L to ``error``, the support to the entry, and a run that says so."""
+    assert result.status is Status.CONVERGED, result.summary()
+    assert problem.relative_error(result.L) <= error
+    assert np.array_equal(result.S.toarray() != 0, problem.corrupted)
+    np.testing.assert_allclose(result.S.toarray(), problem.S, atol=error * np.abs(problem.S).max())
+
+
+# The paper's literal generator ------------------------------------------------------------------------------------
+
+SIZES = [(d, r) for d in (20, 50, 100) for r in (5, 10, 20)]
+LEVELS = list(zip((0.05, 0.15, 0.25, 0.35, 0.45), itertools.cycle((1.0, 1000.0)), itertools.cycle((1.0, 10.0, 100.0))))
+
+
+@pytest.mark.parametrize(("d", "rank"), SIZES)
+@pytest.mark.parametrize(("corruption", "outlier_scale", "condition"), LEVELS)
+def test_recovers_the_papers_generator(d, rank, corruption, outlier_scale, condition):
+    p = make_problem(
+        d1=d, d2=d, rank=rank, corruption=corruption, outlier_scale=outlier_scale, condition=condition, random_state=rank
+    )
+    recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=rank))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_recovers_rectangles(seed):
+    p = make_problem(800, 1300, d1=20, d2=35, rank=6, corruption=0.3, condition=100, random_state=seed)
+    recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=6))
+
+
+@pytest.mark.parametrize("pattern", ["block", "rows"])
+@pytest.mark.parametrize("sign", ["both", "positive"])
+def test_recovers_from_patterns(pattern, sign):
+    p = make_problem(pattern=pattern, sign=sign, corruption=0.3)
+    recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=5))
+
+
+@pytest.mark.parametrize("corruption", [0.05, 0.45])
+def test_recovers_from_one_sided_outliers(corruption):
+    p = make_problem(sign="positive", corruption=corruption)
+    recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=5))
+
+
+def test_recovers_the_symmetric_case():
+    p = make_problem(400, 400, d1=10, d2=10, rank=3, corruption=0.2, symmetric=True)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=3)
+    recovers(p, result)
+    np.testing.assert_allclose(result.W, result.W.T, atol=1e-8 * np.abs(result.W).max())
+
+
+@pytest.mark.parametrize("outlier_scale", [1.0, 1000.0])
+@pytest.mark.parametrize("corruption", [0.05, 0.45])
+def test_float32_keeps_the_support(corruption, outlier_scale):
+    p = make_problem(corruption=corruption, outlier_scale=outlier_scale, dtype=np.float32)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.S.dtype == np.float32
+    recovers(p, result, error=1e-4)
+
+
+def test_one_huge_outlier_hides_nothing():
+    p = make_problem(300, 300, d1=10, d2=10, rank=3, corruption=0.1)
+    M, S = p.M.copy(), p.S.copy()
+    M[3, 4] += 1e12
+    S[3, 4] = M[3, 4] - p.L[3, 4]
+    result = irpca.solve(M, p.F1, p.F2, rank=3)
+    assert p.relative_error(result.L) <= 1e-8
+    assert np.array_equal(result.S.toarray() != 0, S != 0)
+
+
+# Most entries corrupted -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recovers_from_ninety_percent(seed):
+    p = make_problem(corruption=0.9, random_state=seed)
+    recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=5))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
+    p = make_problem(corruption=0.8, outliers="uniform", sign="positive", random_state=seed)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.status is Status.CONVERGED
+    assert p.relative_error(result.L) <= 1e-8
+
+
+@pytest.mark.parametrize("corruption", [0.99, 1.0])
+def test_gives_up_openly(corruption):
+    p = make_problem(500, 500, corruption=corruption)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
+    assert result.status is Status.SATURATED
+    assert result.doubts
+
+
+# Noise ------------------------------------------------------------------------------------------------------------
+
+
+def oracle(p, rank):
+    """Rank-r least squares on the truly clean entries."""
+    Q1, Q2 = np.linalg.qr(p.F1)[0], np.linalg.qr(p.F2)[0]
+    clean = ~p.corrupted
+    C = Q1.T @ p.L @ Q2
+    for _ in range(60):
+        u, s, vt = np.linalg.svd(C + Q1.T @ np.where(clean, p.M - Q1 @ C @ Q2.T, 0) @ Q2 / clean.mean())
+        C = (u[:, :rank] * s[:rank]) @ vt[:rank]
+    return p.relative_error(Q1 @ C @ Q2.T)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("sigmas", "corruption", "bar"),
+    [(8, 0.05, 1.05), (8, 0.3, 1.05), (8, 0.6, 1.05), (25, 0.6, 1.05), (4, 0.05, 1.15), (4, 0.3, 1.15)],
+)
+def test_noise_costs_little_more_than_the_oracle_pays(sigmas, corruption, bar, seed):
+    noise = 5 * 5 / 1000 / sigmas  # the paper's outliers start at 5r/n
+    p = make_problem(corruption=corruption, noise=noise, random_state=seed)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.status is Status.CONVERGED
+    assert p.relative_error(result.L) <= bar * oracle(p, 5)
+    assert result.noise == pytest.approx(noise, rel=0.05)
+    assert result.corruption == pytest.approx(p.corrupted.mean(), rel=0.05)
+
+
+def test_noise_without_outliers():
+    p = make_problem(corruption=0.0, noise=0.003)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.status is Status.CONVERGED
+    assert p.relative_error(result.L) <= 1.01 * oracle(p, 5)
+    assert result.noise == pytest.approx(0.003, rel=0.02)
+    assert result.corruption < 1e-4
+
+
+@pytest.mark.parametrize("tail", ["laplace", "t3"])
+def test_noise_with_long_tails_is_not_called_corruption(tail):
+    p = make_problem(600, 500, corruption=0.0)
+    rng = np.random.default_rng(0)
+    draw = rng.laplace(size=p.M.shape) if tail == "laplace" else rng.standard_t(3, size=p.M.shape)
+    result = irpca.solve(p.M + 0.003 * draw, p.F1, p.F2, rank=5)
+    assert result.status is Status.CONVERGED
+    assert result.corruption < 0.03
+    assert p.relative_error(result.L) < 0.02
+
+
+def test_known_noise_is_used():
+    p = make_problem(400, 400, corruption=0.2, noise=0.003)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5, noise=0.003)
+    assert result.noise == 0.003
+    assert p.relative_error(result.L) <= 1.05 * oracle(p, 5)
+
+
+# Rank -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("d", "rank"), [(20, 1), (20, 5), (20, 20), (50, 10), (100, 20)])
+@pytest.mark.parametrize("corruption", [0.05, 0.3])
+def test_finds_the_rank_without_noise(d, rank, corruption):
+    p = make_problem(d1=d, d2=d, rank=rank, corruption=corruption)
+    result = irpca.solve(p.M, p.F1, p.F2)
+    assert result.rank == rank
+    recovers(p, result)
+    assert "rank" in {choice.name for choice in result.choices}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("sigmas", [25, 8, 4])
+@pytest.mark.parametrize("corruption", [0.05, 0.3])
+def test_finds_the_rank_under_noise(corruption, sigmas, seed):
+    p = make_problem(corruption=corruption, noise=5 * 5 / 1000 / sigmas, random_state=seed)
+    # A direction that noise hides on all of M cannot be asked for.
+    s = np.linalg.svd(p.L, compute_uv=False)
+    edge = 2 * np.sqrt(20) * (5 * 5 / 1000 / sigmas) / np.sqrt(1 - corruption)
+    visible = int((s[:5] > 1.5 * edge).sum())
+    assert irpca.solve(p.M, p.F1, p.F2).rank == visible == 5
+
+
+# Sides without features -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("corruption", [0.05, 0.2, 0.35, 0.5])
+def test_recovers_with_features_on_one_side(corruption):
+    p = make_problem(corruption=corruption)
+    for F1, F2 in ((None, p.F2), (p.F1, None)):
+        recovers(p, irpca.solve(p.M, F1, F2, rank=5), error=1e-10)
+
+
+@pytest.mark.parametrize("corruption", [0.05, 0.2, 0.35, 0.5])
+def test_is_a_robust_pca_without_features(corruption):
+    p = make_problem(corruption=corruption)
+    recovers(p, irpca.solve(p.M, rank=5), error=1e-10)
+
+
+@pytest.mark.parametrize("corruption", [0.05, 0.3, 0.5])
+@pytest.mark.parametrize("scale", [1.0, 15.0])
+def test_recovers_gaussian_factors_without_features(corruption, scale):
+    rng = np.random.default_rng(0)
+    L = rng.standard_normal((1000, 5)) @ rng.standard_normal((5, 1000))
+    corrupted = rng.random(L.shape) < corruption
+    result = irpca.solve(L + corrupted * rng.uniform(-scale, scale, L.shape), rank=5)
+    assert result.status is Status.CONVERGED
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-6 * np.linalg.norm(L)
+
+
+def test_finds_the_rank_without_features():
+    p = make_problem(500, 400, d1=10, d2=10, rank=4, corruption=0.1)
+    result = irpca.solve(p.M)
+    assert result.rank == 4
+    recovers(p, result, error=1e-8)
+
+
+def test_wholly_corrupted_rows_are_pointed_out():
+    p = make_problem(400, 300, d1=10, d2=10, rank=3, corruption=0.1, pattern="rows")
+    result = irpca.solve(p.M, None, p.F2, rank=3)
+    good = ~p.corrupted.any(axis=1)
+    assert np.linalg.norm((result.L.dense() - p.L)[good]) <= 1e-8 * np.linalg.norm(p.L)
+    assert any(f"{(~good).sum()} rows disagree" in doubt for doubt in result.doubts)
+
+
+# Features that do not fit -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [5, "auto"])
+def test_random_features_never_end_in_success(rank):
+    p = make_problem(600, 600)
+    rng = np.random.default_rng(0)
+    result = irpca.solve(p.M, rng.standard_normal((600, 20)), rng.standard_normal((600, 20)), rank=rank)
+    assert result.status is Status.SATURATED
+    assert any("explains nothing" in doubt for doubt in result.doubts)
+
+
+def test_shuffled_features_never_pass_unnoticed():
+    p = make_problem(600, 600)
+    shuffled = p.F1[np.random.default_rng(0).permutation(600)]
+    result = irpca.solve(p.M, shuffled, p.F2, rank=5)
+    assert result.status is Status.SATURATED or any("explains only" in doubt for doubt in result.doubts)
+
+
+def test_features_that_leave_energy_outside_say_how_much():
+    p = make_problem(600, 600, corruption=0.02, features="conditioned")
+    left, _, _ = np.linalg.svd(p.L, full_matrices=False)
+    halved = np.linalg.qr(p.F1 - left[:, :1] @ (left[:, :1].T @ p.F1))[0][:, :19]  # the strongest direction is gone
+    result = irpca.solve(p.M, halved, p.F2, rank=5)
+    assert result.explained < 0.5
+    assert any("explains only" in doubt for doubt in result.doubts)
+
+
+# Blocks -----------------------------------------------------------------------------------------------------------
+
+
+def test_reads_all_of_m_only_once_without_noise():
+    p = make_problem(2000, 2000, corruption=0.2)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.reads < 1.1
+
+
+def test_w_alone_hardly_reads_m():
+    p = make_problem(2000, 2000, corruption=0.2)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5, sparse=False)
+    assert result.S is None
+    assert result.reads < 0.1
+    assert p.relative_error(result.L) < 1e-10
+    np.testing.assert_allclose(result.W, p.W, atol=1e-8)
+
+
+def test_coherent_features_are_sampled_by_leverage():
+    rng = np.random.default_rng(0)
+    rare = np.zeros((2000, 6))
+    rare[rng.permutation(2000)[:18], np.arange(18) % 6] = 1  # each of six features says something about three rows
+    F1 = np.column_stack([rng.standard_normal((2000, 4)), rare])
+    F2 = rng.standard_normal((1500, 8))
+    W = rng.standard_normal((10, 8))
+    L = F1 @ W @ F2.T
+    corrupted = rng.random(L.shape) < 0.2
+    result = irpca.solve(L + 50 * corrupted * rng.standard_normal(L.shape), F1, F2, rank=8)
+    assert result.status is Status.CONVERGED
+    np.testing.assert_allclose(result.W, W, atol=1e-8)
+
+
+# Invariance -------------------------------------------------------------------------------------------------------
+
+few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def small(seed):
+    return make_problem(150, 120, d1=6, d2=5, rank=2, corruption=0.15, random_state=seed)
+
+
+def same(result, L, S, scale):
+    np.testing.assert_allclose(result.L.dense(), L, rtol=0, atol=1e-10 * scale)
+    np.testing.assert_allclose(result.S.toarray(), S, rtol=0, atol=1e-10 * scale)
+
+
+@few
+@given(seed=st.integers(0, 1000), power=st.integers(-6, 6))
+def test_scale(seed, power):
+    p, c = small(seed), 10.0**power
+    result = irpca.solve(c * p.M, p.F1, p.F2, rank=2)
+    same(result, c * p.L, c * p.S, c)
+
+
+@few
+@given(seed=st.integers(0, 1000))
+def test_order_of_rows_and_columns(seed):
+    p, rng = small(seed), np.random.default_rng(seed)
+    i, j = rng.permutation(150), rng.permutation(120)
+    result = irpca.solve(p.M[i][:, j], p.F1[i], p.F2[j], rank=2)
+    same(result, p.L[i][:, j], p.S[i][:, j], 1.0)
+
+
+@few
+@given(seed=st.integers(0, 1000))
+def test_remixed_features(seed):
+    p, rng = small(seed), np.random.default_rng(seed)
+    A = rng.standard_normal((6, 6)) + 3 * np.eye(6)
+    result = irpca.solve(p.M, p.F1 @ A, p.F2, rank=2)
+    same(result, p.L, p.S, 1.0)
+    np.testing.assert_allclose(A @ result.W, p.W, atol=1e-6)
+
+
+@few
+@given(seed=st.integers(0, 1000))
+def test_transposition(seed):
+    p = small(seed)
+    result = irpca.solve(p.M.T, p.F2, p.F1, rank=2)
+    same(result, p.L.T, p.S.T, 1.0)
+
+
+@few
+@given(seed=st.integers(0, 1000))
+def test_a_row_of_zeros_changes_nothing(seed):
+    p = small(seed)
+    M, F1 = np.vstack([p.M, np.zeros(120)]), np.vstack([p.F1, np.zeros(6)])
+    result = irpca.solve(M, F1, p.F2, rank=2)
+    same(result, np.vstack([p.L, np.zeros(120)]), np.vstack([p.S, np.zeros(120)]), 1.0)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noisy_answers_do_not_depend_on_order_or_side(seed):
+    p = make_problem(150, 120, d1=6, d2=5, rank=2, corruption=0.15, noise=1e-3, random_state=seed)
+    plain = irpca.solve(p.M, p.F1, p.F2, rank=2).L.dense()
+    order = np.random.default_rng(seed).permutation(150)
+    permuted = irpca.solve(p.M[order], p.F1[order], p.F2, rank=2).L.dense()
+    turned = irpca.solve(p.M.T, p.F2, p.F1, rank=2).L.dense().T
+    # All entries of so small a matrix are looked at, so only the stopping rule (1 % of the statistical error) is left.
+    error = np.linalg.norm(plain - p.L)
+    assert np.linalg.norm(permuted - plain[order]) < 0.05 * error
+    assert np.linalg.norm(turned - plain) < 0.05 * error
