@@ -50,7 +50,7 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
 
 
 def moment_columns(V: Array) -> Array:
-    """All products ``V[:, a] · V[:, b]`` and a column of ones: what :func:`row_steps` wants summed over kept entries."""
+    """All products ``V[:, a] · V[:, b]`` and a column of ones: what :func:`row_steps` wants summed."""
     n, r = V.shape
     return np.column_stack([(V[:, :, None] * V[:, None, :]).reshape(n, r * r), np.ones(n)])
 

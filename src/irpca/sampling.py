@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -82,14 +83,20 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
         if block := _block(engine, F1, F2, m1, m2, rng):
             yield block
         factor *= 2
+    assert F1.Q is not None and F2.Q is not None
+    whole = Block(engine, F1.Q, np.eye(F1.d), F2.Q, np.eye(F2.d), whole=True)
     if n1 * n2 <= BLOCK_ENTRIES:
-        assert F1.Q is not None and F2.Q is not None
-        yield Block(engine, F1.Q, np.eye(F1.d), F2.Q, np.eye(F2.d), whole=True)
+        yield whole
     else:
-        shrink = np.sqrt(BLOCK_ENTRIES / (n1 * n2))
-        m1, m2 = max(2 * F1.d, int(n1 * shrink)), max(2 * F2.d, int(n2 * shrink))
-        if block := _block(engine, F1, F2, min(m1, n1), min(m2, n2), rng):
-            yield block
+        m1, m2 = _largest(n1, n2, 2 * F1.d, 2 * F2.d, int(n1 * np.sqrt(BLOCK_ENTRIES / (n1 * n2))))
+        yield _block(engine, F1, F2, m1, m2, rng) or whole  # slow, but better than nothing to go by
+
+
+def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, int]:
+    """The sides of a block as large as blocks may be, with about ``m1`` rows."""
+    m1 = min(n1, max(least1, m1))
+    m2 = min(n2, max(least2, BLOCK_ENTRIES // m1))
+    return min(n1, max(least1, BLOCK_ENTRIES // m2)), m2
 
 
 def _block(engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator) -> Block | None:
@@ -102,7 +109,7 @@ def _block(engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np
 
 
 def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
-    """``m`` of the n rows (or columns) without repetition, those of high leverage more often if features are coherent."""
+    """``m`` of the n rows (or columns), no two alike; those of high leverage more often if features are coherent."""
     if m >= F.n:
         return np.arange(F.n)
     weights = None
@@ -131,4 +138,5 @@ def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Genera
     if n1 * n2 <= BLOCK_ENTRIES:
         yield np.arange(n1), np.arange(n2)
     else:
-        yield draw_lines(free, min(n1, max(m1, BLOCK_ENTRIES // m2)), rng), draw_lines(F2, m2, rng)
+        m1, m2 = _largest(n1, n2, 1, 2 * F2.d if F2.given else 1, math.isqrt(BLOCK_ENTRIES))
+        yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)

@@ -65,7 +65,7 @@ class Judge:
         return self.noise is not None or has_valley(self.sample.sizes(L), self.floor(L))
 
     def updated(self, before: Level, L: LowRank, unknowns: int = 0) -> tuple[Level, bool]:
-        """The level for the next step, and whether it is steady: then it stays as it was, so that L can come to rest."""
+        """The level for the next step, and whether it is steady: then it stays as it was, and L comes to rest."""
         now = self.level(L, unknowns)
         # A level that leaves hardly more entries than unknowns is that of a fit to nothing.
         hollow = now.clean * self.engine.n_observed < HOLLOW * unknowns
@@ -161,9 +161,9 @@ def _statistical_error(L: LowRank, unknowns: int, now: Level) -> float:
 def choose_rank(singular_values: Array, shape: tuple[int, int], noise: float, kept_share: float) -> Choice:
     """The number of singular values of a core estimated by least squares that stand out of the noise.
 
-    Noise of standard deviation σ, seen at a share p of the entries, adds to a core in orthonormal coordinates a matrix of
-    independent entries of standard deviation σ/√p. The largest singular value of such a k1×k2 matrix is close to
-    (√k1 + √k2) σ/√p, and hardly ever beyond (√k1 + √k2 + 1) σ/√p.
+    Noise of standard deviation σ, seen at a share p of the entries, adds to a core in orthonormal coordinates a
+    matrix of independent entries of standard deviation σ/√p. The largest singular value of such a k1×k2 matrix is
+    close to (√k1 + √k2) σ/√p, and hardly ever beyond (√k1 + √k2 + 1) σ/√p.
 
     Parameters
     ----------

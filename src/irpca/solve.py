@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .callbacks import Callback
-from .engines import choose
+from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Trim
 from .features import Features
 from .lowrank import Array, LowRank
@@ -18,6 +18,7 @@ from .result import History, Result, State, Status
 from .solvers import SOLVERS, Solver
 
 
+@single_threaded_blas  # what is done between reads is small: threads would only wait for each other
 def solve(
     M: Any,
     F1: Any = None,
@@ -200,8 +201,8 @@ def _doubts(share: float, rank: int, most: int, S: Any) -> Iterator[str]:
     """What to say of a result that takes little apart, or nothing."""
     if share < 0.5:
         yield (
-            f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other {1 - share:.0%} "
-            "is noise, or lies outside what these features and this rank can say"
+            f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other "
+            f"{1 - share:.0%} is noise, or lies outside what these features and this rank can say"
         )
     if S is not None and S.nnz == 0:
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"

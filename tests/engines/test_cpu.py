@@ -204,7 +204,7 @@ def test_two_engines_at_work_in_two_threads():
 
 
 def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
-    hold = cpu._single_threaded_blas
+    hold = cpu.single_threaded_blas
     with threadpool_limits(2, user_api="blas"):
         hold.__enter__()
         hold.__enter__()

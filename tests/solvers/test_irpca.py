@@ -32,7 +32,13 @@ LEVELS = list(zip((0.05, 0.15, 0.25, 0.35, 0.45), itertools.cycle((1.0, 1000.0))
 @pytest.mark.parametrize(("corruption", "outlier_scale", "condition"), LEVELS)
 def test_recovers_the_papers_generator(d, rank, corruption, outlier_scale, condition):
     p = make_problem(
-        d1=d, d2=d, rank=rank, corruption=corruption, outlier_scale=outlier_scale, condition=condition, random_state=rank
+        d1=d,
+        d2=d,
+        rank=rank,
+        corruption=corruption,
+        outlier_scale=outlier_scale,
+        condition=condition,
+        random_state=rank,
     )
     recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=rank))
 

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..lowrank import Array
 from .base import Engine, Trim
-from .cpu import CpuEngine
+from .cpu import CpuEngine, single_threaded_blas
 from .reference import ReferenceEngine
 
-__all__ = ["CpuEngine", "Engine", "ReferenceEngine", "Trim", "as_matrix", "choose"]
+__all__ = ["CpuEngine", "Engine", "ReferenceEngine", "Trim", "as_matrix", "choose", "single_threaded_blas"]
 
 _ENGINES = {"cpu": CpuEngine, "reference": ReferenceEngine}
 

@@ -10,6 +10,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ContextDecorator
 from functools import cache
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -42,7 +43,7 @@ def _blas() -> Any:
     return ThreadpoolController()
 
 
-class _SingleThreadedBlas:
+class _SingleThreadedBlas(ContextDecorator):
     """Holds BLAS to one thread for as long as any pass is under way.
 
     The setting belongs to the whole process, so passes of several engines in several threads share it: the
@@ -67,7 +68,7 @@ class _SingleThreadedBlas:
                 self.limit.restore_original_limits()
 
 
-_single_threaded_blas = _SingleThreadedBlas()
+single_threaded_blas = _SingleThreadedBlas()
 
 
 class CpuEngine:
@@ -237,10 +238,8 @@ class CpuEngine:
         return self.A.size < INLINE_ENTRIES
 
     def _map(self, work: Callable[[Share], Piece], shares: Iterable[Share]) -> list[Piece]:
-        if self._small:
-            return list(map(work, shares))
-        with _single_threaded_blas:
-            if self.threads == 1:
+        with single_threaded_blas:
+            if self._small or self.threads == 1:
                 return list(map(work, shares))
             with ThreadPoolExecutor(self.threads) as pool:
                 return list(pool.map(work, shares))

@@ -1,0 +1,269 @@
+"""A look at part of M: the right entries, the same W on every block, and few reads."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import irpca
+from irpca import sampling
+from irpca.datasets import make_problem
+from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.features import Features
+from irpca.lowrank import LowRank
+from irpca.sampling import Sample, blocks, draw_lines, strips
+
+
+class Sizes:
+    """An engine that only knows its shape, and remembers the blocks it was asked for."""
+
+    name, dtype, reads = "sizes", np.dtype(float), 0.0
+
+    def __init__(self, *shape):
+        self.shape = shape
+        self.asked = []
+
+    def block(self, rows, cols):
+        self.asked.append((len(rows), len(cols)))
+        return np.zeros((len(rows), len(cols)))
+
+
+def gaussian_features(n, d, seed=0):
+    return Features.of(np.random.default_rng(seed).standard_normal((n, d)), n)
+
+
+def one_hot(counts):
+    """Features of ``counts[k]`` rows of kind k."""
+    return np.repeat(np.eye(len(counts)), counts, axis=0)
+
+
+def sizes(drawn):
+    return [(len(block.Q1), len(block.Q2)) for block in drawn]
+
+
+# Scattered entries
+
+
+def test_a_sample_of_a_small_matrix_is_all_of_it():
+    M = np.random.default_rng(0).standard_normal((6, 7))
+    engine = ReferenceEngine(M)
+    for size in (42, 1000):
+        sample = Sample.draw(engine, size, np.random.default_rng(0))
+        np.testing.assert_array_equal(sample.values.reshape(6, 7), M)
+        np.testing.assert_array_equal(M[sample.rows, sample.cols], sample.values)
+    assert engine.reads == 2.0
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere(order):
+    M = np.asarray(np.random.default_rng(0).standard_normal((300, 200)), order=order)
+    engine = CpuEngine(M)
+    sample = Sample.draw(engine, 5000, np.random.default_rng(1))
+    assert len(sample.values) == 5000
+    np.testing.assert_array_equal(M[sample.rows, sample.cols], sample.values)
+    for lines, n in ((sample.rows, 300), (sample.cols, 200)):
+        counts = np.bincount(lines, minlength=n)
+        assert len(counts) == n
+        assert np.sum((counts - 5000 / n) ** 2) / (5000 / n) < n + 5 * np.sqrt(2 * n)  # chi squared
+    assert engine.reads == pytest.approx(5000 / 60_000, rel=1e-12)
+
+
+def test_a_sample_is_in_the_order_of_memory():
+    sample = Sample.draw(CpuEngine(np.ones((300, 200))), 5000, np.random.default_rng(1))
+    assert (np.diff(sample.rows * 200 + sample.cols) >= 0).all()
+
+
+def test_a_sample_is_in_double_precision_and_repeats_with_its_seed():
+    engine = CpuEngine(np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32))
+    one, two = (Sample.draw(engine, 100, np.random.default_rng(7)) for _ in range(2))
+    assert one.values.dtype == np.float64
+    np.testing.assert_array_equal(one.values, two.values)
+    np.testing.assert_array_equal(one.cols, two.cols)
+
+
+def test_sizes_are_those_of_what_L_leaves():
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((300, 200))
+    L = LowRank.from_product(rng.standard_normal((300, 2)), rng.standard_normal((200, 2)))
+    sample = Sample.draw(CpuEngine(M), 5000, rng)
+    np.testing.assert_allclose(sample.sizes(L), np.abs(M - L.dense())[sample.rows, sample.cols], rtol=1e-10, atol=1e-13)
+
+
+# Blocks
+
+
+@pytest.mark.parametrize("features", ["literal", "conditioned"])
+def test_every_block_has_the_same_W(features):
+    """Q1[I] C Q2[J]ᵀ in the coordinates of the block, lifted, is C again."""
+    problem = make_problem(900, 700, d1=7, d2=5, rank=3, corruption=0.0, features=features)
+    F1, F2 = Features.of(problem.F1, 900), Features.of(problem.F2, 700)
+    C = F1.Q.T @ problem.M @ F2.Q
+    drawn = list(blocks(CpuEngine(problem.M), F1, F2, np.random.default_rng(0)))
+    assert len(drawn) >= 3
+    for block in drawn:
+        for Q in (block.Q1, block.Q2):
+            np.testing.assert_allclose(Q.T @ Q, np.eye(Q.shape[1]), rtol=0, atol=1e-13)
+        rows, cols = np.arange(block.engine.shape[0]), np.arange(block.engine.shape[1])
+        block_C = block.Q1.T @ block.engine.block(rows, cols) @ block.Q2
+        assert np.linalg.norm(block.lift(block_C) - C) <= 1e-11 * np.linalg.norm(C)
+
+
+def test_blocks_grow_and_the_last_is_the_whole():
+    engine = CpuEngine(np.ones((2000, 1500)))
+    drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
+    assert sizes(drawn) == [(128, 160), (128, 320), (160, 640), (320, 1280), (2000, 1500)]
+    assert [block.whole for block in drawn] == [False] * 4 + [True]
+    assert drawn[-1].engine is engine
+    C = np.random.default_rng(0).standard_normal((5, 20))
+    np.testing.assert_array_equal(drawn[-1].lift(C), C)
+
+
+def test_a_small_matrix_is_its_own_only_block():
+    drawn = list(blocks(CpuEngine(np.ones((60, 50))), gaussian_features(60, 3), gaussian_features(50, 3), None))
+    assert sizes(drawn) == [(60, 50)] and drawn[0].whole
+
+
+def test_blocks_come_from_M_in_double_precision():
+    M = np.random.default_rng(0).standard_normal((800, 800)).astype(np.float32)
+    block = next(blocks(CpuEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0)))
+    assert block.engine.dtype == np.float64
+    every = np.arange(128)
+    assert np.isin(block.engine.block(every, every), M.astype(float)).all()
+
+
+@pytest.mark.parametrize(
+    "shape, d1, d2",
+    [((400, 400), 4, 4), ((300, 20_000), 120, 3), ((20_000, 300), 3, 120), ((5000, 4000), 30, 3)],
+)
+def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
+    limit = 1 << 15
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
+    engine = Sizes(*shape)
+    drawn = list(blocks(engine, gaussian_features(shape[0], d1), gaussian_features(shape[1], d2, 1), np.random.default_rng(0)))
+    assert sizes(drawn) == engine.asked
+    assert not any(block.whole for block in drawn)
+    entries = [m1 * m2 for m1, m2 in engine.asked]
+    assert entries == sorted(entries)
+    assert 0.9 * limit < entries[-1] <= limit
+    assert all(m1 >= 2 * d1 and m2 >= 2 * d2 for m1, m2 in engine.asked)
+
+
+def test_blocks_stop_where_they_save_nothing():
+    engine = Sizes(1000, 1000)
+    drawn = list(blocks(engine, gaussian_features(1000, 20), gaussian_features(1000, 20), np.random.default_rng(0)))
+    assert sizes(drawn) == [(160, 160), (320, 320), (1000, 1000)]  # 640 × 640 is two fifths of M
+
+
+def test_a_block_that_misses_a_direction_is_skipped(monkeypatch):
+    """One row in 4000 speaks for the last feature; drawn without looking, it is hardly ever there."""
+    F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
+    monkeypatch.setattr(sampling, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
+    engine = Sizes(4000, 3000)
+    drawn = list(blocks(engine, F1, F2, np.random.default_rng(0)))
+    assert sizes(drawn) == [(4000, 3000)] and drawn[0].whole
+    assert engine.asked == []  # nothing was read for those
+
+
+def test_when_every_block_misses_a_direction_the_whole_is_left(monkeypatch):
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr(sampling, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
+    F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
+    drawn = list(blocks(Sizes(4000, 3000), F1, F2, np.random.default_rng(0)))
+    assert sizes(drawn) == [(4000, 3000)] and drawn[0].whole
+
+
+def test_many_rare_kinds_are_solved_all_the_same(monkeypatch):
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 14)
+    rng = np.random.default_rng(0)
+    F = one_hot([1] * 59 + [341])
+    L = F @ np.outer(rng.standard_normal(60), rng.standard_normal(60)) @ F.T
+    M = np.where(rng.random(L.shape) < 0.05, 10.0, L)
+    result = irpca.solve(M, F, F, rank=1)
+    # Where both kinds are rare, one entry is all there is: corrupted or not cannot be told.
+    error = np.abs(result.L.dense() - L)
+    assert np.quantile(error, 0.95) <= 1e-9 * np.abs(L).max()
+
+
+# Lines
+
+
+def test_drawn_lines_are_distinct_sorted_and_everywhere():
+    F = gaussian_features(1000, 3)
+    rng = np.random.default_rng(0)
+    seen = np.zeros(1000)
+    for _ in range(200):
+        lines = draw_lines(F, 100, rng)
+        assert (np.diff(lines) > 0).all() and len(lines) == 100
+        seen[lines] += 1
+    assert seen.min() > 3 and seen.max() < 45  # 20 ± 4.2 each: all alike
+
+
+@pytest.mark.parametrize("m", [50, 70])
+def test_as_many_lines_as_there_are_is_all_of_them(m):
+    np.testing.assert_array_equal(draw_lines(gaussian_features(50, 3), m, np.random.default_rng(0)), np.arange(50))
+
+
+def test_lines_that_alone_know_a_feature_are_drawn_much_more_often():
+    """3 of 10,000 rows are of a rare kind. At random 80 lines would hit one of them in 2 % of the draws."""
+    F = Features.of(one_hot([5000, 4997, 3]), 10_000)
+    rng = np.random.default_rng(0)
+    hits = sum(draw_lines(F, 80, rng)[-1] >= 9997 for _ in range(200))
+    assert hits > 190
+
+
+def test_lines_without_features_are_drawn_alike():
+    lines = draw_lines(Features.identity(1000), 100, np.random.default_rng(0))
+    assert (np.diff(lines) > 0).all() and len(lines) == 100
+
+
+# Strips
+
+
+@pytest.mark.parametrize("rank, first", [(None, 256), (2, 128), (10, 400)])
+def test_strips_grow_with_the_rank_and_end_in_the_whole(rank, first):
+    found = [(len(r), len(c)) for r, c in strips(Sizes(3000, 2500), Features.identity(2500), rank, np.random.default_rng(0))]
+    assert found[0] == (first, first)
+    assert all(b == (2 * a[0], 2 * a[1]) for a, b in pairwise(found[:-1]))
+    assert found[-1] == (3000, 2500)
+    assert all(m1 * m2 <= 0.25 * 3000 * 2500 for m1, m2 in found[:-1])
+
+
+def test_strips_have_columns_enough_for_the_column_features():
+    first = next(strips(Sizes(3000, 2500), gaussian_features(2500, 40), 2, np.random.default_rng(0)))
+    assert (len(first[0]), len(first[1])) == (128, 320)
+
+
+def test_strips_name_lines_of_M_once_and_in_order():
+    for rows, cols in strips(Sizes(3000, 1000), Features.identity(1000), 3, np.random.default_rng(0)):
+        for lines, n in ((rows, 3000), (cols, 1000)):
+            assert (np.diff(lines) > 0).all() and lines[0] >= 0 and lines[-1] < n
+
+
+@pytest.mark.parametrize("rank", [None, 5])
+@pytest.mark.parametrize("shape, d2", [((3000, 3000), None), ((150, 9000), None), ((9000, 150), 4), ((3000, 3000), 100)])
+def test_no_strip_is_larger_than_it_may_be(monkeypatch, shape, d2, rank):
+    limit = 1 << 17
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
+    F2 = Features.identity(shape[1]) if d2 is None else gaussian_features(shape[1], d2)
+    entries = [len(r) * len(c) for r, c in strips(Sizes(*shape), F2, rank, np.random.default_rng(0))]
+    assert entries == sorted(entries)
+    assert 0.99 * limit < entries[-1] <= limit
+
+
+# Reads
+
+
+def test_an_exact_problem_is_solved_from_a_small_block_and_one_read():
+    problem = make_problem(2000, 1500, d1=8, d2=6, rank=3, corruption=0.2, features="conditioned")
+    result = irpca.solve(problem.M, problem.F1, problem.F2, rank=3)
+    assert problem.relative_error(result.L) <= 1e-12
+    looked_at = (128 * 128 + (1 << 15)) / problem.M.size
+    assert result.reads == pytest.approx(1 + looked_at, rel=1e-12)
+
+
+def test_blocks_cost_the_share_of_M_they_touch():
+    engine = CpuEngine(np.random.default_rng(0).standard_normal((2000, 1500)))
+    drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
+    touched = sum(math.prod(size) for size in sizes(drawn)[:-1])
+    assert engine.reads == pytest.approx(touched / engine.n_observed, rel=1e-12)
