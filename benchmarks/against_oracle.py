@@ -321,8 +321,11 @@ def _iterations(task: Task) -> int:
 
 @cache
 def _sum_of_sizes() -> Any:
-    """The sum of |A|, compiled: NumPy would write |A| first."""
-    from numba import njit
+    """The sum of |A|, compiled where numba is installed: NumPy would write |A| first."""
+    try:
+        from numba import njit
+    except ImportError:
+        return lambda A: float(np.abs(A).sum())
 
     @njit(nogil=True, fastmath=True)
     def total(A):

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,13 @@ def machine() -> dict[str, Any]:
     """What the numbers belong to."""
     from threadpoolctl import threadpool_info
 
-    libraries = ("irpca", "numpy", "scipy", "numba")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "platform": platform.platform(),
         "python": platform.python_version(),
         "blas": sorted({f"{pool['internal_api']} {pool['version']}" for pool in threadpool_info()}),
-        "versions": {name: version(name) for name in libraries},
+        "versions": {name: _version(name) for name in ("irpca", "numpy", "scipy", "numba")},
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted": bool(_git("status", "--porcelain", "--", "src")),
         "load": load(),
@@ -84,13 +83,20 @@ def machine() -> dict[str, Any]:
 
 def load() -> float | None:
     """Load of the last minute, this benchmark included."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _git(*words: str) -> str | None:

@@ -186,7 +186,8 @@ def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
 def _outside() -> int:
     """The stacklevel of the first caller outside this package: the line that a warning should point to."""
     frame, level = sys._getframe(1), 1
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+    inside = (__package__, "contextlib")  # solve() is decorated with a context
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     return level
 

@@ -146,7 +146,7 @@ def efficient_cut(sizes: Array, sigma: float, most: float) -> float:
     """The threshold, in units of σ, at which trimmed least squares is most accurate on residuals like these (sorted).
 
     The error variance of trimming at w is E[r²; |r| ≤ w] / (P(|r| ≤ w) − w f(w))², f the density of |r|: a low cut
-    loses clean entries, a high one lets outliers in. Among equals the highest is taken, which flags fewest clean entries.
+    loses clean entries, a high one lets outliers in. Among equals the highest is taken: it flags fewest clean entries.
     """
     sizes = sizes / sigma
     squares = np.cumsum(sizes**2)

@@ -46,15 +46,15 @@ def irpca(
     """
     if noise is not None and not noise >= 0:
         raise ValueError(f"noise must not be negative, got {noise!r}")
-    if F1.given and not F2.given:  # the same problem from the other side
-        for state in irpca(Transposed(engine), F2, F1, rank, noise=noise, random_state=random_state):
+    if F1.given and F2.given:
+        yield from inductive(engine, F1, F2, rank, Judge(engine, noise, random_state), random_state)
+    elif F1.given:  # the same problem from the other side
+        turned = Transposed(engine)
+        judge = Judge(turned, noise, random_state)
+        for state in alternating(turned, F1, rank, judge, random_state, sides=("column", "row")):
             yield replace(state, L=state.L.T)
-        return
-    judge = Judge(engine, noise, random_state)
-    if F1.given:
-        yield from inductive(engine, F1, F2, rank, judge, random_state)
     else:
-        yield from alternating(engine, F2, rank, judge, random_state)
+        yield from alternating(engine, F2, rank, Judge(engine, noise, random_state), random_state)
 
 
 def inductive(
