@@ -130,7 +130,7 @@ class Result:
         The gross errors: M − L where that exceeds ``zeta``, nothing elsewhere. None if ``sparse=False`` was asked.
     W : array of shape (d1, d2), or None
         ``L = F1 @ W @ F2.T`` in the user's own feature coordinates; a side without features has as many
-        coordinates as M has rows or columns there. None without any features.
+        coordinates as M has rows or columns there. None without any, and if the run diverged.
     rank, noise, corruption : int, float, float
         Rank of L, standard deviation of the noise, share of entries in S.
     zeta : float

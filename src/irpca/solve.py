@@ -119,6 +119,8 @@ def solve(
             raise
         status = Status.STOPPED
     assert state is not None
+    if not state.L.core.any() and _is_zero(owner):
+        raise ValueError("M is all zero: there is nothing to take apart")
 
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
@@ -132,7 +134,7 @@ def solve(
     return Result(
         L=state.L,
         S=S,
-        W=_latent(state.L, features1, features2),
+        W=None if status is Status.DIVERGED else _latent(state.L, features1, features2),
         rank=state.L.rank,
         noise=state.noise,
         corruption=_corruption(state, trim),
@@ -177,6 +179,11 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
             f"so choose 1 <= rank <= {most}, or 'auto'"
         )
     return int(rank)
+
+
+def _is_zero(owner: Engine) -> bool:
+    _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
+    return trim.largest == 0
 
 
 def _as_expected(state: State, trim: Trim) -> bool:

@@ -77,7 +77,9 @@ def inductive(
             chosen = (choose_rank(L.singular_values, C.shape, now.floor, now.clean),)
             rank = chosen[0].value
             C, L = _truncated(C, rank), L.truncate(rank)
-        yield judge.state(L, now, 0.0, None, chosen, fit.objection)
+        yield judge.state(
+            L, now, 0.0, None, chosen, judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
+        )
     Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
     for reads in itertools.count(1):
         # Flagged entries count as missing, hence the division by the kept share.
@@ -92,7 +94,9 @@ def inductive(
         step = relative_change(C_next, C)
         C, L = C_next, LowRank(F1.Q @ u, np.diag(s), F2.Q @ v)
         now, steady = judge.updated(now, L)
-        state = judge.state(L, now, step, trim, chosen, fit.objection, unknowns=L.rank * (F1.d + F2.d - L.rank))
+        unknowns = _unknowns(L, F1, F2)
+        objection = judge.objection(L, now, engine.n_observed, unknowns, now)
+        state = judge.state(L, now, step, trim, chosen, objection, unknowns)
         yield state if steady and rank is not None else replace(state, settled=False)
 
 
@@ -172,9 +176,12 @@ def _start(
     L = LowRank.from_core(F1.Q, C, F2.Q, rank)
     seen = judge.judged(sample.sizes(LowRank.from_core(block.Q1, block_C, block.Q2, rank)), largest, 0.0)
     found = judge.level(L)
-    unknowns = rank * (F1.d + F2.d - rank)
-    objection = judge.objection(L, found, block.engine.n_observed, unknowns, seen)
+    objection = judge.objection(L, found, block.engine.n_observed, _unknowns(L, F1, F2), seen)
     return _Fit(block, block_C, C, L, found, judge.score(L), objection)
+
+
+def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
+    return L.rank * (F1.d + F2.d - L.rank)
 
 
 def _truncated(C: Array, rank: int) -> Array:

@@ -1,0 +1,695 @@
+"""The one loop: how a run ends, what it records, what it accepts and what it refuses."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import irpca
+from irpca import Status, solve
+from irpca.datasets import make_problem
+from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.features import Features, FeatureWarning
+from irpca.lowrank import LowRank
+from irpca.result import State
+from irpca.solvers import SOLVERS, Solver
+
+COLUMNS = ("seconds", "reads", "zeta", "step", "corruption", "residual")
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return make_problem(60, 50, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return make_problem(300, 200, d1=5, d2=4, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
+
+
+@pytest.fixture(scope="module")
+def small():
+    """As noisy, but quick to solve without features too."""
+    return make_problem(90, 80, d1=5, d2=4, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
+
+
+SIDES = {"both": (1, 1), "rows": (1, 0), "columns": (0, 1), "none": (0, 0)}
+
+
+def sides_of(problem, sides):
+    rows, cols = SIDES[sides]
+    return problem.F1 if rows else None, problem.F2 if cols else None
+
+
+def a_state(L, zeta=1.0, step=1.0, **more):
+    return State(L, zeta, step, **more)
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Register a solver that yields what it is told, under the name "stub"."""
+
+    def register(states):
+        def run(engine, F1, F2, rank):
+            yield from states(engine) if callable(states) else states
+
+        monkeypatch.setitem(SOLVERS, "stub", Solver(run, chooses_rank=True))
+
+    return register
+
+
+# How a run ends
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_converged(problem, sides):
+    result = solve(problem.M, *sides_of(problem, sides))
+    assert result.status is Status.CONVERGED and result.converged
+    assert result.rank == 2
+    assert problem.relative_error(result.L) <= 1e-12
+    np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
+    assert result.noise == 0.0
+    assert result.corruption == pytest.approx(problem.corrupted.mean(), rel=1e-12)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("max_iter", [1, 2])
+def test_max_iter(small, sides, max_iter):
+    result = solve(small.M, *sides_of(small, sides), max_iter=max_iter)
+    assert result.status is Status.MAX_ITER and not result.converged
+    assert result.n_iter == max_iter
+    assert result.S is not None
+    assert small.relative_error(result.L) < 0.1  # blocks alone come close
+
+
+def test_the_last_iteration_allowed_may_converge(noisy):
+    needed = solve(noisy.M, noisy.F1, noisy.F2).n_iter
+    assert solve(noisy.M, noisy.F1, noisy.F2, max_iter=needed).status is Status.CONVERGED
+    assert solve(noisy.M, noisy.F1, noisy.F2, max_iter=needed - 1).status is Status.MAX_ITER
+
+
+def test_stopped_by_a_callback(noisy):
+    seen = []
+    result = solve(noisy.M, noisy.F1, noisy.F2, callbacks=lambda state, history: seen.append(state) or len(seen) == 2)
+    assert result.status is Status.STOPPED
+    assert result.n_iter == len(seen) == 2
+    assert result.L is seen[-1].L
+    assert result.S is not None
+
+
+def test_every_callback_is_called_even_if_the_first_one_stops(noisy):
+    calls = []
+    watchers = [lambda s, h: calls.append("a") or True, lambda s, h: calls.append("b")]
+    assert solve(noisy.M, noisy.F1, noisy.F2, callbacks=watchers).status is Status.STOPPED
+    assert calls == ["a", "b"]
+
+
+def test_what_a_callback_returns_only_stops_if_true(problem):
+    for answer in (None, False, 0):
+        assert solve(problem.M, problem.F1, problem.F2, callbacks=lambda s, h, a=answer: a).converged
+
+
+def test_a_keyboard_interrupt_in_a_callback_keeps_the_iterate(noisy):
+    seen = []
+
+    def impatient(state, history):
+        seen.append(state)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    result = solve(noisy.M, noisy.F1, noisy.F2, callbacks=impatient)
+    assert result.status is Status.STOPPED
+    assert result.n_iter == 2
+    assert result.L is seen[-1].L
+    # S is that of the iterate that was kept.
+    S, _ = CpuEngine(noisy.M).corruption(result.L, result.zeta)
+    assert (result.S != S).nnz == 0
+
+
+class Interrupted(CpuEngine):
+    """Someone presses Ctrl-C while M is read for the k-th time."""
+
+    def __init__(self, M, k):
+        super().__init__(M)
+        self.left = k
+
+    def _pass(self, *args, **kwargs):
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return super()._pass(*args, **kwargs)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_a_keyboard_interrupt_in_the_engine_keeps_the_last_iterate(small, sides):
+    states = []
+    engine = Interrupted(small.M, 0)
+
+    def watch(state, history):
+        states.append(state)
+        engine.left = 1  # the next read is one too many
+
+    result = solve(small.M, *sides_of(small, sides), engine=engine, callbacks=watch)
+    assert engine.left == 0
+    assert result.status is Status.STOPPED
+    assert result.L.shape == states[-1].L.shape
+    np.testing.assert_array_equal(result.L.dense(), states[-1].L.dense())
+    assert result.n_iter == len(states) == 1
+
+
+def test_a_keyboard_interrupt_before_the_first_iterate_is_passed_on(problem):
+    with pytest.raises(KeyboardInterrupt):
+        solve(problem.M, problem.F1, problem.F2, engine=Interrupted(problem.M, 1))
+
+
+def test_other_errors_in_a_callback_are_passed_on(problem):
+    def broken(state, history):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        solve(problem.M, problem.F1, problem.F2, callbacks=broken)
+
+
+def test_saturated_with_features_that_do_not_belong_to_M(noisy):
+    rng = np.random.default_rng(0)
+    result = solve(noisy.M, rng.standard_normal(noisy.F1.shape), rng.standard_normal(noisy.F2.shape))
+    assert result.status is Status.SATURATED and not result.converged
+    assert any("explains nothing" in doubt for doubt in result.doubts)
+    assert "check that the rows of the features belong" in result.summary()
+
+
+def test_saturated_by_too_much_corruption():
+    problem = make_problem(200, 150, d1=5, d2=4, rank=2, corruption=0.995, features="conditioned")
+    assert solve(problem.M, problem.F1, problem.F2).status is Status.SATURATED
+
+
+@pytest.mark.parametrize("status", [Status.CONVERGED, Status.MAX_ITER])
+def test_a_failure_is_told_however_the_run_ends(stub, problem, status):
+    L = LowRank.from_product(np.ones((60, 1)), np.ones((50, 1)))
+    stub([a_state(L, failure="because of this", step=0.0 if status is Status.CONVERGED else 1.0)])
+    result = solve(problem.M, solver="stub", max_iter=1)
+    assert result.status is Status.SATURATED
+    assert result.doubts == ("because of this",)
+
+
+def test_stopped_remains_stopped_whatever_the_solver_thinks(stub, problem):
+    L = LowRank.from_product(np.ones((60, 1)), np.ones((50, 1)))
+    stub([a_state(L, failure="because of this")])
+    assert solve(problem.M, solver="stub", callbacks=lambda s, h: True).status is Status.STOPPED
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("what", ["step", "core"])
+@pytest.mark.parametrize("sides", SIDES)
+def test_diverged(stub, problem, what, bad, sides):
+    good = LowRank.from_product(np.ones((60, 2)), np.ones((50, 2)))
+    broken = replace(good, core=np.full((2, 2), bad)) if what == "core" else good
+    stub([a_state(good), a_state(broken, step=bad if what == "step" else 1.0), a_state(good)])
+    calls = []
+    result = solve(problem.M, *sides_of(problem, sides), solver="stub", callbacks=lambda s, h: calls.append(s))
+    assert result.status is Status.DIVERGED and not result.converged
+    assert result.n_iter == 2 and len(calls) == 1
+    assert result.S is None and result.W is None
+    assert "grew without bound" in result.summary()
+
+
+def test_a_solver_that_ends_by_itself_has_converged(stub, problem):
+    L = LowRank.from_product(np.ones((60, 1)), np.ones((50, 1)))
+    stub([a_state(L), a_state(L)])
+    result = solve(problem.M, solver="stub")
+    assert result.status is Status.CONVERGED and result.n_iter == 2
+
+
+def test_a_small_step_ends_a_run_only_when_the_solver_has_settled(stub, problem):
+    L = LowRank.from_product(np.ones((60, 1)), np.ones((50, 1)))
+    stub([a_state(L, step=0.0, settled=False), a_state(L, step=0.5), a_state(L, step=0.0), a_state(L, step=1.0)])
+    assert solve(problem.M, solver="stub").n_iter == 3
+
+
+@pytest.mark.parametrize("tol, tolerance, n_iter", [(1e-10, 0.0, 3), (0.2, 0.0, 2), (0.0, 0.2, 2), (0.0, 0.0, 3)])
+def test_a_step_below_either_tolerance_ends_a_run(stub, problem, tol, tolerance, n_iter):
+    L = LowRank.from_product(np.ones((60, 1)), np.ones((50, 1)))
+    stub([a_state(L, step=step, tolerance=tolerance) for step in (1.0, 0.1, 0.0, 0.0)])
+    assert solve(problem.M, solver="stub", tol=tol).n_iter == n_iter
+
+
+def test_a_final_read_that_finds_far_more_than_the_sample_did_goes_on(stub, problem):
+    L = LowRank.zero((60, 50))
+    surprised = a_state(L, zeta=0.0, step=0.0, expected_corruption=0.1)
+    stub([surprised, a_state(L, zeta=0.0, step=0.0, expected_corruption=0.9)])
+    result = solve(problem.M, solver="stub")
+    assert result.n_iter == 2
+    assert result.corruption == 1.0
+    stub([replace(surprised, expected_corruption=None)])
+    assert solve(problem.M, solver="stub").n_iter == 1
+
+
+# What is recorded
+
+
+@pytest.mark.parametrize(
+    "solver, rank, sides", [*(("irpca", "auto", sides) for sides in SIDES), ("irpca_iht", 2, "both")]
+)
+def test_history_has_columns_of_equal_length_and_reads_never_fall(small, solver, rank, sides):
+    result = solve(small.M, *sides_of(small, sides), solver=solver, rank=rank)
+    history = result.history
+    assert {len(getattr(history, name)) for name in COLUMNS} == {result.n_iter} == {len(history)}
+    for name in ("seconds", "reads"):
+        assert (np.diff(getattr(history, name)) >= 0).all()
+    assert history.seconds[0] > 0 and history.seconds[-1] <= result.seconds
+    assert 0 < history.reads[-1] <= result.reads
+    assert np.isfinite(history.step).all() and (np.array(history.step) >= 0).all()
+    np.testing.assert_array_equal(np.isnan(history.corruption), np.isnan(history.residual))
+
+
+def test_callbacks_see_the_history_they_are_part_of(noisy):
+    lengths = []
+    result = solve(noisy.M, noisy.F1, noisy.F2, callbacks=lambda state, history: lengths.append(len(history)))
+    assert lengths == list(range(1, result.n_iter + 1))
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_without_S_the_same_W_takes_fewer_reads(problem, sides):
+    F1, F2 = sides_of(problem, sides)
+    with_S, without = solve(problem.M, F1, F2), solve(problem.M, F1, F2, sparse=False)
+    assert without.S is None
+    assert without.status is Status.CONVERGED
+    np.testing.assert_array_equal(without.L.dense(), with_S.L.dense())
+    if sides == "none":
+        assert without.W is None and with_S.W is None
+    else:
+        np.testing.assert_array_equal(without.W, with_S.W)
+    assert without.reads <= with_S.reads - 1
+    assert without.corruption == pytest.approx(with_S.corruption, abs=0.02)
+    assert without.explained == pytest.approx(with_S.explained, rel=1e-3)
+
+
+def test_without_S_the_noise_still_tells_what_is_explained(noisy):
+    with_S, without = (solve(noisy.M, noisy.F1, noisy.F2, sparse=sparse) for sparse in (True, False))
+    assert without.explained == pytest.approx(with_S.explained, rel=1e-3)
+
+
+def test_M_is_L_plus_S_plus_what_is_below_the_threshold(noisy):
+    result = solve(noisy.M, noisy.F1, noisy.F2)
+    left = noisy.M - result.L.dense() - result.S.toarray()
+    assert np.abs(left).max() <= result.zeta
+    inside = result.S.toarray() == 0
+    kept = noisy.M[inside] - left[inside]
+    assert result.explained == pytest.approx(np.mean(kept**2) / np.mean(noisy.M[inside] ** 2), abs=0.02)
+    assert result.corruption == pytest.approx(1 - inside.mean(), rel=1e-12)
+    assert np.abs(result.S.data).min() > result.zeta
+
+
+@pytest.mark.parametrize("sides", ["both", "rows", "columns"])
+def test_W_is_in_the_coordinates_of_the_user(problem, sides):
+    """Also for features that are not orthonormal: L = F1 W F2ᵀ, with the identity where nothing is known."""
+    F1, F2 = sides_of(problem, sides)
+    rng = np.random.default_rng(0)
+    F1, F2 = (F if F is None else F @ rng.standard_normal((F.shape[1],) * 2) for F in (F1, F2))
+    result = solve(problem.M, F1, F2)
+    L = result.W if F1 is None else F1 @ result.W
+    L = L if F2 is None else L @ F2.T
+    assert problem.relative_error(L) <= 1e-11
+
+
+def test_the_rank_found_is_the_rank_of_everything(noisy):
+    result = solve(noisy.M, noisy.F1, noisy.F2)
+    assert result.rank == result.L.rank == np.linalg.matrix_rank(result.W) == 2
+    assert [choice.name for choice in result.choices] == ["rank", "noise"]
+    assert result.noise == pytest.approx(1e-4, rel=0.02)
+
+
+def test_a_rank_that_was_given_is_no_choice(noisy):
+    result = solve(noisy.M, noisy.F1, noisy.F2, rank=1)
+    assert result.rank == 1
+    assert [choice.name for choice in result.choices] == ["noise"]
+
+
+def test_engine_and_solver_are_named(problem):
+    result = solve(problem.M, problem.F1, problem.F2, solver="irpca_iht", rank=2, engine="reference")
+    assert (result.solver, result.engine) == ("irpca_iht", "reference")
+
+
+# Doubts
+
+
+def test_an_empty_S_is_doubted():
+    problem = make_problem(60, 50, d1=4, d2=3, rank=2, corruption=0.0, features="conditioned")
+    result = solve(problem.M, problem.F1, problem.F2)
+    assert result.S.nnz == 0
+    assert any(doubt.startswith("S is empty") for doubt in result.doubts)
+
+
+def test_the_highest_rank_possible_is_doubted(problem):
+    result = solve(problem.M, problem.F1, problem.F2, rank=3)
+    assert any("as high as it can be" in doubt for doubt in result.doubts)
+    assert solve(problem.M, problem.F1, problem.F2, rank=2).doubts == ()
+
+
+def test_an_L_that_explains_little_is_doubted(stub, problem):
+    L = LowRank.from_product(np.full((60, 1), 1e-6), np.ones((50, 1)))
+    stub([a_state(L, zeta=np.inf, step=0.0)])
+    result = solve(problem.M, solver="stub")
+    assert result.explained < 0.01
+    assert any(doubt.startswith("L explains only 0%") for doubt in result.doubts)
+
+
+# Options
+
+
+def refused(problem, error, match, **options):
+    with pytest.raises(error, match=match):
+        solve(problem.M, problem.F1, problem.F2, **options)
+
+
+def test_an_unknown_solver_is_refused_with_the_names_of_the_known(problem):
+    refused(problem, ValueError, r"solver='magic' is unknown; choose one of 'irpca', 'irpca_iht'", solver="magic")
+
+
+def test_an_unknown_engine_is_refused_with_the_names_of_the_known(problem):
+    refused(problem, ValueError, r"engine='magic' is unknown; choose one of 'auto', 'cpu'", engine="magic")
+
+
+def test_an_unknown_option_is_refused_with_the_names_of_the_known(problem):
+    refused(problem, TypeError, r"solver='irpca' takes no option foo; it takes noise", foo=1)
+    refused(problem, TypeError, r"takes no option noise; it takes variant, c_W", noise=1, solver="irpca_iht", rank=2)
+
+
+@pytest.mark.parametrize("rank", [0, -1, 4, 100])
+def test_a_rank_out_of_range_is_refused_with_the_range(problem, rank):
+    told = rf"rank={rank} is out of range: L has 4 directions for rows and 3 for columns.*1 <= rank <= 3"
+    refused(problem, ValueError, told, rank=rank)
+
+
+@pytest.mark.parametrize("rank", [2.5, 2.0, True, "five", None, [2]])
+def test_a_rank_that_is_no_number_of_directions_is_refused(problem, rank):
+    refused(problem, ValueError, "rank must be a positive integer or 'auto'", rank=rank)
+
+
+def test_a_rank_from_numpy_is_a_rank(problem):
+    assert solve(problem.M, problem.F1, problem.F2, rank=np.int32(2)).rank == 2
+
+
+def test_the_paper_needs_a_rank(problem):
+    refused(problem, ValueError, r"needs the rank: pass rank=r with 1 <= r <= 3", solver="irpca_iht")
+
+
+@pytest.mark.parametrize("tol", [-1.0, -1e-300, np.nan])
+def test_a_bad_tol_is_refused(problem, tol):
+    refused(problem, ValueError, "tol must not be negative", tol=tol)
+
+
+@pytest.mark.parametrize("max_iter", [0, -3, np.nan])
+def test_a_bad_max_iter_is_refused(problem, max_iter):
+    refused(problem, ValueError, "max_iter must be at least 1", max_iter=max_iter)
+
+
+@pytest.mark.parametrize("noise", [-1.0, np.nan])
+@pytest.mark.parametrize("sides", SIDES)
+def test_a_bad_noise_is_refused(problem, noise, sides):
+    with pytest.raises(ValueError, match="noise must not be negative"):
+        solve(problem.M, *sides_of(problem, sides), noise=noise)
+
+
+def test_options_are_checked_before_M_is_read(problem):
+    engine = CpuEngine(problem.M)
+    for options in ({"rank": 0}, {"tol": -1}, {"max_iter": 0}, {"foo": 1}):
+        refused(problem, (ValueError, TypeError), ".", engine=engine, **options)
+    assert engine.reads == 0
+
+
+# What M and the features may be
+
+
+def bad_matrices():
+    M = np.arange(12.0).reshape(4, 3)
+    holes = M.copy()
+    holes[1, 1] = holes[2, 0] = np.nan
+    endless = M.copy()
+    endless[3, 2] = -np.inf
+    words = M.astype(object)
+    words[0, 0] = "seven"
+    return {
+        "one dimension": (M[0], r"M must have two dimensions, got shape \(3,\)"),
+        "three dimensions": (M[None], r"M must have two dimensions, got shape \(1, 4, 3\)"),
+        "nothing": (None, "M must have two dimensions"),
+        "no rows": (M[:0], r"M is empty: its shape is \(0, 3\)"),
+        "no columns": (M[:, :0], r"M is empty: its shape is \(4, 0\)"),
+        "one row": (M[:1], r"M has shape \(1, 3\); at least two rows and two columns"),
+        "one column": (M[:, :1], r"M has shape \(4, 1\); at least two rows and two columns"),
+        "complex": (M + 0j, "M is complex"),
+        "text": (np.full((4, 3), "a"), "M has dtype <U1 and does not convert to numbers"),
+        "an object that is no number": (words, "M has dtype object and does not convert to numbers"),
+        "NaN": (holes, "M holds 2 entries that are NaN or infinite"),
+        "infinite": (endless, "M holds 1 entries that are NaN or infinite"),
+        "None among numbers": (np.where(M == 5, None, M), "M holds 1 entries that are NaN or infinite"),
+        "zero": (np.zeros((4, 3)), "M is all zero"),
+    }
+
+
+@pytest.mark.parametrize("kind", bad_matrices())
+def test_a_bad_M_is_refused_with_what_is_wrong(kind):
+    M, told = bad_matrices()[kind]
+    with pytest.raises(ValueError, match=told):
+        solve(M)
+
+
+def test_a_single_nan_in_a_large_matrix_is_met():
+    """Not by the sample, most likely; but no result comes of it."""
+    problem = make_problem(600, 500, d1=5, d2=4, rank=2, corruption=0.1, features="conditioned")
+    problem.M[123, 456] = np.nan
+    with pytest.raises(ValueError, match="M holds 1 entries that are NaN"):
+        solve(problem.M, problem.F1, problem.F2)
+
+
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("sparse", [True, False])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, bool])
+def test_a_matrix_of_zeros_is_refused(problem, sides, sparse, dtype):
+    with pytest.raises(ValueError, match="M is all zero: there is nothing to take apart"):
+        solve(np.zeros((60, 50), dtype), *sides_of(problem, sides), sparse=sparse)
+
+
+def test_a_matrix_of_zeros_is_refused_by_the_paper_too(problem):
+    with pytest.raises(ValueError, match="M is all zero"):
+        solve(np.zeros((60, 50)), problem.F1, problem.F2, rank=2, solver="irpca_iht")
+
+
+@pytest.mark.parametrize("sides", ["both", "none"])
+def test_a_matrix_of_zeros_but_for_a_few_entries_is_not_refused(sides):
+    """No sample sees the two of 180,000: L = 0, and S is all of M."""
+    M = np.zeros((600, 300))
+    M[3, 4], M[500, 200] = 1.0, -2.0
+    rng = np.random.default_rng(0)
+    features = (rng.standard_normal((600, 3)), rng.standard_normal((300, 3))) if sides == "both" else (None, None)
+    result = solve(M, *features)
+    np.testing.assert_array_equal(result.S.toarray(), M)
+    np.testing.assert_array_equal(result.L.dense(), 0)
+    assert result.status is Status.SATURATED
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+@pytest.mark.parametrize("sides", SIDES)
+def test_a_matrix_of_equal_entries_is_all_L(sides, dtype):
+    rng = np.random.default_rng(0)
+    rows, cols = SIDES[sides]
+    F1 = np.column_stack([np.ones(60), rng.standard_normal((60, 2))]) if rows else None
+    F2 = np.column_stack([np.ones(50), rng.standard_normal((50, 2))]) if cols else None
+    result = solve(np.full((60, 50), 7, dtype), F1, F2)
+    assert result.converged and result.rank == 1
+    np.testing.assert_allclose(result.L.dense(), 7, rtol=1e-12 if dtype != np.float32 else 1e-5)
+    assert result.S.nnz == 0
+    assert result.noise == 0.0
+
+
+def bad_features(problem):
+    F1, F2 = problem.F1, problem.F2
+    holes = F2.copy()
+    holes[7, 1] = np.nan
+    return {
+        "transposed rows": (F1.T, F2, r"F1 has 4 rows but M has 60 rows; did you mean F1\.T\?"),
+        "transposed columns": (F1, F2.T, r"F2 has 3 rows but M has 50 columns; did you mean F2\.T\?"),
+        "swapped": (F2, F1, "F1 has 50 rows but M has 60 rows"),
+        "one dimension": (F1[:, 0], F2, r"F1 must have two dimensions.*did you mean F1\.reshape\(-1, 1\)\?"),
+        "zero": (F1, 0 * F2, "F2 is all zero; pass None if nothing is known about the columns of M"),
+        "no columns": (F1[:, :0], F2, "F1 has no columns"),
+        "NaN": (F1, holes, "F2 holds NaN or infinite values"),
+        "infinite": (np.where(np.arange(60)[:, None] == 3, np.inf, F1), F2, "F1 holds NaN or infinite values"),
+        "complex": (F1 + 0j, F2, "F1 is complex"),
+        "text": (F1, np.full((50, 2), "red"), "F2 has dtype <U3 and does not convert to numbers"),
+    }
+
+
+FEATURE_FAULTS = (
+    "transposed rows",
+    "transposed columns",
+    "swapped",
+    "one dimension",
+    "zero",
+    "no columns",
+    "NaN",
+    "infinite",
+    "complex",
+    "text",
+)
+
+
+@pytest.mark.parametrize("kind", FEATURE_FAULTS)
+def test_bad_features_are_refused_with_what_is_wrong(problem, kind):
+    F1, F2, told = bad_features(problem)[kind]
+    with pytest.raises(ValueError, match=told):
+        solve(problem.M, F1, F2)
+
+
+def test_fewer_rows_than_features_are_refused(problem):
+    with pytest.raises(ValueError, match="F1 has 4 features for only 3 rows of M"):
+        solve(problem.M[:3], problem.F1[:3], problem.F2)
+    with pytest.raises(ValueError, match="F2 has 3 features for only 2 columns of M"):
+        solve(problem.M[:, :2], problem.F1, problem.F2[:2])
+
+
+@pytest.mark.parametrize(
+    "extra, told",
+    [
+        (lambda F: F[:, :1] - 2 * F[:, 1:2], "column 4 repeating what earlier columns say"),
+        (lambda F: np.zeros((60, 1)), "column 4 all zero"),
+    ],
+    ids=["collinear", "zero"],
+)
+def test_redundant_features_are_told_and_change_nothing(problem, extra, told):
+    F1 = np.column_stack([problem.F1, extra(problem.F1)])
+    with pytest.warns(FeatureWarning, match=told):
+        result = solve(problem.M, F1, problem.F2)
+    assert problem.relative_error(result.L) <= 1e-12
+    assert result.W.shape == (5, 3)
+    assert problem.relative_error(F1 @ result.W @ problem.F2.T) <= 1e-11
+
+
+def test_features_may_be_prepared_once(problem):
+    F1, F2 = Features.of(problem.F1, 60), Features.of(problem.F2, 50)
+    np.testing.assert_array_equal(solve(problem.M, F1, F2).W, solve(problem.M, problem.F1, problem.F2).W)
+    with pytest.raises(ValueError, match="these Features are of a 50 × 60 matrix, M is 60 × 50"):
+        solve(problem.M, F2, F1)
+
+
+def test_an_engine_may_be_given_ready_made(problem):
+    engine = ReferenceEngine(problem.M)
+    result = solve(None, problem.F1, problem.F2, engine=engine)
+    assert problem.relative_error(result.L) <= 1e-12
+    assert result.reads == engine.reads
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("sides", SIDES)
+def test_nothing_that_is_given_is_changed(problem, sides, order):
+    M = np.array(problem.M, order=order)
+    F1, F2 = (F if F is None else F.copy() for F in sides_of(problem, sides))
+    given = [A for A in (M, F1, F2) if A is not None]
+    before = [A.copy() for A in given]
+    for A in given:
+        A.flags.writeable = False  # and what is read-only is taken
+    assert solve(M, F1, F2).converged
+    if sides != "none":
+        solve(M, F1, F2, solver="irpca_iht", rank=2)
+    for A, B in zip(given, before, strict=True):
+        np.testing.assert_array_equal(A, B)
+
+
+def test_writeable_arrays_stay_writeable(problem):
+    M = problem.M.copy()
+    solve(M, problem.F1, problem.F2)
+    assert M.flags.writeable
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int16, np.uint8])
+def test_integers_are_taken_for_what_they_are(dtype):
+    rng = np.random.default_rng(0)
+    L = np.outer(rng.integers(1, 8, 60), rng.integers(1, 8, 50))
+    M = np.where(rng.random(L.shape) < 0.1, 200, L).astype(dtype)
+    result = solve(M)
+    assert result.converged and result.rank == 1
+    np.testing.assert_allclose(result.L.dense(), L, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(result.S.toarray(), M.astype(float) - L, rtol=0, atol=1e-10)
+    assert result.S.dtype == np.float64
+
+
+def test_booleans_are_zeros_and_ones():
+    rng = np.random.default_rng(0)
+    L = np.outer(rng.random(60) < 0.9, rng.random(50) < 0.9)
+    M = L ^ (rng.random(L.shape) < 0.05)
+    result = solve(M, rank=1)
+    np.testing.assert_allclose(result.L.dense(), L, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("give", [np.ndarray.tolist, lambda M: M.astype(object), lambda M: M.astype(np.longdouble)])
+def test_lists_and_objects_that_are_numbers_are_taken(problem, give):
+    result = solve(give(problem.M), problem.F1.tolist(), problem.F2.astype(object))
+    assert problem.relative_error(result.L) <= 1e-12
+
+
+def test_float32_stays_float32(problem):
+    result = solve(problem.M.astype(np.float32), problem.F1, problem.F2)
+    assert result.converged and result.rank == 2
+    assert result.S.dtype == np.float32
+    assert problem.relative_error(result.L) <= 1e-6
+    np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
+
+
+@pytest.mark.parametrize("sides", ["both", "none"])
+def test_a_memory_mapped_file_is_used_where_it_lies(tmp_path, small, sides):
+    path = tmp_path / "M.npy"
+    np.save(path, small.M)
+    mapped = np.load(path, mmap_mode="r")
+    F1, F2 = sides_of(small, sides)
+    result, in_memory = solve(mapped, F1, F2), solve(small.M, F1, F2)
+    np.testing.assert_array_equal(result.L.dense(), in_memory.L.dense())
+    assert np.shares_memory(irpca.engines.choose(mapped).A, mapped)
+
+
+# The same again
+
+
+@pytest.mark.parametrize("sides", SIDES)
+def test_the_same_seed_gives_the_same_result_bit_for_bit(small, sides):
+    F1, F2 = sides_of(small, sides)
+    one, two = (solve(small.M, F1, F2, random_state=3) for _ in range(2))
+    for name in ("left", "core", "right"):
+        np.testing.assert_array_equal(getattr(one.L, name), getattr(two.L, name))
+    assert (one.S != two.S).nnz == 0
+    assert (one.zeta, one.noise, one.reads, one.choices) == (two.zeta, two.noise, two.reads, two.choices)
+    assert one.history.step == two.history.step
+
+
+def test_a_generator_is_used_as_it_stands_and_moves_on(noisy):
+    rng = np.random.default_rng(3)
+    first, second = (solve(noisy.M, noisy.F1, noisy.F2, random_state=rng) for _ in range(2))
+    assert first.zeta == solve(noisy.M, noisy.F1, noisy.F2, random_state=3).zeta
+    assert second.history.step != first.history.step
+
+
+def test_another_seed_gives_the_same_answer_to_within_the_noise(noisy):
+    one, two = (solve(noisy.M, noisy.F1, noisy.F2, random_state=seed) for seed in (1, None))
+    assert one.zeta != two.zeta
+    error = noisy.relative_error(one.L)
+    assert np.linalg.norm(one.L.dense() - two.L.dense()) <= 0.1 * error * np.linalg.norm(noisy.L)
+
+
+def test_solve_leaves_the_global_random_state_alone(problem):
+    np.random.seed(1)  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    solve(problem.M, problem.F1, problem.F2)
+    np.testing.assert_array_equal(np.random.get_state()[1], before)  # noqa: NPY002
+
+
+@pytest.mark.parametrize("which", ["problem", "small"])
+@pytest.mark.parametrize("sides", SIDES)
+def test_the_engine_makes_no_difference(request, which, sides):
+    given = request.getfixturevalue(which)
+    F1, F2 = sides_of(given, sides)
+    cpu, reference = (solve(given.M, F1, F2, engine=engine) for engine in ("cpu", "reference"))
+    assert (cpu.engine, reference.engine) == ("cpu", "reference")
+    size = np.linalg.norm(reference.L.dense())
+    assert np.linalg.norm(cpu.L.dense() - reference.L.dense()) <= 1e-9 * size
+    assert (cpu.status, cpu.rank) == (reference.status, reference.rank)
+    assert cpu.zeta == pytest.approx(reference.zeta, rel=1e-9)
+    assert cpu.corruption == reference.corruption
