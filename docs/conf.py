@@ -18,3 +18,8 @@ numpydoc_show_class_members = False  # autodoc lists them
 html_theme = "pydata_sphinx_theme"
 html_show_sourcelink = False
 html_theme_options = {"show_prev_next": False, "secondary_sidebar_items": ["page-toc"]}
+
+
+def setup(app):
+    # Made by scikit-learn, with references into its own glossary.
+    app.connect("autodoc-skip-member", lambda app, what, name, obj, skip, options: skip or name.endswith("_request"))

@@ -365,13 +365,19 @@ def test_equal_sizes_have_no_valley(sizes):
     assert not has_valley(sizes, 1e-12)
 
 
-def test_a_handful_of_stragglers_below_is_no_crowd():
-    """Less than 1 % far below the rest says nothing about what is clean."""
+@pytest.mark.parametrize("few, crowd", [(100, False), (1000, True)])
+def test_less_than_a_hundredth_at_rounding_is_no_crowd(few, crowd):
+    """A few zeros among the residuals say nothing about what is clean."""
+    rest = np.abs(np.random.default_rng(0).standard_normal(20_000))
+    assert has_valley(np.r_[np.zeros(few), rest], 1e-14) == crowd
+
+
+@pytest.mark.parametrize("apart, valley", [(2.5, False), (4.0, True)])
+def test_a_dip_is_no_valley_however_sure(apart, valley):
+    """Between two equal Gaussians on the log scale, 2.5 σ apart, the density falls by an eighth only."""
     rng = np.random.default_rng(0)
-    few, rest = 1e-9 * np.abs(rng.standard_normal(100)), np.abs(rng.standard_normal(20_000))
-    assert not has_valley(np.r_[few, rest], 1e-14)
-    many = 1e-9 * np.abs(rng.standard_normal(1000))
-    assert has_valley(np.r_[many, rest], 1e-14)
+    logs = rng.standard_normal(1 << 20) + apart * (rng.random(1 << 20) < 0.5)
+    assert has_valley(np.exp(logs), 1e-14) == valley
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])

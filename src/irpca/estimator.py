@@ -76,9 +76,9 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     W_ : array of shape (d1, d2), or None
         In the coordinates of the features as given. A side without features has one coordinate per row or
         column of M; None without any features.
-    components_ : array of shape (rank_, n2)
+    components_ : array of shape (r, n2)
         Orthonormal directions of the rows of L, the strongest first, the largest entry of each positive.
-    singular_values_ : array of shape (rank_,)
+    singular_values_ : array of shape (r,)
         Those of L.
     rank_, noise_, corruption_, zeta_, explained_ : int, float, float, float, float
         Rank of L, standard deviation of the noise, share of the entries in S, size beyond which an entry is a
@@ -195,7 +195,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         Returns
         -------
-        array of shape (m, rank_), or what ``set_output`` asks for
+        array of shape (m, r), or what ``set_output`` asks for
         """
         matrix, scores = self._new_rows(M, row_features)
         if scores is None:
@@ -203,7 +203,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return scores.astype(matrix.dtype, copy=False)
 
     def inverse_transform(self, scores: Any) -> Array:
-        """Rows of L, m×n2, from their scores, m×rank_."""
+        """Rows of L, m×n2, from their scores, m×r."""
         check_is_fitted(self)
         scores = check_array(scores, dtype=[np.float64, np.float32], input_name="scores")
         if scores.shape[1] != self.rank_:

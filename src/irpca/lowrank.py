@@ -107,7 +107,8 @@ class LowRank:
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
         U, V = self.thin()
-        return np.einsum("...r,...r->...", U[np.asarray(rows)], V[np.asarray(cols)])
+        left, right = np.take(U, np.asarray(rows), axis=0), np.take(V, np.asarray(cols), axis=0)
+        return np.einsum("...r,...r->...", left, right)
 
     def dense(self) -> Array:
         """The full matrix, n1 × n2."""

@@ -35,12 +35,9 @@ class Sample:
     def draw(cls, engine: Engine, size: int, rng: np.random.Generator) -> Sample:
         """``size`` entries at random, or all of them if there are no more."""
         n1, n2 = engine.shape
-        if n1 * n2 <= size:
-            rows, cols = np.divmod(np.arange(n1 * n2), n2)
-        else:
-            rows, cols = rng.integers(n1, size=size), rng.integers(n2, size=size)
-            order = np.lexsort((cols, rows))  # in the order of memory, so that a memory-mapped page is read once
-            rows, cols = rows[order], cols[order]
+        # In the order of memory, so that a memory-mapped page is read once.
+        flat = np.arange(n1 * n2) if n1 * n2 <= size else np.sort(rng.integers(n1 * n2, size=size))
+        rows, cols = np.divmod(flat, n2)
         return cls(rows, cols, engine.entries(rows, cols).astype(float))
 
     def sizes(self, L: LowRank) -> Array:

@@ -184,6 +184,12 @@ def test_finds_the_rank_without_noise(d, rank, corruption):
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_the_blocks_rounding_errors_are_not_taken_for_directions(seed):
+    p = make_problem(2000, 2000, d1=40, d2=40, corruption=0.1, random_state=seed)
+    assert irpca.solve(p.M, p.F1, p.F2, sparse=False).rank == 5
+
+
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("sigmas", [25, 8, 4])
 @pytest.mark.parametrize("corruption", [0.05, 0.3])
 def test_finds_the_rank_under_noise(corruption, sigmas, seed):

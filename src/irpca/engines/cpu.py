@@ -199,7 +199,10 @@ class CpuEngine:
         indices, values, tallies = zip(*self._map(work, range(0, n1, step)), strict=True)
         trim = self._combined(tallies)
         # SciPy brings both kinds of indices to one type, the smallest that can count the entries of S.
-        S = csr_array((np.concatenate(values), np.concatenate(indices), np.cumsum(counts)), shape=(n1, n2))
+        indptr = np.cumsum(counts)
+        if indptr[-1] <= np.iinfo(np.int32).max:  # or SciPy widens the indices to match
+            indptr = indptr.astype(index_dtype)
+        S = csr_array((np.concatenate(values), np.concatenate(indices), indptr), shape=(n1, n2))
         return (csr_array(S.T) if self.transposed else S), trim
 
     def block(self, rows: Array, cols: Array) -> Array:

@@ -74,7 +74,8 @@ def inductive(
     chosen: tuple[Choice, ...] = ()
     if now.exact:
         if rank is None:
-            chosen = (choose_rank(L.singular_values, C.shape, now.floor, now.clean),)
+            # In the block's own coordinates: those of all of M stretch the block's rounding errors.
+            chosen = (choose_rank(np.linalg.svd(fit.block_C, compute_uv=False), C.shape, now.floor, now.clean),)
             rank = chosen[0].value
             C, L = _truncated(C, rank), L.truncate(rank)
         yield judge.state(
@@ -86,8 +87,7 @@ def inductive(
         G, trim = engine.core(L, now.zeta, Q1, Q2)
         C_next = C + G / max(trim.kept_share, 0.01)
         if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
-            s = np.linalg.svd(C_next, compute_uv=False)
-            chosen = (choose_rank(s, C.shape, now.sigma, now.clean),)
+            chosen = (choose_rank(np.linalg.svd(C_next, compute_uv=False), C.shape, now.sigma, now.clean),)
             rank = chosen[0].value
         u, s, v = singular_triplets(C_next, rank)
         C_next = (u * s) @ v.T
@@ -135,7 +135,7 @@ def _finish(fit: _Fit, F1: Features, F2: Features, rank: int, judge: Judge) -> _
     for _ in range(PHASE_1):
         if fit.level.exact:
             break
-        update = _least_squares(block.engine, block.Q1, fit.block_C, block.Q2, fit.level.zeta)
+        update = _least_squares(block.engine, block.Q1, fit.block_C, block.Q2, fit.level.zeta, rank)
         block_C = _truncated(fit.block_C + update, rank)
         moved = relative_change(block_C, fit.block_C)
         C = block.lift(block_C)
@@ -163,7 +163,7 @@ def _start(
     L, zeta, floor, largest = LowRank.zero(block.engine.shape), np.inf, 0.0, 0.0
     for _ in range(PHASE_1):
         before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), floor)
-        update = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta)
+        update = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta, rank)
         C = _truncated(block_C + update, rank)
         moved = relative_change(C, block_C)
         block_C = C
@@ -190,13 +190,13 @@ def _truncated(C: Array, rank: int) -> Array:
 
 
 def _least_squares(
-    engine: Engine, Q1: Array, C: Array, Q2: Array, zeta: float, tol: float = 1e-3, most: int = 30
+    engine: Engine, Q1: Array, C: Array, Q2: Array, zeta: float, rank: int, tol: float = 1e-3, most: int = 30
 ) -> Array:
-    """The update X that minimises ``‖M − Q1 (C + X) Q2ᵀ‖`` over the entries that C keeps, by conjugate gradients.
+    """The update X that minimises ``‖M − Q1 (C + X) Q2ᵀ‖`` over the entries that C, of rank ``rank``, keeps.
 
-    What is kept stays as C decides it; each step asks the engine once.
+    By conjugate gradients; each step asks the engine once.
     """
-    kept_by = LowRank.from_core(Q1, C, Q2)
+    kept_by = LowRank.from_core(Q1, C, Q2, rank)
     G0, _ = engine.core(kept_by, zeta, Q1, Q2)
     X, G, P = np.zeros_like(C), G0, G0
     first = power = float((G * G).sum())
