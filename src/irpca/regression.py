@@ -22,7 +22,7 @@ ROUNDS = 25
 CHUNK_ENTRIES = 1 << 21
 
 
-def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = ROW_STARTS) -> Array:
+def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = ROW_STARTS, floor: float = 0.0) -> Array:
     """Robust least squares of every row of M on the columns of V: U with ``M ≈ U @ V.T``.
 
     Every row has a threshold of its own, from the quantiles of its own residuals; of several starts the one with the
@@ -36,6 +36,8 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
         If given, the rows are finished with least squares on the entries within ±zeta.
     starts : pairs (q, k)
         Each is tried from zero with the threshold k · quantile_q(|residual|) of the row.
+    floor : float
+        Size below which a residual of M means nothing, beside that of rounding in the arithmetic.
 
     Returns
     -------
@@ -43,7 +45,7 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
     """
     step = max(1, CHUNK_ENTRIES // max(M.shape[1], 1))
     pieces = [
-        _chunk(np.asarray(M[first : first + step], dtype=float), V, M.dtype, zeta, starts)
+        _chunk(np.asarray(M[first : first + step], dtype=float), V, M.dtype, zeta, starts, floor)
         for first in range(0, len(M), step)
     ]
     return np.concatenate(pieces)
@@ -101,14 +103,15 @@ def span_step(Q: Array, sums: Array, products: Array, tol: float = 1e-12) -> Arr
     return D
 
 
-def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Starts) -> Array:
+def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Starts, least: float) -> Array:
     columns = moment_columns(V)
     best = np.zeros((len(M), V.shape[1]))
     best_score = np.full(len(M), np.inf)
     # One floor for all starts: under a floor of its own, a fit of zero would win by any few zeros in the row.
-    floor = np.maximum(rounding_floor(dtype, 1.0) * np.median(np.abs(M), axis=1), np.finfo(float).tiny)[:, None]
+    floor = rounding_floor(dtype, 1.0) * np.median(np.abs(M), axis=1, keepdims=True)
+    floor = np.maximum(floor, max(least, float(np.finfo(float).tiny)))
     for q, k in starts:
-        U = _descend(M, V, columns, dtype, q, k)
+        U = _descend(M, V, columns, dtype, q, k, least)
         score = np.log(np.maximum(np.abs(M - U @ V.T), floor)).mean(axis=1)
         better = score < best_score - 1e-9
         best[better], best_score[better] = U[better], score[better]
@@ -121,7 +124,7 @@ def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Star
     return best
 
 
-def _descend(M: Array, V: Array, columns: Array, dtype: np.dtype, q: float, k: float) -> Array:
+def _descend(M: Array, V: Array, columns: Array, dtype: np.dtype, q: float, k: float, least: float) -> Array:
     """From zero, with ζ = k · quantile_q of each row's residuals; rows at rest are left alone."""
     active = np.arange(len(M))
     U = np.zeros((len(M), V.shape[1]))
@@ -129,7 +132,7 @@ def _descend(M: Array, V: Array, columns: Array, dtype: np.dtype, q: float, k: f
     for _ in range(ROUNDS):
         fitted = U[active] @ V.T
         quantile = np.partition(np.abs(M[active] - fitted), which, axis=1)[:, which]
-        zeta = np.maximum(k * quantile, _row_floors(dtype, fitted))
+        zeta = np.maximum(k * np.maximum(quantile, least), _row_floors(dtype, fitted))
         step = _step(M[active], V, columns, U[active], zeta)
         U[active] += step
         active = active[np.abs(step).max(axis=1) > 1e-13 * np.abs(U[active]).max(axis=1)]

@@ -45,6 +45,31 @@ class Sample:
         return np.abs(self.values - L.entries(self.rows, self.cols))
 
 
+def atoms(values: Array) -> Array:
+    """Values that many entries share while the others are all different, such as the zeros of a dead sensor.
+
+    To fit them exactly is no feat, so they must not count as evidence for a fit.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    often = counts > max(0.01 * len(values), 3)
+    others = len(values) - int(counts[often].sum())
+    if others < 0.05 * len(values) or len(distinct) - often.sum() < 0.5 * others:
+        return distinct[:0]
+    return distinct[often]
+
+
+def resolution(values: Array) -> float:
+    """Half the step between values that come in steps, such as counts or rounded numbers; 0 if they do not.
+
+    Nor if one value makes up most of M: what differs from it is then exact.
+    """
+    distinct, counts = np.unique(values, return_counts=True)
+    if len(distinct) < 2 or len(distinct) > 0.5 * len(values) or counts.max() > 0.5 * len(values):
+        return 0.0
+    gaps = np.diff(distinct)
+    return 0.5 * float(np.quantile(gaps[gaps > 1e-12 * np.abs(distinct).max()], 0.1))
+
+
 @dataclass(frozen=True, eq=False)
 class Block:
     """Some rows and columns of M with the features that belong to them, in orthonormal coordinates of their own."""

@@ -7,7 +7,7 @@ import numpy as np
 from .engines.base import Engine, Trim
 from .lowrank import Array, LowRank
 from .result import Choice, State
-from .sampling import Sample
+from .sampling import Sample, atoms, resolution
 from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
 QUICK = 1 << 15  # entries to judge a fit by while looking for it
@@ -32,7 +32,10 @@ class Judge:
 
     def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
         self.engine, self.noise, self.rng = engine, noise, rng
-        self.sample = Sample.draw(engine, QUICK, rng)
+        drawn = Sample.draw(engine, QUICK, rng)
+        self.atoms = atoms(drawn.values)
+        self.resolution = resolution(drawn.values)
+        self.sample = self.telling(drawn)
         self.rises = 5  # how often the level may rise again: it must come to rest
         self.majority = False  # whether the noise is what the majority of the entries has
         n1, n2 = engine.shape
@@ -40,7 +43,33 @@ class Judge:
 
     def floor(self, L: LowRank) -> float:
         """The size of rounding errors in M − L."""
-        return rounding_floor(self.engine.dtype, self._largest(L))
+        return self.floor_of(self._largest(L))
+
+    def floor_of(self, largest: float) -> float:
+        """The same if no entry of L exceeds ``largest``."""
+        return rounding_floor(self.engine.dtype, largest)
+
+    def telling(self, sample: Sample) -> Sample:
+        """The sample without what would pass for an exact fit by chance.
+
+        Atoms are left out, and values that come in steps are blurred by half a step, which is how well they are known.
+        """
+        keep = self._telling(sample.values)
+        return Sample(sample.rows[keep], sample.cols[keep], self._blurred(sample.values[keep]))
+
+    def residuals(self, piece: Array, fitted: Array) -> Array:
+        """Sizes of the residuals of a dense block, told in the same way."""
+        keep = self._telling(piece)
+        return np.abs(self._blurred(piece[keep]) - fitted[keep])
+
+    def _telling(self, values: Array) -> Array:
+        keep = ~np.isin(values, self.atoms)
+        return keep if keep.sum() >= 30 else np.ones(values.shape, bool)
+
+    def _blurred(self, values: Array) -> Array:
+        if not self.resolution:
+            return values
+        return values + self.rng.uniform(-self.resolution, self.resolution, values.shape)
 
     def _largest(self, L: LowRank) -> float:
         return float(np.abs(L.entries(self.sample.rows, self.sample.cols)).max(initial=0.0))
@@ -53,7 +82,7 @@ class Judge:
         """What residuals of these sizes say, L being no larger than ``largest`` and ``fitted`` unknowns per entry."""
         return level(
             sizes / np.sqrt(max(1 - fitted, 0.1)),  # residuals of a fit are smaller than the noise by what was fitted
-            rounding_floor(self.engine.dtype, largest),
+            self.floor_of(largest),
             self.noise,
             self.most,
             self.majority,
@@ -89,23 +118,24 @@ class Judge:
         tolerance = max(NEGLIGIBLE * _statistical_error(L, unknowns, now), 10 * float(np.finfo(self.engine.dtype).eps))
         entries = len(self.sample.values)
         if not now.exact and step <= tolerance:
-            sample = Sample.draw(self.engine, THOROUGH, self.rng)
+            sample = self.telling(Sample.draw(self.engine, THOROUGH, self.rng))
             now = self.judged(sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
             entries = len(sample.values)
+        noise = float(np.sqrt(max(now.sigma**2 - self.resolution**2 / 3, 0.0)))  # the blur is ours, not M's
         return State(
             L,
             now.zeta,
             step,
             trim,
-            now.sigma,
+            noise,
             tolerance,
             expected_corruption=1 - now.clean,
             failure=failure,
-            choices=(*chosen, self._noise_choice(now, entries)),
+            choices=(*chosen, self._noise_choice(now, noise, entries)),
             doubts=doubts,
         )
 
-    def _noise_choice(self, now: Level, entries: int) -> Choice:
+    def _noise_choice(self, now: Level, noise: float, entries: int) -> Choice:
         if now.exact:
             why = f"residuals of the clean entries are below {now.floor:.2g}, which is rounding"
         elif self.noise is not None:
@@ -117,7 +147,9 @@ class Judge:
             )
         else:
             why = f"standard deviation of the core of the residuals at {entries} random entries"
-        return Choice("noise", now.sigma, why)
+        if self.resolution:
+            why += f" (values of M come in steps of {2 * self.resolution:.3g})"
+        return Choice("noise", noise, why)
 
     def score(self, L: LowRank) -> float:
         """Mean log residual: the lower, the better the fit."""

@@ -271,6 +271,53 @@ def test_features_that_leave_energy_outside_say_how_much():
     assert any("explains only" in doubt for doubt in result.doubts)
 
 
+# Tables as they come ----------------------------------------------------------------------------------------------
+
+
+def table():
+    return make_problem(400, 300, d1=8, d2=6, rank=3, corruption=0.1, noise=1e-3, features="conditioned")
+
+
+SIDES = pytest.mark.parametrize("sides", ["both", "columns", "none"])
+
+
+def given_sides(p, sides):
+    return {"both": (p.F1, p.F2), "columns": (None, p.F2), "none": (None, None)}[sides]
+
+
+@SIDES
+def test_rows_of_zeros_are_no_evidence(sides):
+    """A dead sensor fits L = 0 exactly; nothing else must be held to that standard."""
+    p = table()
+    M, alive = p.M.copy(), np.arange(400) % 12 != 0
+    M[~alive] = 0
+    result = irpca.solve(M, *given_sides(p, sides), rank=3)
+    assert result.status is Status.CONVERGED
+    assert result.noise == pytest.approx(1e-3, rel=0.05)
+    assert np.linalg.norm((result.L.dense() - p.L)[alive]) < 0.03 * np.linalg.norm(p.L)
+
+
+@SIDES
+def test_values_in_steps_are_known_to_half_a_step(sides):
+    p = table()
+    result = irpca.solve(np.round(p.M, 2), *given_sides(p, sides), rank=3)  # 30 different values, four in ten are zero
+    assert result.status is Status.CONVERGED
+    assert result.corruption == pytest.approx(0.1, rel=0.05)
+    assert p.relative_error(result.L) < 0.06
+    assert any("steps of 0.01" in choice.reason for choice in result.choices)
+
+
+def test_counts():
+    rng = np.random.default_rng(0)
+    rate = np.exp(rng.normal(1.5, 0.5, (300, 1)) + rng.normal(0, 0.3, (1, 200)))
+    M = rng.poisson(rate)
+    wrong = rng.random(M.shape) < 0.05
+    result = irpca.solve(np.where(wrong, 500, M), rank=1)
+    assert result.status is Status.CONVERGED
+    assert np.linalg.norm(result.L.dense() - rate) < 0.1 * np.linalg.norm(rate)
+    assert (result.S.toarray()[wrong] != 0).all()
+
+
 # Blocks -----------------------------------------------------------------------------------------------------------
 
 

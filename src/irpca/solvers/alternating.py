@@ -51,7 +51,7 @@ def alternating(
     starts = MAJORITY_STARTS if judge.majority else HARD_STARTS
     while True:
         previous = L
-        L, trim, stray = sweep(engine, L, F2.Q, threshold.zeta, starts if rescues > 0 else None)
+        L, trim, stray = sweep(engine, L, F2.Q, threshold.zeta, starts if rescues > 0 else None, judge.resolution)
         rescues -= 1
         step = relative_distance(L, previous)
         now, steady = judge.updated(now, L, unknowns)
@@ -118,14 +118,16 @@ def _fit(engine: Engine, rows: Array, cols: Array, F2: Features, rank: int | Non
     L, chosen, distinct = block_factors(piece, rank, Q2, judge)
     unknowns = unknowns_of(L, Q2)
     fitted = L.dense()
-    seen = judge.judged(np.abs(piece - fitted).ravel(), float(np.abs(fitted).max()), unknowns / piece.size)
+    seen = judge.judged(judge.residuals(piece, fitted), float(np.abs(fitted).max()), unknowns / piece.size)
     if piece.shape != engine.shape:
         U, V = L.thin()
         if F2.Q is None:
-            V_all = V if len(cols) == n2 else row_scores(engine.block(rows, np.arange(n2)).T, U)
+            V_all = V if len(cols) == n2 else row_scores(engine.block(rows, np.arange(n2)).T, U, floor=judge.resolution)
         else:
             V_all = F2.Q @ np.linalg.lstsq(F2.Q[cols], V, rcond=None)[0]
-        U_all = U if len(rows) == n1 else row_scores(engine.block(np.arange(n1), cols), V_all[cols])
+        U_all = (
+            U if len(rows) == n1 else row_scores(engine.block(np.arange(n1), cols), V_all[cols], floor=judge.resolution)
+        )
         L = LowRank.from_product(U_all, V_all)
     found = judge.level(L, unknowns_of(L, F2.Q))
     objection = judge.objection(L, found, piece.size, unknowns, seen)

@@ -16,7 +16,7 @@ from ..regression import HARD_STARTS, ROW_STARTS, Starts, row_scores
 from ..result import Choice
 from ..sampling import Sample, in_memory
 from ..selection import HOLLOW, Judge, choose_rank
-from ..threshold import MAJORITY_STARTS, consensus, has_valley, rounding_floor
+from ..threshold import MAJORITY_STARTS, consensus, has_valley
 from .sweeps import Falling, strongest, sweep, unknowns_of
 
 MOST_FREE_DIRECTIONS = 20  # that rank="auto" looks at without any features
@@ -40,40 +40,39 @@ def block_factors(
     held = np.random.default_rng(0).random(piece.shape) < min(HELD_OUT * max(1.0, 20_000 / piece.size), 0.2)
     L, chosen = _best_start(np.where(held, 1e3 * np.abs(piece).max(), piece), rank, Q2, judge)
     fitted = L.dense()
-    floor = rounding_floor(judge.engine.dtype, float(np.abs(fitted).max()))
-    distinct = judge.noise is not None or has_valley(np.abs(piece - fitted)[held], floor)
+    floor = judge.floor_of(float(np.abs(fitted).max()))
+    distinct = judge.noise is not None or has_valley(judge.residuals(piece[held], fitted[held]), floor)
     return L, chosen, distinct
 
 
 def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) -> tuple[LowRank, tuple[Choice, ...]]:
     """The factors of a block from several starts; the best by mean log residual."""
     engine = in_memory(piece)
-    dtype = judge.engine.dtype
-    sample = Sample.draw(engine, 1 << 14, np.random.default_rng(0))
+    sample = judge.telling(Sample.draw(engine, 1 << 14, np.random.default_rng(0)))
     best: tuple[LowRank, tuple[Choice, ...]] | None = None
     best_score = np.inf
     starts = MAJORITY_STARTS if judge.majority else ROW_STARTS
     for q, k in MAJORITY_STARTS if judge.majority else BLOCK_STARTS:
         if Q2 is None:
-            V, chosen = _staged(engine, rank, q, k, sample, dtype)
+            V, chosen = _staged(engine, rank, q, k, sample, judge)
         else:
             V, chosen = _from_features(piece, rank, Q2, q, k, judge)
-        U = np.linalg.qr(row_scores(piece, V, starts=starts))[0]
-        V = np.linalg.qr(_columns(piece, U, Q2, starts))[0]
-        L = LowRank.from_product(row_scores(piece, V, starts=starts), V)
-        L = _descend(engine, L, Q2, _quantile_rule(sample, q, k), sample, dtype)
+        U = np.linalg.qr(row_scores(piece, V, starts=starts, floor=judge.resolution))[0]
+        V = np.linalg.qr(_columns(piece, U, Q2, starts, judge.resolution))[0]
+        L = LowRank.from_product(row_scores(piece, V, starts=starts, floor=judge.resolution), V)
+        L = _descend(engine, L, Q2, _quantile_rule(sample, q, k), sample, judge)
         L = _descend(
             engine,
             L,
             Q2,
             _level_rule(sample, Q2, judge),
             sample,
-            dtype,
+            judge,
             rescues=0 if judge.majority else RESCUES,
         )
         fitted = L.dense()
-        sizes, largest = np.abs(piece - fitted).ravel(), float(np.abs(fitted).max())
-        score = consensus(sizes, rounding_floor(dtype, largest))
+        sizes, largest = judge.residuals(piece, fitted), float(np.abs(fitted).max())
+        score = consensus(sizes, judge.floor_of(largest))
         if score < best_score:
             best, best_score = (L, chosen), score
         if judge.judged(sizes, largest, 0.0).exact:
@@ -83,7 +82,7 @@ def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) 
 
 
 def _staged(
-    engine: Engine, rank: int | None, q: float, k: float, sample: Sample, dtype: np.dtype
+    engine: Engine, rank: int | None, q: float, k: float, sample: Sample, judge: Judge
 ) -> tuple[Array, tuple[Choice, ...]]:
     """V built one direction at a time, each the strongest in what the directions before it leave.
 
@@ -95,7 +94,7 @@ def _staged(
     L = LowRank.zero(engine.shape)
     path: list[LowRank] = []
     costs: list[float] = []
-    floor = rounding_floor(dtype, float(np.median(np.abs(sample.values))))
+    floor = judge.floor_of(float(np.median(np.abs(sample.values))))
     for _ in range(most):
         zeta = k * float(np.quantile(sample.sizes(L), q))
         U, V = L.thin()
@@ -103,7 +102,16 @@ def _staged(
         U = np.column_stack([U, np.zeros(n1)])
         L = LowRank(U, np.eye(U.shape[1]), V)
         sweeps = SWEEPS if rank is None else STAGE_SWEEPS
-        L = _descend(engine, L, None, _quantile_rule(sample, q, k), sample, dtype, rescues=rank is None, most=sweeps)
+        L = _descend(
+            engine,
+            L,
+            None,
+            _quantile_rule(sample, q, k),
+            sample,
+            judge,
+            rescues=rank is None,
+            most=sweeps,
+        )
         path.append(L)
         # One floor for all, or a direction spent on a single large outlier would seem to sharpen all the rest.
         costs.append(n1 * n2 * consensus(sample.sizes(L), floor) + 0.5 * np.log(n1 * n2) * unknowns_of(L, None))
@@ -122,14 +130,15 @@ def _from_features(
     piece: Array, rank: int | None, Q2: Array, q: float, k: float, judge: Judge
 ) -> tuple[Array, tuple[Choice, ...]]:
     """V from a robust regression of every row on all column features, and the rank from its spectrum."""
-    C = row_scores(piece, Q2, starts=MAJORITY_STARTS if judge.majority else ROW_STARTS)
+    starts = MAJORITY_STARTS if judge.majority else ROW_STARTS
+    C = row_scores(piece, Q2, starts=starts, floor=judge.resolution)
     sizes = np.abs(piece - C @ Q2.T)
     kept = np.sum(sizes <= k * float(np.quantile(sizes, q)), axis=1)
     good = np.nonzero(kept >= 0.5 * np.median(kept))[0]
     chosen: tuple[Choice, ...] = ()
     if rank is None:
         share = min(Q2.shape[1] / len(Q2), 0.9)
-        now = judge.judged(sizes[good].ravel(), float(np.abs(C @ Q2.T).max()), share)
+        now = judge.judged(judge.residuals(piece[good], C[good] @ Q2.T), float(np.abs(C @ Q2.T).max()), share)
         s = np.linalg.svd(C[good], compute_uv=False)
         shape = (len(good), Q2.shape[1])
         chosen = (choose_rank(s, shape, max(now.sigma, now.floor), max(now.clean, 0.05)),)
@@ -137,9 +146,9 @@ def _from_features(
     return Q2 @ singular_triplets(C[good], rank)[2], chosen
 
 
-def _columns(piece: Array, U: Array, Q2: Array | None, starts: Starts) -> Array:
+def _columns(piece: Array, U: Array, Q2: Array | None, starts: Starts, floor: float) -> Array:
     """V given U: a regression for each column, then, with column features, one of those on the features."""
-    V = row_scores(piece.T, U, starts=starts)
+    V = row_scores(piece.T, U, starts=starts, floor=floor)
     return V if Q2 is None else Q2 @ row_scores(V.T, Q2, starts=starts).T
 
 
@@ -170,7 +179,7 @@ def _descend(
     Q2: Array | None,
     rule: Rule,
     sample: Sample,
-    dtype: np.dtype,
+    judge: Judge,
     rescues: int = 0,
     most: int = SWEEPS,
 ) -> LowRank:
@@ -179,7 +188,7 @@ def _descend(
     stray: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
     for _ in range(most):
         largest = float(np.abs(L.entries(sample.rows, sample.cols)).max(initial=0.0))
-        floor = rounding_floor(dtype, largest)
+        floor = judge.floor_of(largest)
         target = rule(L, floor)
         if np.isinf(target):
             break
@@ -195,5 +204,5 @@ def _descend(
             if rescues <= 0 or not (len(stray[0]) or len(stray[1])):
                 break
             rescues -= 1
-            L, _, stray = sweep(engine, L, Q2, threshold.zeta, HARD_STARTS)
+            L, _, stray = sweep(engine, L, Q2, threshold.zeta, HARD_STARTS, judge.resolution)
     return L

@@ -20,7 +20,7 @@ from ..lowrank import Array, LowRank, relative_change, singular_triplets
 from ..result import Choice, State
 from ..sampling import Block, Sample, blocks
 from ..selection import Judge, choose_rank
-from ..threshold import MAJORITY_STARTS, STARTS, Level, rounding_floor
+from ..threshold import MAJORITY_STARTS, STARTS, Level
 from .alternating import alternating
 
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
@@ -158,7 +158,7 @@ def _start(
     rng: np.random.Generator,
 ) -> _Fit:
     """Phase 1 on a block: ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat."""
-    sample = Sample.draw(block.engine, 1 << 13, rng)
+    sample = judge.telling(Sample.draw(block.engine, 1 << 13, rng))
     block_C = np.zeros((F1.d, F2.d))
     L, zeta, floor, largest = LowRank.zero(block.engine.shape), np.inf, 0.0, 0.0
     for _ in range(PHASE_1):
@@ -169,7 +169,7 @@ def _start(
         block_C = C
         L = LowRank.from_core(block.Q1, C, block.Q2, rank)
         largest = float(np.abs(L.entries(sample.rows, sample.cols)).max())
-        floor = rounding_floor(judge.engine.dtype, largest)
+        floor = judge.floor_of(largest)
         if moved <= 1e-12 or (moved <= 0.01 and zeta > floor and abs(before - zeta) <= 0.02 * zeta):
             break
     C = block.lift(block_C)

@@ -12,20 +12,20 @@ DECAY = 5.0  # a common threshold that falls faster trims rows that lag behind, 
 
 
 def sweep(
-    engine: Engine, L: LowRank, Q2: Array | None, zeta: float, rescue: Starts | None = None
+    engine: Engine, L: LowRank, Q2: Array | None, zeta: float, rescue: Starts | None = None, floor: float = 0.0
 ) -> tuple[LowRank, Trim, tuple[Array, Array]]:
     """Least squares on the kept entries for U, then for V: two reads of M. Also returns stray rows and columns."""
     rank = L.rank
     U, V = L.thin()
     V, R = np.linalg.qr(V)
     U = U @ R.T
-    move, _, stray_rows = _row_move(engine, LowRank(U, np.eye(rank), V), V, U, zeta, rescue)
+    move, _, stray_rows = _row_move(engine, LowRank(U, np.eye(rank), V), V, U, zeta, rescue, floor)
     U, R = np.linalg.qr(U + move)
     V = V @ R.T
     L = LowRank(U, np.eye(rank), V)
     stray_cols = np.zeros(0, int)
     if Q2 is None:
-        move, trim, stray_cols = _row_move(Transposed(engine), L.T, U, V, zeta, rescue)
+        move, trim, stray_cols = _row_move(Transposed(engine), L.T, U, V, zeta, rescue, floor)
     else:
         products, sums, trim = engine.t_times(L, zeta, U, moment_columns(U))
         assert sums is not None
@@ -34,7 +34,7 @@ def sweep(
 
 
 def _row_move(
-    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: Starts | None
+    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: Starts | None, floor: float
 ) -> tuple[Array, Trim, Array]:
     """The least-squares step of every row given V, and the stray rows; ``rescue`` fits those afresh."""
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
@@ -43,7 +43,7 @@ def _row_move(
     kept = sums[:, -1]
     stray = np.nonzero(kept < 0.5 * np.median(kept))[0]
     if rescue is not None and len(stray):
-        move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue) - U[stray]
+        move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue, floor=floor) - U[stray]
     return move, trim, stray
 
 
