@@ -35,7 +35,7 @@ class Judge:
         drawn = Sample.draw(engine, QUICK, rng)
         self.atoms = atoms(drawn.values)
         self.resolution = resolution(drawn.values)
-        self.sample = self.telling(drawn)
+        self.drawn, self.sample = drawn, self.telling(drawn)
         self.rises = 5  # how often the level may rise again: it must come to rest
         self.majority = False  # whether the noise is what the majority of the entries has
         n1, n2 = engine.shape
@@ -62,6 +62,12 @@ class Judge:
         keep = self._telling(piece)
         return np.abs(self._blurred(piece[keep]) - fitted[keep])
 
+    def _fits_steps(self, L: LowRank) -> bool:
+        """Whether L meets values that come in steps exactly, not just the most frequent one: then no blur is due."""
+        values, counts = np.unique(self.drawn.values, return_counts=True)
+        rare = self.drawn.values != values[counts.argmax()]
+        return bool((self.drawn.sizes(L)[rare] <= self.floor(L)).mean() > 0.5)
+
     def _telling(self, values: Array) -> Array:
         keep = ~np.isin(values, self.atoms)
         return keep if keep.sum() >= 30 else np.ones(values.shape, bool)
@@ -76,6 +82,9 @@ class Judge:
 
     def level(self, L: LowRank, unknowns: int = 0) -> Level:
         """What the sampled residuals say of a fit with so many unknowns."""
+        if self.resolution and self._fits_steps(L):
+            self.resolution = 0.0
+            self.sample = self.telling(self.drawn)
         return self.judged(self.sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
 
     def judged(self, sizes: Array, largest: float, fitted: float) -> Level:

@@ -22,6 +22,7 @@ from ..sampling import Block, Sample, blocks
 from ..selection import Judge, choose_rank
 from ..threshold import MAJORITY_STARTS, STARTS, Level
 from .alternating import alternating
+from .sweeps import DECAY
 
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
@@ -161,8 +162,11 @@ def _start(
     sample = judge.telling(Sample.draw(block.engine, 1 << 13, rng))
     block_C = np.zeros((F1.d, F2.d))
     L, zeta, floor, largest = LowRank.zero(block.engine.shape), np.inf, 0.0, 0.0
+    # A row that has a feature to itself is as free as one without features: see sweeps.DECAY.
+    decay = DECAY if max(F1.leverage.max(), F2.leverage.max()) > 0.5 else np.inf
     for _ in range(PHASE_1):
-        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), floor)
+        lowest = max(floor, 0.0 if np.isinf(zeta) else zeta / decay)
+        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), lowest)
         update = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta, rank)
         C = _truncated(block_C + update, rank)
         moved = relative_change(C, block_C)
