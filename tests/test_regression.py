@@ -196,6 +196,15 @@ def test_span_step_is_dense_least_squares(share, dtype, rtol):
     assert np.linalg.norm(D - expected) <= rtol * np.linalg.norm(expected)
 
 
+def test_span_step_copes_with_directions_of_very_different_size():
+    rng = np.random.default_rng(0)
+    Q, V = np.linalg.qr(rng.standard_normal((60, 5)))[0], rng.standard_normal((40, 3)) * [1, 10, 100]
+    residual, kept = rng.standard_normal((60, 40)), rng.random((60, 40)) < 0.6
+    D = span_step(Q, *sums_over(kept, residual, V))
+    expected = np.linalg.lstsq(np.kron(Q, V)[kept.ravel()], residual[kept], rcond=None)[0].reshape(5, 3)
+    assert np.linalg.norm(D - expected) <= 1e-7 * np.linalg.norm(expected)
+
+
 def test_span_step_of_no_residual_is_none():
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))[0]
     np.testing.assert_array_equal(span_step(Q, np.ones((6, 5)), np.zeros((6, 2))), np.zeros((2, 2)))

@@ -260,6 +260,12 @@ def test_no_strip_is_larger_than_it_may_be(monkeypatch, shape, d2, rank):
     assert 0.99 * limit < entries[-1] <= limit
 
 
+def test_the_largest_strip_has_columns_enough_too(monkeypatch):
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 17)
+    drawn = list(strips(Sizes(2000, 1500), gaussian_features(1500, 200), 2, np.random.default_rng(0)))
+    assert [(len(rows), len(cols)) for rows, cols in drawn] == [(327, 400)]
+
+
 # Reads
 
 
