@@ -41,7 +41,7 @@ def test_rows_are_found_exactly_under_corruption(n, corruption, sign, scale):
 @pytest.mark.parametrize("sign", ["both", "positive"])
 @pytest.mark.parametrize("n", [200, 500, 1000])
 def test_rows_are_found_exactly_with_half_of_their_entries_corrupted(n, sign, scale):
-    U, V, M = rows_problem(n, 0.5, sign, scale, m=150)
+    U, V, M = rows_problem(n, 0.5, sign, scale, m=80)
     assert errors(row_scores(M, V, starts=HARD_STARTS), U).max() <= 1e-13
     assert np.mean(errors(row_scores(M, V), U) > 1e-13) <= (0.1 if n == 200 else 0.0)
 

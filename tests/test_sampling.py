@@ -12,7 +12,7 @@ from irpca.datasets import make_problem
 from irpca.engines import CpuEngine, ReferenceEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.sampling import Sample, blocks, draw_lines, strips
+from irpca.sampling import Sample, atoms, blocks, draw_lines, resolution, strips
 
 
 class Sizes:
@@ -90,6 +90,63 @@ def test_sizes_are_those_of_what_L_leaves():
     np.testing.assert_allclose(sample.sizes(L), np.abs(M - L.dense())[sample.rows, sample.cols], rtol=1e-10, atol=1e-13)
 
 
+# Values that many entries share, and values that come in steps
+
+
+def continuous(n=1000):
+    return np.random.default_rng(0).standard_normal(n)
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5])
+def test_an_atom_is_what_many_share_while_the_rest_differs(value):
+    values = continuous()
+    values[:100] = value
+    np.testing.assert_array_equal(atoms(values), [value])
+
+
+def test_there_may_be_several_atoms():
+    values = continuous()
+    values[:50], values[50:120] = 1.0, 0.0
+    np.testing.assert_array_equal(atoms(values), [0.0, 1.0])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        continuous(),
+        np.r_[np.zeros(9), continuous(991)],  # less than one in a hundred
+        np.r_[np.zeros(960), continuous(40)],  # there is little else
+        np.random.default_rng(0).integers(0, 10, 1000).astype(float),  # all of them come in steps
+        np.round(20 * continuous()),  # so do these, some of them often and some not
+        np.ones(1000),
+    ],
+    ids=["all different", "few", "most", "steps", "fine steps", "one"],
+)
+def test_no_atoms_elsewhere(values):
+    assert len(atoms(values)) == 0
+
+
+@pytest.mark.parametrize("step", [1.0, 0.25, 1e-6])
+def test_the_resolution_is_half_the_step(step):
+    values = step * np.random.default_rng(0).integers(-20, 20, 5000)
+    assert resolution(values) == pytest.approx(step / 2, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        continuous(),
+        np.ones(1000),
+        np.r_[np.zeros(600), np.arange(400.0) % 20],  # one value is most of it
+        np.where(np.arange(1000) % 2, 0.3, 0.1 + 0.2),  # which is a step of rounding
+        np.r_[1.0],
+    ],
+    ids=["continuous", "one value", "mostly one value", "rounding", "a single one"],
+)
+def test_no_resolution_elsewhere(values):
+    assert resolution(values) == 0.0
+
+
 # Blocks
 
 
@@ -134,10 +191,10 @@ def test_blocks_come_from_M_in_double_precision():
 
 @pytest.mark.parametrize(
     "shape, d1, d2",
-    [((400, 400), 4, 4), ((300, 5000), 120, 3), ((5000, 300), 3, 120), ((5000, 4000), 30, 3)],
+    [((400, 400), 4, 4), ((150, 2000), 60, 3), ((2000, 150), 3, 60), ((3000, 2000), 20, 3)],
 )
 def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
-    limit = 1 << 15
+    limit = 1 << 14
     monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
     engine = Sizes(*shape)
     drawn = list(
@@ -237,8 +294,8 @@ def test_strips_grow_with_the_rank_and_end_in_the_whole(rank, first):
 
 
 def test_strips_have_columns_enough_for_the_column_features():
-    first = next(strips(Sizes(3000, 2500), gaussian_features(2500, 40), 2, np.random.default_rng(0)))
-    assert (len(first[0]), len(first[1])) == (128, 320)
+    first = next(strips(Sizes(3000, 2500), gaussian_features(2500, 20), 2, np.random.default_rng(0)))
+    assert (len(first[0]), len(first[1])) == (128, 160)
 
 
 def test_strips_name_lines_of_M_once_and_in_order():
@@ -248,9 +305,7 @@ def test_strips_name_lines_of_M_once_and_in_order():
 
 
 @pytest.mark.parametrize("rank", [None, 5])
-@pytest.mark.parametrize(
-    "shape, d2", [((3000, 3000), None), ((150, 9000), None), ((9000, 150), 4), ((3000, 3000), 100)]
-)
+@pytest.mark.parametrize("shape, d2", [((3000, 3000), None), ((150, 9000), None), ((9000, 150), 4), ((3000, 1000), 30)])
 def test_no_strip_is_larger_than_it_may_be(monkeypatch, shape, d2, rank):
     limit = 1 << 17
     monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
@@ -261,9 +316,9 @@ def test_no_strip_is_larger_than_it_may_be(monkeypatch, shape, d2, rank):
 
 
 def test_the_largest_strip_has_columns_enough_too(monkeypatch):
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 17)
-    drawn = list(strips(Sizes(2000, 1500), gaussian_features(1500, 200), 2, np.random.default_rng(0)))
-    assert [(len(rows), len(cols)) for rows, cols in drawn] == [(327, 400)]
+    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 13)
+    drawn = list(strips(Sizes(500, 400), gaussian_features(400, 60), 2, np.random.default_rng(0)))
+    assert [(len(rows), len(cols)) for rows, cols in drawn] == [(68, 120)]
 
 
 # Reads

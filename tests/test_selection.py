@@ -294,6 +294,90 @@ def test_each_noise_has_its_reason():
     assert reason(judge_of(M)).startswith("standard deviation of the core")
 
 
+# Values that many entries share, and values that come in steps
+
+
+def saturated(share=0.1):
+    """Sensors that read 7 whatever there is, a tenth of all entries."""
+    M, L = planted(noise=0.0, corruption=0.0)
+    M[np.random.default_rng(1).random(M.shape) < share] = 7.0
+    return M, L
+
+
+def test_what_many_entries_share_is_no_evidence():
+    M, L = saturated()
+    judge = judge_of(M)
+    np.testing.assert_array_equal(judge.atoms, [7.0])
+    assert len(judge.drawn.values) == QUICK
+    assert len(judge.sample.values) == np.count_nonzero(judge.drawn.values != 7.0) < QUICK
+    assert judge.level(L).clean == 1.0
+    constant = LowRank.from_product(np.full((600, 1), 7.0), np.ones((500, 1)))
+    assert not judge.level(constant).exact  # although it meets a tenth of M
+
+
+def test_what_many_entries_share_is_still_to_be_found_in_S():
+    M, L = saturated()
+    judge = judge_of(M)
+    assert judge.state(L, judge.level(L), 0.0, None).expected_corruption == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_block_is_judged_by_what_tells():
+    M, L = saturated()
+    residuals = judge_of(M).residuals(M, L.dense())
+    assert residuals.shape == (np.count_nonzero(M != 7.0),)
+    assert residuals.max() <= 1e-13
+
+
+def test_a_matrix_of_little_else_is_judged_whole():
+    M = np.random.default_rng(0).standard_normal((8, 5))
+    M.flat[:15] = 7.0
+    judge = judge_of(M)
+    assert len(judge.atoms) == 1 and len(judge.sample.values) == 40
+
+
+def in_steps(step=0.5, noise=0.0, corruption=0.1):
+    M, L = planted(noise, corruption)
+    return step * np.round(M / step), L
+
+
+def test_values_in_steps_are_blurred_by_half_a_step():
+    M, L = in_steps()
+    judge = judge_of(M)
+    assert judge.resolution == pytest.approx(0.25, rel=1e-12)
+    blur = judge.sample.values - judge.drawn.values
+    assert np.abs(blur).max() <= 0.25
+    assert blur.std() == pytest.approx(0.25 / np.sqrt(3), rel=0.02)
+    assert not judge.level(L).exact
+
+
+def test_the_blur_is_not_reported_as_noise():
+    M, L = in_steps(noise=0.5)
+    judge = judge_of(M)
+    state = judge.state(L, judge.level(L), 0.0, None)
+    # Rounding to steps of 0.5 adds a variance of 0.5²/12 to that of the noise; our blur as much again.
+    assert state.noise == pytest.approx(np.sqrt(0.25 + 0.25 / 12), rel=0.03)
+    assert state.choices[-1].value == state.noise
+    assert state.choices[-1].reason.endswith("(values of M come in steps of 0.5)")
+
+
+def test_noise_that_is_given_is_reported_as_given_even_in_steps():
+    M, L = in_steps(noise=0.5)
+    judge = judge_of(M, noise=0.5)
+    assert judge.state(L, judge.level(L), 0.0, None).noise == 0.5
+
+
+def test_an_L_that_meets_the_steps_exactly_needs_no_blur():
+    rng = np.random.default_rng(0)
+    U, V = rng.integers(-3, 4, (600, 2)).astype(float), rng.integers(-3, 4, (500, 2)).astype(float)
+    M = np.where(rng.random((600, 500)) < 0.1, 50.0, U @ V.T)
+    judge = judge_of(M)
+    assert judge.resolution == 0.5
+    found = judge.level(LowRank.from_product(U, V))
+    assert judge.resolution == 0.0
+    assert found.exact
+    assert found.clean == pytest.approx(0.9, abs=0.01)
+
+
 # Objections
 
 

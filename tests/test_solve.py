@@ -407,7 +407,7 @@ def test_a_bad_max_iter_is_refused(problem, max_iter):
 @pytest.mark.parametrize("noise", [-1.0, np.nan])
 @pytest.mark.parametrize("sides", SIDES)
 def test_a_bad_noise_is_refused(problem, noise, sides):
-    with pytest.raises(ValueError, match="noise must not be negative"):
+    with pytest.raises(ValueError, match="noise must be a standard deviation, not negative and finite"):
         solve(problem.M, *sides_of(problem, sides), noise=noise)
 
 
@@ -611,6 +611,23 @@ def test_integers_are_taken_for_what_they_are(dtype):
     np.testing.assert_allclose(result.L.dense(), L, rtol=0, atol=1e-10)
     np.testing.assert_allclose(result.S.toarray(), M.astype(float) - L, rtol=0, atol=1e-10)
     assert result.S.dtype == np.float64
+
+
+def test_two_values_that_differ_by_rounding_are_one():
+    result = solve(np.where(np.arange(3000).reshape(60, 50) % 2, 0.3, 0.1 + 0.2))
+    assert result.converged and result.S.nnz == 0
+
+
+@pytest.mark.parametrize("sparse", [True, False])
+def test_outliers_that_are_all_equal_are_counted_and_cost_nothing_more(sparse):
+    given = make_problem(600, 500, d1=5, d2=4, rank=2, corruption=0.2, features="conditioned")
+    usual, equal = (
+        solve(M, given.F1, given.F2, rank=2, sparse=sparse)
+        for M in (given.M, np.where(given.corrupted, 10 * given.L.max(), given.L))
+    )
+    assert given.relative_error(equal.L) <= 1e-12
+    assert equal.corruption == pytest.approx(0.2, abs=0.01)
+    assert equal.reads == pytest.approx(usual.reads, rel=1e-12)
 
 
 def test_booleans_are_zeros_and_ones():

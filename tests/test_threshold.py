@@ -408,6 +408,11 @@ def test_flat_residuals_are_those_of_rounded_values_and_have_one():
     assert has_core(sizes, core_scale(np.sort(sizes))[0])
 
 
+def test_residuals_that_thin_out_towards_zero_have_no_core():
+    sizes = np.random.default_rng(0).random(N) ** 0.75
+    assert not has_core(sizes, core_scale(np.sort(sizes))[0])
+
+
 # Consensus
 
 

@@ -67,7 +67,8 @@ def resolution(values: Array) -> float:
     if len(distinct) < 2 or len(distinct) > 0.5 * len(values) or counts.max() > 0.5 * len(values):
         return 0.0
     gaps = np.diff(distinct)
-    return 0.5 * float(np.quantile(gaps[gaps > 1e-12 * np.abs(distinct).max()], 0.1))
+    gaps = gaps[gaps > 1e-12 * np.abs(distinct).max()]
+    return 0.5 * float(np.quantile(gaps, 0.1)) if len(gaps) else 0.0
 
 
 @dataclass(frozen=True, eq=False)

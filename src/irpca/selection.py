@@ -33,6 +33,9 @@ class Judge:
     def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
         self.engine, self.noise, self.rng = engine, noise, rng
         drawn = Sample.draw(engine, QUICK, rng)
+        largest = float(np.abs(drawn.values).max())
+        if largest > 0 and not 1e-100 < largest < 1e100:
+            raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave double precision; rescale M")
         self.atoms = atoms(drawn.values)
         self.resolution = resolution(drawn.values)
         self.drawn, self.sample = drawn, self.telling(drawn)
@@ -130,7 +133,8 @@ class Judge:
             sample = self.telling(Sample.draw(self.engine, THOROUGH, self.rng))
             now = self.judged(sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
             entries = len(sample.values)
-        noise = float(np.sqrt(max(now.sigma**2 - self.resolution**2 / 3, 0.0)))  # the blur is ours, not M's
+        blur = self.resolution if self.noise is None else 0.0  # which is ours, not M's
+        noise = float(np.sqrt(max(now.sigma**2 - blur**2 / 3, 0.0)))
         return State(
             L,
             now.zeta,
@@ -138,7 +142,7 @@ class Judge:
             trim,
             noise,
             tolerance,
-            expected_corruption=1 - now.clean,
+            expected_corruption=float(np.mean(self.drawn.sizes(L) > now.zeta)),  # atoms too: they are in M
             failure=failure,
             choices=(*chosen, self._noise_choice(now, noise, entries)),
             doubts=doubts,

@@ -184,7 +184,7 @@ def has_valley(sizes: Array, floor: float) -> bool:
 
 
 def has_core(sizes: Array, sigma: float) -> bool:
-    """Whether residuals crowd around zero as noise does, rather than lie flat or leave a hole there."""
+    """Whether residuals crowd around zero as noise does, rather than leave a hole there."""
     near = np.count_nonzero(sizes <= 0.5 * sigma) / 0.5
     far = np.count_nonzero((sizes > sigma) & (sizes <= 2 * sigma))
     return bool(near > 1.5 * far)  # 2.8 for a Gaussian, 1.9 for rounded values

@@ -350,6 +350,28 @@ def test_coherent_features_are_sampled_by_leverage():
     np.testing.assert_allclose(result.W, W, atol=1e-8)
 
 
+@pytest.mark.parametrize("rank", [1, "auto"])
+@pytest.mark.parametrize("seed", range(5))
+def test_indicators_on_both_sides(seed, rank):
+    """Every coefficient is seen in one cell of M only, and strong cells must not be taken for corruption."""
+    rng = np.random.default_rng(seed)
+    F = np.repeat(np.eye(10), 40, axis=0)
+    L = F @ np.outer(rng.standard_normal(10), rng.standard_normal(10)) @ F.T
+    corrupted = rng.random(L.shape) < 0.05
+    M = L + corrupted * rng.uniform(2, 10, L.shape) * rng.choice((-1, 1), L.shape)
+    result = irpca.solve(M, F, F, rank=rank)
+    assert result.status is Status.CONVERGED and result.rank == 1
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-10 * np.linalg.norm(L)
+    assert np.array_equal(result.S.toarray() != 0, corrupted)
+
+
+@pytest.mark.parametrize("size", [1e-150, 1e150])
+def test_sizes_that_cannot_be_squared_are_refused(size):
+    p = small(0)
+    with pytest.raises(ValueError, match="entries of M are of size .*rescale M"):
+        irpca.solve(size * p.M, p.F1, p.F2, rank=2)
+
+
 # Invariance -------------------------------------------------------------------------------------------------------
 
 few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])

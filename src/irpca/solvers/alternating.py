@@ -88,6 +88,7 @@ class _Fit:
     """Factors found on a block and extended to all of M, and what the judge says of them."""
 
     L: LowRank
+    level: Level
     score: float
     objection: str | None
     chosen: tuple[Choice, ...]
@@ -101,7 +102,7 @@ def _on_blocks(
     fit: _Fit | None = None
     for tried, (rows, cols) in enumerate(strips(engine, F2, rank, rng), start=1):
         found = _fit(engine, rows, cols, F2, rank, judge)
-        yield State(found.L, np.inf, 1.0, settled=False)
+        yield State(found.L, found.level.zeta, 1.0, settled=False)
         fit = found if fit is None or (found.distinct, -found.score) > (fit.distinct, -fit.score) else fit
         if fit.distinct and fit.objection is None:
             break
@@ -131,7 +132,7 @@ def _fit(engine: Engine, rows: Array, cols: Array, F2: Features, rank: int | Non
         L = LowRank.from_product(U_all, V_all)
     found = judge.level(L, unknowns_of(L, F2.Q))
     objection = judge.objection(L, found, piece.size, unknowns, seen)
-    return _Fit(L, judge.score(L), objection, chosen, distinct)
+    return _Fit(L, found, judge.score(L), objection, chosen, distinct)
 
 
 def _stray_doubts(sides: tuple[str, str], stray: tuple[Array, Array]) -> tuple[str, ...]:

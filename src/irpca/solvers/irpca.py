@@ -45,8 +45,8 @@ def irpca(
     noise : float or None
         Standard deviation of the noise, if it is known.
     """
-    if noise is not None and not noise >= 0:
-        raise ValueError(f"noise must not be negative, got {noise!r}")
+    if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
+        raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
     if F1.given and F2.given:
         yield from inductive(engine, F1, F2, rank, Judge(engine, noise, random_state), random_state)
     elif F1.given:  # the same problem from the other side
@@ -158,30 +158,61 @@ def _start(
     judge: Judge,
     rng: np.random.Generator,
 ) -> _Fit:
-    """Phase 1 on a block: ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat."""
+    """Phase 1 on a block, and the judge's view of it.
+
+    Features such as indicators tie a coefficient to a few cells of M. A threshold that falls at once can trim those
+    cells whole, and the coefficient never comes back; then the start is made again with one that falls slowly.
+    """
     sample = judge.telling(Sample.draw(block.engine, 1 << 13, rng))
-    block_C = np.zeros((F1.d, F2.d))
-    L, zeta, floor, largest = LowRank.zero(block.engine.shape), np.inf, 0.0, 0.0
-    # A row that has a feature to itself is as free as one without features: see sweeps.DECAY.
-    decay = DECAY if max(F1.leverage.max(), F2.leverage.max()) > 0.5 else np.inf
-    for _ in range(PHASE_1):
-        lowest = max(floor, 0.0 if np.isinf(zeta) else zeta / decay)
-        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), lowest)
-        update = _least_squares(block.engine, block.Q1, block_C, block.Q2, zeta, rank)
-        C = _truncated(block_C + update, rank)
-        moved = relative_change(C, block_C)
-        block_C = C
-        L = LowRank.from_core(block.Q1, C, block.Q2, rank)
-        largest = float(np.abs(L.entries(sample.rows, sample.cols)).max())
-        floor = judge.floor_of(largest)
-        if moved <= 1e-12 or (moved <= 0.01 and zeta > floor and abs(before - zeta) <= 0.02 * zeta):
-            break
+    block_C, zeta = _high_breakdown(block, sample, rank, q, k, judge)
+    if _uncovered(block, block_C, rank, zeta):
+        top = float(np.abs(sample.values).max())
+        block_C, _ = _high_breakdown(block, sample, rank, q, k, judge, top, DECAY)
+    on_block = LowRank.from_core(block.Q1, block_C, block.Q2, rank)
+    largest = float(np.abs(on_block.entries(sample.rows, sample.cols)).max())
+    seen = judge.judged(sample.sizes(on_block), largest, 0.0)
     C = block.lift(block_C)
     L = LowRank.from_core(F1.Q, C, F2.Q, rank)
-    seen = judge.judged(sample.sizes(LowRank.from_core(block.Q1, block_C, block.Q2, rank)), largest, 0.0)
     found = judge.level(L)
     objection = judge.objection(L, found, block.engine.n_observed, _unknowns(L, F1, F2), seen)
     return _Fit(block, block_C, C, L, found, judge.score(L), objection)
+
+
+def _high_breakdown(
+    block: Block,
+    sample: Sample,
+    rank: int,
+    q: float,
+    k: float,
+    judge: Judge,
+    top: float = 0.0,
+    decay: float = np.inf,
+) -> tuple[Array, float]:
+    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns the core and the last ζ."""
+    C = np.zeros((block.Q1.shape[1], block.Q2.shape[1]))
+    L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
+    for _ in range(PHASE_1):
+        lowest = top if np.isinf(zeta) else zeta / decay
+        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), lowest, floor)
+        update = _least_squares(block.engine, block.Q1, C, block.Q2, zeta, rank)
+        previous, C = C, _truncated(C + update, rank)
+        moved = relative_change(C, previous)
+        L = LowRank.from_core(block.Q1, C, block.Q2, rank)
+        floor = judge.floor_of(float(np.abs(L.entries(sample.rows, sample.cols)).max()))
+        falling = zeta > 1.02 * floor and zeta < before / 1.02
+        at_rest = moved <= 1e-12 and not (falling and np.isfinite(decay))
+        if at_rest or (moved <= 0.01 and zeta > floor and not falling):
+            break
+    return C, zeta
+
+
+def _uncovered(block: Block, C: Array, rank: int, zeta: float) -> bool:
+    """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
+    L = LowRank.from_core(block.Q1, C, block.Q2, rank)
+    _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
+    assert kept is not None
+    coverage = (block.Q1**2).T @ kept
+    return bool(coverage.min() < 0.2 * coverage.max())
 
 
 def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
