@@ -210,7 +210,8 @@ def test_collinear(rng):
     assert features.kappa == pytest.approx(s[0] / s[3], rel=1e-9)
     assert message == (
         "F1 has 5 columns but only 4 independent ones (column 2 repeating what earlier columns say). "
-        "L and S are not affected; the coefficients W are not unique and the shortest ones are reported"
+        "L is fitted with the independent ones, and the shortest coefficients W are reported. If directions were lost "
+        "to rounding (high powers, say), centre and scale the features or use orthogonal ones"
     )
 
 

@@ -179,7 +179,8 @@ def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
     ]
     return (
         f"{name} has {d} columns but only {k} independent ones ({'; '.join(parts)}). "
-        "L and S are not affected; the coefficients W are not unique and the shortest ones are reported"
+        "L is fitted with the independent ones, and the shortest coefficients W are reported. If directions were lost "
+        "to rounding (high powers, say), centre and scale the features or use orthogonal ones"
     )
 
 

@@ -10,7 +10,7 @@ from .threshold import rounding_floor
 Starts = tuple[tuple[float, float], ...]
 
 # (q, k) as in threshold.STARTS, but for one row at a time: a row has few entries, so no very low quantile.
-ROW_STARTS = ((0.5, 8.0), (0.5, 4.0), (0.2, 5.0), (0.3, 8.0), (0.1, 15.0))
+ROW_STARTS = ((0.5, 8.0), (0.5, 2.0), (0.2, 5.0), (0.3, 8.0), (0.1, 15.0))
 HARD_STARTS = (
     *ROW_STARTS,
     (0.2, 10.0),

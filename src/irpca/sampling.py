@@ -58,6 +58,17 @@ def atoms(values: Array) -> Array:
     return distinct[often]
 
 
+def stored_precision(values: Array) -> float:
+    """The relative precision that values were once stored with, if lower than they have now; else 0."""
+    if len(np.unique(values)) < 0.5 * len(values):
+        return 0.0  # few different values fit into any format
+    for kind in (np.float16, np.float32):
+        with np.errstate(over="ignore"):
+            if np.array_equal(values, values.astype(kind)):
+                return float(np.finfo(kind).eps)
+    return 0.0
+
+
 def resolution(values: Array) -> float:
     """Half the step between values that come in steps, such as counts or rounded numbers; 0 if they do not.
 

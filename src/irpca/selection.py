@@ -7,7 +7,7 @@ import numpy as np
 from .engines.base import Engine, Trim
 from .lowrank import Array, LowRank
 from .result import Choice, State
-from .sampling import Sample, atoms, resolution
+from .sampling import Sample, atoms, resolution, stored_precision
 from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
 QUICK = 1 << 15  # entries to judge a fit by while looking for it
@@ -16,6 +16,7 @@ GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to m
 ENTRIES_PER_UNKNOWN = 3  # the least to believe a fit on a block
 HOLLOW = 10  # fewer clean entries than this for every unknown: a fit to nothing
 NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
+BLOWN_UP = 3.0  # L beyond this multiple of the largest entry of M is an artefact
 NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
 
 
@@ -39,6 +40,7 @@ class Judge:
         self.atoms = atoms(drawn.values)
         self.resolution = resolution(drawn.values)
         self.drawn, self.sample = drawn, self.telling(drawn)
+        self.stored = stored_precision(drawn.values)
         self.rises = 5  # how often the level may rise again: it must come to rest
         self.majority = False  # whether the noise is what the majority of the entries has
         n1, n2 = engine.shape
@@ -50,7 +52,7 @@ class Judge:
 
     def floor_of(self, largest: float) -> float:
         """The same if no entry of L exceeds ``largest``."""
-        return rounding_floor(self.engine.dtype, largest)
+        return max(rounding_floor(self.engine.dtype, largest), 2 * self.stored * largest)
 
     def telling(self, sample: Sample) -> Sample:
         """The sample without what would pass for an exact fit by chance.
@@ -179,6 +181,8 @@ class Judge:
         """
         floor = self.floor(L)
         gain = consensus(np.abs(self.sample.values), floor) - self.score(L)
+        if self._largest(L) > BLOWN_UP * np.abs(self.drawn.values).max():
+            return "entries of L are far larger than any of M: too many directions for so few entries; lower the rank"
         if gain < GAIN:
             return (
                 "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"

@@ -211,6 +211,11 @@ def _doubts(share: float, rank: int, most: int, S: Any) -> Iterator[str]:
             f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other "
             f"{1 - share:.0%} is noise, or lies outside what these features and this rank can say"
         )
+    if S is not None and S.nnz > 0.25 * S.shape[0] * S.shape[1]:
+        yield (
+            f"S holds {S.nnz / (S.shape[0] * S.shape[1]):.0%} of all entries. If so many gross errors are not "
+            "plausible, features or rank leave out a part of L, which then looks the same"
+        )
     if S is not None and S.nnz == 0:
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
     if rank == most:

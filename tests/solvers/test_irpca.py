@@ -365,6 +365,49 @@ def test_indicators_on_both_sides(seed, rank):
     assert np.array_equal(result.S.toarray() != 0, corrupted)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_unequal_groups_without_any_error(seed):
+    rng = np.random.default_rng(seed)
+    a, b = rng.integers(0, 7, (2, 200))
+    L = np.outer(rng.standard_normal(7), rng.standard_normal(7))[a][:, b]
+    result = irpca.solve(L, np.eye(7)[a], np.eye(7)[b])
+    assert result.rank == 1 and result.S.nnz == 0
+    np.testing.assert_allclose(result.L.dense(), L, atol=1e-10)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_intercept_does_not_follow_one_sided_outliers(seed):
+    rng = np.random.default_rng(seed)
+    t = 2 * np.pi * np.arange(200) / 200
+    F2 = np.column_stack([np.ones(200), np.sin(t), np.cos(t)])
+    L = rng.standard_normal((200, 3)) @ F2.T
+    corrupted = rng.random(L.shape) < 0.3
+    result = irpca.solve(L + corrupted * rng.uniform(2, 5, L.shape), None, F2)
+    np.testing.assert_allclose(result.L.dense(), L, atol=1e-10)
+    assert np.array_equal(result.S.toarray() != 0, corrupted)
+
+
+@pytest.mark.parametrize("sides", ["both", "none"])
+def test_values_once_stored_in_single_precision(sides):
+    p = make_problem(200, 150, d1=6, d2=5, rank=2, corruption=0.1)
+    result = irpca.solve(p.M.astype(np.float32).astype(float), *given_sides(p, sides), rank=2)
+    assert np.array_equal(result.S.toarray() != 0, p.corrupted)
+
+
+def test_a_rank_too_high_for_the_table_is_told():
+    p = make_problem(100, 100, d1=10, d2=10, rank=2, corruption=0.1)
+    result = irpca.solve(p.M, rank=5)
+    assert result.status is Status.SATURATED or p.relative_error(result.L) < 1e-6
+    assert result.doubts or p.relative_error(result.L) < 1e-6
+
+
+def test_a_missing_feature_is_suspected():
+    p = make_problem(150, 120, d1=6, d2=5, rank=3, corruption=0.1, features="conditioned")
+    result = irpca.solve(p.M, p.F1[:, 1:], p.F2)
+    assert p.relative_error(result.L) > 0.1
+    assert any("leave out a part of L" in doubt for doubt in result.doubts)
+
+
 @pytest.mark.parametrize("size", [1e-150, 1e150])
 def test_sizes_that_cannot_be_squared_are_refused(size):
     p = small(0)

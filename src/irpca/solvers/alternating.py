@@ -63,7 +63,10 @@ def alternating(
             L, changed = _fit_rank(engine, L, F2, now, threshold.zeta)
             chosen, settled, unknowns = (changed or chosen[0],), not changed, unknowns_of(L, F2.Q)
         objection = fit.objection or judge.objection(L, now, engine.n_observed, unknowns, seen)
-        state = judge.state(L, now, step, trim, chosen, objection, unknowns, _stray_doubts(sides, stray))
+        doubts = _stray_doubts(sides, stray)
+        if rank is None and not F2.given and L.rank == MOST_FREE_DIRECTIONS:
+            doubts += (f"no more than {MOST_FREE_DIRECTIONS} directions were looked for: give the rank to allow more",)
+        state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts)
         yield state if settled else replace(state, settled=False)
 
 
