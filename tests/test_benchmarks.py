@@ -136,3 +136,13 @@ def test_options(load, capsys):
         with pytest.raises(SystemExit):
             options(words)
         assert words[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_tables_are_judged(load, seed):
+    random_tables = load("random_tables")
+    M, _, _, L, corrupted, Q1, Q2, rank, _ = random_tables.table(seed)
+    assert np.linalg.matrix_rank(L) == rank
+    known = random_tables.oracle(M, L, corrupted, Q1, Q2, rank)
+    assert np.linalg.norm(known - L) < np.linalg.norm(M - L)
+    assert random_tables.verdict(seed) == "right"
