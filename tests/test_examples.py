@@ -4,14 +4,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from matplotlib.image import imread
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "life_expectancy.py"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    pytest.importorskip("matplotlib")
-    pytest.importorskip("pandas")
     folder = tmp_path_factory.mktemp("demo")
     command = [sys.executable, "-X", "utf8", "-W", "error", str(EXAMPLE)]
     return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8"), folder
@@ -48,7 +47,7 @@ def test_it_says_what_was_chosen_and_what_it_cannot_know(demo):
 def test_it_draws_one_picture_where_it_is_run(demo):
     _, folder = demo
     (picture,) = folder.iterdir()
-    image = pytest.importorskip("matplotlib.image").imread(picture)
+    image = imread(picture)
     assert picture.name == "life_expectancy.png"
     assert image.shape == (1120, 2000, 4)
     inked = (image[..., :3] < 0.9).any(axis=2)

@@ -13,7 +13,6 @@ from irpca.threshold import (
     core_scale,
     coverage,
     efficient_cut,
-    hard_threshold,
     has_core,
     has_valley,
     level,
@@ -48,11 +47,6 @@ def exact_residuals(corruption, lagging=0.0, n=10_000):
 
 
 # The paper's rules
-
-
-def test_hard_threshold_is_strict():
-    A = np.array([[-2.0, -1.0, 0.0], [1.0, np.nextafter(1.0, 2.0), 3.0]])
-    np.testing.assert_array_equal(hard_threshold(A, 1.0), [[-2.0, 0.0, 0.0], [0.0, A[1, 1], 3.0]])
 
 
 def test_paper_start_is_the_formula_of_algorithm_1():

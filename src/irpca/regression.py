@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from .lowrank import Array
@@ -87,20 +89,25 @@ def span_step(Q: Array, sums: Array, products: Array, tol: float = 1e-12) -> Arr
     m, r = products.shape
     moments = sums[:, :-1].reshape(m, r, r).astype(float)
     G = Q.T @ products.astype(float)
-    D, P = np.zeros_like(G), G
+    return conjugate_gradients(G, lambda P: Q.T @ np.einsum("iab,ib->ia", moments, Q @ P), tol, 10 * G.size)
+
+
+def conjugate_gradients(G: Array, operator: Callable[[Array], Array], tol: float, most: int) -> Array:
+    """X with ``operator(X) ≈ G``, the operator symmetric and not negative, until what is left of G is ``tol`` of it."""
+    X, P = np.zeros_like(G), G
     first = power = float((G * G).sum())
-    for _ in range(10 * G.size):
+    for _ in range(most):
         if power <= tol * tol * first or power == 0:
             break
-        AP = Q.T @ np.einsum("iab,ib->ia", moments, Q @ P)
+        AP = operator(P)
         curvature = float((P * AP).sum())
         if curvature <= 0:
             break
-        D = D + (power / curvature) * P
+        X = X + (power / curvature) * P
         G = G - (power / curvature) * AP
         power, previous = float((G * G).sum()), power
         P = G + (power / previous) * P
-    return D
+    return X
 
 
 def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Starts, least: float) -> Array:

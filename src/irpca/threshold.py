@@ -1,4 +1,4 @@
-"""Hard thresholding, and the rules by which the threshold falls."""
+"""The rules by which the threshold ζ falls."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ import numpy as np
 
 from .features import Features
 from .lowrank import Array
-
-
-def hard_threshold(A: Array, zeta: float) -> Array:
-    """P_zeta: A where ``|A| > zeta`` (strictly, as in the paper), else 0."""
-    return np.where(np.abs(A) > zeta, A, 0.0)
 
 
 def paper_start(F1: Features, F2: Features, c_W: float) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from ..engines.base import Engine, Transposed
 from ..features import Features
 from ..lowrank import Array, LowRank, relative_change, singular_triplets
+from ..regression import conjugate_gradients
 from ..result import Choice, State
 from ..sampling import Block, Sample, blocks
 from ..selection import Judge, choose_rank
@@ -233,21 +234,12 @@ def _least_squares(
     """
     kept_by = LowRank.from_core(Q1, C, Q2, rank)
     G0, _ = engine.core(kept_by, zeta, Q1, Q2)
-    X, G, P = np.zeros_like(C), G0, G0
-    first = power = float((G * G).sum())
     reach = max(float(np.linalg.norm(C)), float(np.linalg.norm(G0)))
-    for _ in range(most):
-        if power <= tol * tol * first or power == 0.0:
-            break
-        # The normal operator on P, as a difference of two gradients; a P as large as C keeps the digits.
-        stretch = reach / np.sqrt(float((P * P).sum()))
+
+    def operator(P: Array) -> Array:
+        # A difference of two gradients; a P as large as C keeps the digits.
+        stretch = reach / np.linalg.norm(P)
         probe, _ = engine.core(LowRank(Q1, C + stretch * P, Q2), zeta, Q1, Q2, about=kept_by)
-        AP = (G0 - probe) / stretch
-        curvature = float((P * AP).sum())
-        if curvature <= 0:
-            break
-        X = X + (power / curvature) * P
-        G = G - (power / curvature) * AP
-        power, previous = float((G * G).sum()), power
-        P = G + (power / previous) * P
-    return X
+        return (G0 - probe) / stretch
+
+    return conjugate_gradients(G0, operator, tol, most)
