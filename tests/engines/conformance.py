@@ -10,7 +10,7 @@ import pytest
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Engine, ReferenceEngine, Trim
+from irpca.engines import Ascent, Cut, Engine, ReferenceEngine, Trim
 from irpca.lowrank import LowRank
 
 SHAPES = [(1, 5), (7, 3), (300, 200), (257, 1025)]
@@ -187,6 +187,66 @@ class EngineSuite:
         same(sums, expected_sums, case.dtype)
         same_trim(trim, expected_trim, case.dtype)
 
+    def test_sides(self, case):
+        engine, reference = self.pair(case.M)
+        TX, TY, trim = engine.sides(case.L, ZETA, case.X, case.Y)
+        expected_X, expected_Y, expected_trim = reference.sides(case.L, ZETA, case.X, case.Y)
+        same(TX, expected_X, case.dtype)
+        same(TY, expected_Y, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_thresholds_of_rows_and_columns(self, case):
+        """Some rows and columns keep the middle residuals, some the small ones only, some all."""
+        rng = np.random.default_rng(3)
+        cut = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
+        engine, reference = self.pair(case.M)
+        questions = {
+            "core": (case.Q1, case.Q2),
+            "times": (case.X, case.col_weights),
+            "t_times": (case.Y, case.row_weights),
+            "sides": (case.X, case.Y),
+        }
+        for question, asked in questions.items():
+            *answers, trim = getattr(engine, question)(case.L, cut, *asked)
+            *expected, expected_trim = getattr(reference, question)(case.L, cut, *asked)
+            for answer, right in zip(answers, expected, strict=True):
+                same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
+            same_trim(trim, expected_trim, case.dtype)
+
+    @pytest.mark.parametrize("share", [0, 0.3, 1])
+    def test_cut(self, case, share):
+        engine, reference = self.pair(case.M)
+        n1, n2 = case.M.shape
+        cut = engine.cut(case.L, int(share * n2), int(share * n1))
+        expected = reference.cut(case.L, int(share * n2), int(share * n1))
+        same(cut.rows, expected.rows, case.dtype)
+        same(cut.cols, expected.cols, case.dtype)
+        assert (engine.reads, reference.reads) == (2, 2)
+
+    @pytest.mark.parametrize("box", [np.inf, 22.0])
+    def test_dual(self, case, box):
+        """Steps of several sizes; the product after each, and one without a step."""
+        engine, reference = self.pair(case.M)
+        Y, expected_Y = engine.dual(), reference.dual()
+        steps = [
+            Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
+            None,
+            Ascent(case.about, 0.3, 0.25, box),
+            Ascent(case.L, 0.5, 0.25, box),
+        ]
+        for step in steps:
+            for question, asked in {"core": (case.Q1, case.Q2), "times": (case.X,), "t_times": (case.Y,)}.items():
+                answer, trim = getattr(Y, question)(*asked, step)
+                expected, expected_trim = getattr(expected_Y, question)(*asked, step)
+                same(answer, expected, np.float64 if question == "core" else case.dtype, case.dtype)
+                tolerance = TOLERANCE[case.dtype]
+                assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
+                # T is a difference of numbers as large as M: its rounding is theirs.
+                size = 30 * case.M.size**0.5
+                assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * size)
+                assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance * 30)
+        assert engine.reads == reference.reads == 12
+
     def test_corruption(self, case):
         engine, reference = self.pair(case.M)
         S, trim = engine.corruption(case.L, ZETA)
@@ -326,6 +386,7 @@ class EngineSuite:
             lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=case.about),
             lambda: engine.times(case.L, ZETA, case.X, case.col_weights),
             lambda: engine.t_times(case.L, ZETA, case.Y, case.row_weights),
+            lambda: engine.sides(case.L, ZETA, case.X, case.Y),
             lambda: engine.corruption(case.L, ZETA),
         ):
             before = engine.reads
@@ -390,6 +451,9 @@ class EngineSuite:
             lambda: engine.times(case.L, zeta, case.X, case.col_weights),
             lambda: engine.t_times(case.L, zeta, case.Y),
             lambda: engine.t_times(case.L, zeta, case.Y, case.row_weights),
+            lambda: engine.sides(case.L, zeta, case.X, case.Y),
+            lambda: engine.cut(case.L, 2, 2),
+            lambda: engine.dual().times(case.X, Ascent(case.L, 1.0, 1.0)),
             lambda: engine.corruption(case.L, zeta),
             lambda: engine.block(np.arange(30), np.arange(17)),
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
@@ -408,6 +472,9 @@ class EngineSuite:
             lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=L),
             lambda: engine.times(L, ZETA, case.X, case.col_weights),
             lambda: engine.t_times(L, ZETA, case.Y, case.row_weights),
+            lambda: engine.sides(L, ZETA, case.X, case.Y),
+            lambda: engine.cut(L, 2, 2),
+            lambda: engine.dual().times(case.X, Ascent(L, 1.0, 1.0)),
             lambda: engine.corruption(L, ZETA),
         ):
             with pytest.raises(FloatingPointError, match="not finite although M is"):

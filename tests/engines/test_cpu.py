@@ -9,22 +9,22 @@ import pytest
 from engines.conformance import LAYOUTS, Case, EngineSuite, laid_out, same, same_sparse, same_trim
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels
+from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels, tiles
 from irpca.lowrank import LowRank
 
 
 @pytest.fixture
 def many_tiles(monkeypatch):
     """Tiles of a few entries, and threads for the smallest matrix."""
-    monkeypatch.setattr(cpu, "TILE_BYTES", 512)
-    monkeypatch.setattr(cpu, "TILE_ROWS", 5)
+    monkeypatch.setattr(tiles, "TILE_BYTES", 512)
+    monkeypatch.setattr(tiles, "TILE_ROWS", 5)
     monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
 
 
 class TestOneTile(EngineSuite):
     @pytest.fixture(autouse=True)
     def one_tile(self, monkeypatch):
-        monkeypatch.setattr(cpu, "TILE_BYTES", 1 << 30)
+        monkeypatch.setattr(tiles, "TILE_BYTES", 1 << 30)
         monkeypatch.setattr(cpu, "INLINE_ENTRIES", 1 << 30)
 
     def make(self, M):
@@ -40,8 +40,8 @@ class TestManyTiles(EngineSuite):
 class TestWithoutNumba(EngineSuite):
     @pytest.fixture(autouse=True)
     def numpy_kernels(self, monkeypatch):
-        monkeypatch.setattr(kernels, "trim", kernels._trim_numpy)
-        monkeypatch.setattr(kernels, "flag", kernels._flag_numpy)
+        for name, (plain, _) in kernels.KERNELS.items():
+            monkeypatch.setattr(kernels, name, plain)
 
     def make(self, M):
         return CpuEngine(M)
@@ -251,6 +251,36 @@ def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, about):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((40, 50)).astype(dtype)
+    P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
+    compiled, plain = P.copy(), P.copy()
+    cut = rng.uniform(0, 1, 40).astype(dtype), rng.uniform(0, 1, 50).astype(dtype)
+    counts = kernels.trim(M, 7, 11, compiled, None, None, dtype(0), *cut)
+    right = kernels._trim_numpy(M, 7, 11, plain, None, None, dtype(0), *cut)
+    np.testing.assert_array_equal(compiled, plain)
+    assert 0 < right[0] < P.size
+    assert counts[:2] == right[:2]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("box", [1.0, np.inf])
+def test_compiled_and_numpy_ascend_agree(dtype, box):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((40, 50)).astype(dtype)
+    M.flags.writeable = False
+    B = (rng.standard_normal((13, 29)) / 2).astype(dtype)
+    compiled, plain = np.zeros((2, 13, 29), dtype)
+    for penalty in 0.3, 0.6, 0.9:
+        counts = kernels.ascend(M, 7, 11, B, compiled, dtype(penalty), dtype(0.25), dtype(box))
+        right = kernels._ascend_numpy(M, 7, 11, B, plain, dtype(penalty), dtype(0.25), dtype(box))
+        np.testing.assert_allclose(compiled, plain, rtol=0, atol=4 * np.finfo(dtype).eps)
+        assert counts[:2] == right[:2]
+        assert counts[2:] == pytest.approx(right[2:], rel=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, np.inf])
 def test_compiled_and_numpy_flag_agree(dtype, zeta):
     assert kernels.flag is not kernels._flag_numpy
@@ -284,10 +314,18 @@ def test_both_kernels_count_and_drop_what_is_not_finite(bad, zeta):
         assert found[1] == 2
 
 
+def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(cpu, "_memory", lambda: 799.0)
+    with pytest.raises(MemoryError, match="second matrix of the size of M"):
+        CpuEngine(np.ones((10, 10))).dual()
+    CpuEngine(np.ones((10, 10), np.float32)).dual()
+
+
 def test_the_kernels_are_compiled_on_demand_and_then_plain_names():
-    assert "trim" in vars(kernels) or kernels.trim
+    assert all(getattr(kernels, name) for name in kernels.KERNELS)
     assert vars(kernels)["trim"] is kernels.trim
     assert vars(kernels)["flag"] is kernels.flag
+    assert vars(kernels)["ascend"] is kernels.ascend
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = kernels.nothing
 

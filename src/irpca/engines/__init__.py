@@ -7,11 +7,22 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import Engine, Trim
+from .base import Ascent, Cut, Dual, Engine, Trim
 from .cpu import CpuEngine, single_threaded_blas
 from .reference import ReferenceEngine
 
-__all__ = ["CpuEngine", "Engine", "ReferenceEngine", "Trim", "as_matrix", "choose", "single_threaded_blas"]
+__all__ = [
+    "Ascent",
+    "CpuEngine",
+    "Cut",
+    "Dual",
+    "Engine",
+    "ReferenceEngine",
+    "Trim",
+    "as_matrix",
+    "choose",
+    "single_threaded_blas",
+]
 
 _ENGINES = {"cpu": CpuEngine, "reference": ReferenceEngine}
 

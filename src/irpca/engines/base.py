@@ -37,6 +37,57 @@ class Trim:
         return self.kept / (self.kept + self.trimmed)
 
 
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A threshold for every row and every column: an entry is kept if it is at most the larger of its two."""
+
+    rows: Array
+    cols: Array
+
+    @property
+    def T(self) -> Cut:
+        return Cut(self.cols, self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Ascent:
+    """One step of a dual variable Y: ``Y ← penalty · (A − S)`` with ``A = M − B + Y / penalty``.
+
+    S is A shrunk towards zero by ``bound / penalty``, then brought to within ``box`` of M. Without a box this
+    is ``Y ← clip(Y + penalty · (M − B), ±bound)``, and S need not be stored. What rides along is a
+    :class:`Trim` of ``T = M − B − S``, its kept entries those where S is zero.
+    """
+
+    B: LowRank
+    penalty: float
+    bound: float
+    box: float = np.inf
+
+    @property
+    def T(self) -> Ascent:
+        return Ascent(self.B.T, self.penalty, self.bound, self.box)
+
+
+class Dual(Protocol):
+    """A matrix Y of the size of M, kept beside it, zero at first.
+
+    Each question makes the step it is given, if any, and answers with a product of the new Y in the same
+    read; one without a step reads Y instead of M. Both count as one read of the engine.
+    """
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        """* ``Q1.T @ Y @ Q2``, d1×d2, in double precision."""
+        ...
+
+    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        """* ``Y @ X``."""
+        ...
+
+    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        """* ``Y.T @ X``."""
+        ...
+
+
 class Engine(Protocol):
     """The only owner of M.
 
@@ -44,7 +95,7 @@ class Engine(Protocol):
     ``about``, where given, decides which entries are kept (``|M - about| <= zeta``) while the values still
     come from ``M - L``: that is how least squares on a frozen set of kept entries is asked for.
     ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
-    with T.
+    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
     """
 
@@ -66,20 +117,38 @@ class Engine(Protocol):
         """Keep a tall thin block next to M, in M's precision."""
         ...
 
-    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
+    def core(
+        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
+    ) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
         ...
 
     def times(
-        self, L: LowRank, zeta: float, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         """* ``T @ X`` and, if asked, ``K @ weights``. Costs 2·n1·n2·(r + columns) flops."""
         ...
 
     def t_times(
-        self, L: LowRank, zeta: float, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         """* ``T.T @ Y`` and, if asked, ``K.T @ weights``. Costs 2·n1·n2·(r + columns) flops."""
+        ...
+
+    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+        """* ``T @ X`` and ``T.T @ Y`` in one read. Costs 2·n1·n2·(r + columns of both) flops."""
+        ...
+
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        """** Thresholds that at most ``per_row`` entries of a row of M − L, and ``per_col`` of a column, exceed.
+
+        They are the magnitudes next below the largest. Costs 4·n1·n2·r flops and two partial sorts of M: one read along
+        rows, one along columns.
+        """
+        ...
+
+    def dual(self) -> Dual:
+        """A dual variable beside M: as much memory as M itself."""
         ...
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
@@ -140,19 +209,31 @@ class Transposed:
     def place(self, B: Array) -> Array:
         return self.engine.place(B)
 
-    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
-        G, trim = self.engine.core(L.T, zeta, Q2, Q1, None if about is None else about.T)
+    def core(
+        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
+    ) -> tuple[Array, Trim]:
+        G, trim = self.engine.core(L.T, _turned(zeta), Q2, Q1, None if about is None else about.T)
         return G.T, trim
 
     def times(
-        self, L: LowRank, zeta: float, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
-        return self.engine.t_times(L.T, zeta, X, weights)
+        return self.engine.t_times(L.T, _turned(zeta), X, weights)
 
     def t_times(
-        self, L: LowRank, zeta: float, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
-        return self.engine.times(L.T, zeta, Y, weights)
+        return self.engine.times(L.T, _turned(zeta), Y, weights)
+
+    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+        TtY, TX, trim = self.engine.sides(L.T, _turned(zeta), Y, X)
+        return TX, TtY, trim
+
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        return self.engine.cut(L.T, per_col, per_row).T
+
+    def dual(self) -> Dual:
+        return TransposedDual(self.engine.dual())
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
         S, trim = self.engine.corruption(L.T, zeta)
@@ -163,3 +244,24 @@ class Transposed:
 
     def entries(self, rows: Array, cols: Array) -> Array:
         return self.engine.entries(cols, rows)
+
+
+class TransposedDual:
+    """The same dual variable, seen from the other side."""
+
+    def __init__(self, dual: Dual) -> None:
+        self.dual = dual
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        G, trim = self.dual.core(Q2, Q1, step and step.T)
+        return G.T, trim
+
+    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        return self.dual.t_times(X, step and step.T)
+
+    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        return self.dual.times(X, step and step.T)
+
+
+def _turned(zeta: float | Cut) -> float | Cut:
+    return zeta.T if isinstance(zeta, Cut) else zeta

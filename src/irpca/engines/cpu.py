@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ContextDecorator
 from functools import cache
@@ -19,15 +19,16 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
-from . import kernels
-from .base import Trim, in_precision, not_finite
+from . import kernels, tiles
+from .base import Ascent, Cut, Trim, in_precision, not_finite
+from .tiles import Duals, Factors, Step, Tally, Tiles, Trimmed
 
-TILE_BYTES = 1 << 20  # one tile of L or T; two or three of them share a core's cache
-TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles
 INLINE_ENTRIES = 1 << 17  # below this a pool costs more than it brings
 
 Share = TypeVar("Share")
 Piece = TypeVar("Piece")
+Factor = tuple[Array, Array | None]  # a block to multiply with T, and one to multiply with the kept entries
+Product = tuple[Any, Any]
 
 
 def _available_cores() -> int:
@@ -107,90 +108,49 @@ class CpuEngine:
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
-        if self.transposed:
-            L, Q1, Q2, about = L.T, Q2, Q1, None if about is None else about.T
-        Q1, Q2 = self.place(Q1), self.place(Q2)
-
-        def work(tiles: _Tiles) -> Array:
-            G = np.zeros((Q1.shape[1], Q2.shape[1]))
-            for rows in tiles:
-                TQ2 = np.zeros((rows.stop - rows.start, Q2.shape[1]), self.dtype)
-                for cols, T, _ in tiles.along(rows):
-                    TQ2 += T @ Q2[cols]
-                G += Q1[rows].T @ TQ2
-            return G
-
-        pieces, trim = self._pass(work, L, zeta, about)
-        G = np.sum(pieces, axis=0)
-        return (G.T if self.transposed else G), trim
+    def core(
+        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
+    ) -> tuple[Array, Trim]:
+        return self._core(self._trimmed(L, zeta, about), Q1, Q2)
 
     def times(
-        self, L: LowRank, zeta: float, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
-        if self.transposed:
-            return self._gather(L.T, zeta, X, weights)
-        return self._spread(L, zeta, X, weights)
-
-    def t_times(
-        self, L: LowRank, zeta: float, Y: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        if self.transposed:
-            return self._spread(L.T, zeta, Y, weights)
-        return self._gather(L, zeta, Y, weights)
-
-    def _spread(self, L: LowRank, zeta: float, X: Array, weights: Array | None) -> tuple[Array, Array | None, Trim]:
-        """T X for the stored order: every thread fills its own rows of the answer."""
-        X = self.place(X)
-        weights = None if weights is None else self.place(weights)
-        n = self.A.shape[0]
-        TX = np.zeros((n, X.shape[1]), self.dtype)
-        KW = None if weights is None else np.zeros((n, weights.shape[1]), self.dtype)
-
-        def work(tiles: _Tiles) -> None:
-            for rows in tiles:
-                for cols, T, K in tiles.along(rows):
-                    TX[rows] += T @ X[cols]
-                    if KW is not None and weights is not None:
-                        KW[rows] += K @ weights[cols]
-
-        _, trim = self._pass(work, L, zeta, want_kept=weights is not None)
+        (TX, KW), _, trim = self._products(self._trimmed(L, zeta, want_kept=weights is not None), (X, weights), None)
         return TX, KW, trim
 
-    def _gather(self, L: LowRank, zeta: float, Y: Array, weights: Array | None) -> tuple[Array, Array | None, Trim]:
-        """Tᵀ Y for the stored order: every thread sums over its rows, the sums are added at the end."""
-        Y = self.place(Y)
-        weights = None if weights is None else self.place(weights)
-        n = self.A.shape[1]
+    def t_times(
+        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
+    ) -> tuple[Array, Array | None, Trim]:
+        _, (TY, KW), trim = self._products(self._trimmed(L, zeta, want_kept=weights is not None), None, (Y, weights))
+        return TY, KW, trim
 
-        def work(tiles: _Tiles) -> tuple[Array, Array | None]:
-            TY = np.zeros((n, Y.shape[1]), self.dtype)
-            KW = None if weights is None else np.zeros((n, weights.shape[1]), self.dtype)
-            for rows in tiles:
-                for cols, T, K in tiles.along(rows):
-                    TY[cols] += T.T @ Y[rows]
-                    if KW is not None and weights is not None:
-                        KW[cols] += K.T @ weights[rows]
-            return TY, KW
+    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+        (TX, _), (TY, _), trim = self._products(self._trimmed(L, zeta), (X, None), (Y, None))
+        return TX, TY, trim
 
-        pieces, trim = self._pass(work, L, zeta, want_kept=weights is not None)
-        TYs, KWs = zip(*pieces, strict=True)
-        return np.sum(TYs, axis=0), None if weights is None else np.sum(KWs, axis=0), trim
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        if self.transposed:
+            return Cut(*self._ranked(L.T, per_col, per_row)).T
+        return Cut(*self._ranked(L, per_row, per_col))
+
+    def dual(self) -> CpuDual:
+        return CpuDual(self)
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
         self.reads += 1
         U, Vt = self._factors(L.T if self.transposed else L)
         zeta = in_precision(zeta, self.dtype)
         n1, n2 = self.A.shape
-        step = max(1, TILE_BYTES // (n2 * self.dtype.itemsize))
+        step = max(1, tiles.TILE_BYTES // (n2 * self.dtype.itemsize))
         counts = np.zeros(n1 + 1, np.int64)
         index_dtype = np.int32 if n2 <= np.iinfo(np.int32).max else np.int64
 
-        def work(first: int) -> tuple[Array, Array, _Tally]:
+        def work(first: int) -> tuple[Array, Array, Tally]:
             last = min(first + step, n1)
             P = U[first:last] @ Vt
             cols, values = np.empty(P.size + 1, index_dtype), np.empty(P.size + 1, self.dtype)
-            tally = _Tally()
+            tally = Tally()
             found = kernels.flag(self.A, first, P, zeta, cols, values, counts[first + 1 : last + 1])
             tally.add(P.size, found)
             n = P.size - tally.kept
@@ -213,27 +173,113 @@ class CpuEngine:
         self.reads += len(rows) / self.A.size
         return _finite(self.A[cols, rows] if self.transposed else self.A[rows, cols])
 
-    def _factors(self, L: LowRank) -> tuple[Array, Array]:
+    def _trimmed(
+        self, L: LowRank, zeta: float | Cut, about: LowRank | None = None, want_kept: bool = False
+    ) -> Callable[[range], Tiles]:
+        """What makes tiles of T for one thread's rows."""
+        if self.transposed:
+            L, about = L.T, None if about is None else about.T
+            zeta = zeta.T if isinstance(zeta, Cut) else zeta
+        limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)
+        factors, judge = self._factors(L), None if about is None else self._factors(about)
+        return lambda rows: Trimmed(self.A, rows, factors, limit, judge, want_kept)
+
+    def _core(self, tiles_of: Callable[[range], Tiles], Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+        """``Q1.T @ T @ Q2``: every thread sums over its rows."""
+        if self.transposed:
+            Q1, Q2 = Q2, Q1
+        Q1, Q2 = self.place(Q1), self.place(Q2)
+
+        def work(share: Tiles) -> Array:
+            G = np.zeros((Q1.shape[1], Q2.shape[1]))
+            for rows in share:
+                TQ2 = np.zeros((rows.stop - rows.start, Q2.shape[1]), self.dtype)
+                for cols, T, _ in share.along(rows):
+                    TQ2 += T @ Q2[cols]
+                G += Q1[rows].T @ TQ2
+            return G
+
+        pieces, trim = self._pass(work, tiles_of)
+        G = np.sum(pieces, axis=0)
+        return (G.T if self.transposed else G), trim
+
+    def _products(
+        self, tiles_of: Callable[[range], Tiles], right: Factor | None, left: Factor | None
+    ) -> tuple[Product, Product, Trim]:
+        """T X and K W for ``right = (X, W)``, Tᵀ Y and Kᵀ V for ``left = (Y, V)``, in one read.
+
+        Along the stored rows every thread fills its own rows of the answer; across them every thread has a sum
+        of its own, and these are added at the end.
+        """
+        if self.transposed:
+            right, left = left, right
+        n1, n2 = self.A.shape
+        X, W = self._placed(right)
+        Y, V = self._placed(left)
+        TX, KW = self._zeros(n1, X), self._zeros(n1, W)
+
+        def work(share: Tiles) -> tuple[Array | None, Array | None]:
+            TY, KV = self._zeros(n2, Y), self._zeros(n2, V)
+            for rows in share:
+                for cols, T, K in share.along(rows):
+                    for out, A, B in ((TX, T, X), (KW, K, W)):
+                        if out is not None and B is not None:
+                            out[rows] += A @ B[cols]
+                    for out, A, B in ((TY, T, Y), (KV, K, V)):
+                        if out is not None and B is not None:
+                            out[cols] += A.T @ B[rows]
+            return TY, KV
+
+        pieces, trim = self._pass(work, tiles_of)
+        TY, KV = (None if parts[0] is None else np.sum(parts, axis=0) for parts in zip(*pieces, strict=True))
+        if self.transposed:
+            return (TY, KV), (TX, KW), trim
+        return (TX, KW), (TY, KV), trim
+
+    def _placed(self, factor: Factor | None) -> Product:
+        blocks = factor or (None, None)
+        return tuple(None if B is None else self.place(B) for B in blocks)  # type: ignore[return-value]
+
+    def _zeros(self, n: int, like: Array | None) -> Array | None:
+        return None if like is None else np.zeros((n, like.shape[1]), self.dtype)
+
+    def _ranked(self, L: LowRank, per_row: int, per_col: int) -> tuple[Array, Array]:
+        """The magnitudes of M − L next below the largest few, for every stored row and column."""
+        U, Vt = self._factors(L)
+        rows = self._along(self.A, U, Vt, per_row)
+        cols = self._along(self.A.T, np.ascontiguousarray(Vt.T), np.ascontiguousarray(U.T), per_col)
+        return rows, cols
+
+    def _along(self, A: Array, U: Array, Vt: Array, largest: int) -> Array:
+        self.reads += 1
+        n, m = A.shape
+        found = np.zeros(n, self.dtype)
+        step = max(1, tiles.TILE_BYTES // (m * self.dtype.itemsize))
+
+        def work(first: int) -> bool:
+            lines = slice(first, min(first + step, n))
+            size = U[lines] @ Vt
+            np.abs(np.subtract(A[lines], size, out=size), out=size)
+            finite = bool(np.isfinite(size).all())
+            if finite and largest < m:
+                size.partition(m - 1 - largest, axis=1)
+                found[lines] = size[:, m - 1 - largest]
+            return finite
+
+        if not all(self._map(work, range(0, n, step))):
+            raise not_finite(sum(_bad(row) for row in self.A))
+        return found
+
+    def _factors(self, L: LowRank) -> Factors:
         U, V = L.thin()
         return self.place(U), self.place(V.T)
 
-    def _pass(
-        self,
-        work: Callable[[_Tiles], Piece],
-        L: LowRank,
-        zeta: float,
-        about: LowRank | None = None,
-        want_kept: bool = False,
-    ) -> tuple[list[Piece], Trim]:
+    def _pass(self, work: Callable[[Tiles], Piece], tiles_of: Callable[[range], Tiles]) -> tuple[list[Piece], Trim]:
         """Let every thread walk its share of the tiles once."""
         self.reads += 1
-        factors = self._factors(L)
-        judge = None if about is None else self._factors(about)
-        zeta = in_precision(zeta, self.dtype)
         n = self.A.shape[0]
         edges = np.linspace(0, n, (1 if self._small else min(self.threads, n)) + 1).astype(int)
-        ranges = [range(first, last) for first, last in pairwise(edges)]
-        shares = [_Tiles(self.A, factors, judge, zeta, rows, want_kept) for rows in ranges]
+        shares = [tiles_of(range(first, last)) for first, last in pairwise(edges)]
         return self._map(work, shares), self._combined(share.tally for share in shares)
 
     @property
@@ -247,8 +293,8 @@ class CpuEngine:
             with ThreadPoolExecutor(self.threads) as pool:
                 return list(pool.map(work, shares))
 
-    def _combined(self, tallies: Iterable[_Tally]) -> Trim:
-        total = _Tally()
+    def _combined(self, tallies: Iterable[Tally]) -> Trim:
+        total = Tally()
         for tally in tallies:
             total.add(tally.size, (tally.kept, tally.bad, tally.energy, tally.largest))
         if total.bad:
@@ -256,61 +302,44 @@ class CpuEngine:
         return Trim(total.kept, total.size - total.kept, total.energy, total.largest)
 
 
-class _Tally:
-    """Running totals of what rides along."""
+class CpuDual:
+    """A dual variable in memory, stored in the order of M and walked in the same tiles."""
 
-    def __init__(self) -> None:
-        self.size, self.kept, self.bad, self.energy, self.largest = 0, 0, 0, 0.0, 0.0
+    def __init__(self, engine: CpuEngine) -> None:
+        self.engine = engine
+        size = engine.A.nbytes
+        if size > _memory():
+            raise MemoryError(
+                f"this solver keeps a second matrix of the size of M in memory, {size / 1e9:.1f} GB, more than this "
+                "machine has; take solver='irpca', which keeps none"
+            )
+        self.Y = np.zeros(engine.A.shape, engine.dtype)
 
-    def add(self, size: int, counted: kernels.Counts) -> None:
-        kept, bad, energy, largest = counted
-        self.size += size
-        self.kept += kept
-        self.bad += bad
-        self.energy += energy
-        self.largest = max(self.largest, largest)
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        return self.engine._core(self._tiles(step), Q1, Q2)
+
+    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        (YX, _), _, trim = self.engine._products(self._tiles(step), (X, None), None)
+        return YX, trim
+
+    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        _, (YX, _), trim = self.engine._products(self._tiles(step), None, (X, None))
+        return YX, trim
+
+    def _tiles(self, step: Ascent | None) -> Callable[[range], Tiles]:
+        engine, made = self.engine, None
+        if step is not None:
+            factors = engine._factors(step.B.T if engine.transposed else step.B)
+            made = Step(factors, *(in_precision(x, engine.dtype) for x in (step.penalty, step.bound, step.box)))
+        return lambda rows: Duals(engine.A, rows, self.Y, made)
 
 
-class _Tiles:
-    """One thread's share of M: blocks of rows, each a run of tiles of T made in the same memory."""
-
-    def __init__(
-        self,
-        A: Array,
-        factors: tuple[Array, Array],
-        judge: tuple[Array, Array] | None,
-        zeta: float,
-        rows: range,
-        want_kept: bool,
-    ) -> None:
-        self.A, self.factors, self.judge, self.zeta, self.rows = A, factors, judge, zeta, rows
-        self.tally = _Tally()
-        entries = max(1, TILE_BYTES // A.dtype.itemsize)
-        self.width = min(A.shape[1], max(1, entries // min(TILE_ROWS, len(rows))))
-        self.height = min(len(rows), max(1, entries // self.width))
-        self.T = np.empty(self.height * self.width, A.dtype)
-        self.judged = None if judge is None else np.empty_like(self.T)
-        self.K = np.empty_like(self.T) if want_kept else None
-
-    def __iter__(self) -> Iterator[slice]:
-        for first in range(self.rows.start, self.rows.stop, self.height):
-            yield slice(first, min(first + self.height, self.rows.stop))
-
-    def along(self, rows: slice) -> Iterator[tuple[slice, Array, Array]]:
-        """Columns, T and, if wanted, the kept entries as ones; each tile overwrites the last."""
-        n2 = self.A.shape[1]
-        for first in range(0, n2, self.width):
-            cols = slice(first, min(first + self.width, n2))
-            T, judged, K = (self._part(buffer, rows, cols) for buffer in (self.T, self.judged, self.K))
-            np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
-            if self.judge is not None:
-                np.matmul(self.judge[0][rows], self.judge[1][:, cols], out=judged)
-            self.tally.add(T.size, kernels.trim(self.A, rows.start, first, T, judged, K, self.zeta))
-            yield cols, T, K
-
-    def _part(self, buffer: Array | None, rows: slice, cols: slice) -> Any:
-        height, width = rows.stop - rows.start, cols.stop - cols.start
-        return None if buffer is None else buffer[: height * width].reshape(height, width)
+def _memory() -> float:
+    """Bytes of memory of this machine, as far as it tells."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return np.inf
 
 
 def _finite(values: Array) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
-from .base import Trim, in_precision, not_finite
+from .base import Ascent, Cut, Trim, in_precision, not_finite
 
 
 class ReferenceEngine:
@@ -33,7 +33,7 @@ class ReferenceEngine:
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def _trimmed(self, L: LowRank, zeta: float, about: LowRank | None = None) -> tuple[Array, Array, Trim]:
+    def _trimmed(self, L: LowRank, zeta: float | Cut, about: LowRank | None = None) -> tuple[Array, Array, Trim]:
         """T in double precision, the kept mask K, and what rides along."""
         self.reads += 1
         residual = self.M - L.dense().astype(float)
@@ -41,28 +41,50 @@ class ReferenceEngine:
         if not np.isfinite(judged).all():
             raise not_finite(_bad(self.M))
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
-        kept = np.abs(judged) <= in_precision(zeta, self.dtype)
+        if isinstance(zeta, Cut):
+            kept = np.abs(judged) <= np.maximum.outer(zeta.rows, zeta.cols)
+        else:
+            kept = np.abs(judged) <= in_precision(zeta, self.dtype)
         T = np.where(kept, residual, 0.0)
         n_kept = int(kept.sum())
         return T, kept, Trim(n_kept, kept.size - n_kept, float((T**2).sum()), float(np.abs(T).max()))
 
-    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array, about: LowRank | None = None) -> tuple[Array, Trim]:
+    def core(
+        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
+    ) -> tuple[Array, Trim]:
         T, _, trim = self._trimmed(L, zeta, about)
         return Q1.T @ T @ Q2, trim
 
     def times(
-        self, L: LowRank, zeta: float, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         T, kept, trim = self._trimmed(L, zeta)
         sums = None if weights is None else (kept @ weights).astype(self.dtype)
         return (T @ X).astype(self.dtype), sums, trim
 
     def t_times(
-        self, L: LowRank, zeta: float, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         T, kept, trim = self._trimmed(L, zeta)
         sums = None if weights is None else (kept.T @ weights).astype(self.dtype)
         return (T.T @ Y).astype(self.dtype), sums, trim
+
+    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+        T, _, trim = self._trimmed(L, zeta)
+        return (T @ X).astype(self.dtype), (T.T @ Y).astype(self.dtype), trim
+
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        self.reads += 2
+        size = np.abs(self.M - L.dense().astype(float))
+        if not np.isfinite(size).all():
+            raise not_finite(_bad(self.M))
+        n1, n2 = self.shape
+        rows = np.sort(size, axis=1)[:, n2 - 1 - per_row] if per_row < n2 else np.zeros(n1)
+        cols = np.sort(size, axis=0)[n1 - 1 - per_col] if per_col < n1 else np.zeros(n2)
+        return Cut(rows.astype(self.dtype), cols.astype(self.dtype))
+
+    def dual(self) -> ReferenceDual:
+        return ReferenceDual(self)
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
         _, kept, trim = self._trimmed(L, zeta)
@@ -84,6 +106,40 @@ class ReferenceEngine:
         if bad := _bad(picked):
             raise not_finite(bad)
         return picked
+
+
+class ReferenceDual:
+    """Y as a dense array beside M."""
+
+    def __init__(self, engine: ReferenceEngine) -> None:
+        self.engine = engine
+        self.Y = np.zeros(engine.shape)
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        trim = self._advance(step)
+        return Q1.T @ self.Y @ Q2, trim
+
+    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        trim = self._advance(step)
+        return (self.Y @ X).astype(self.engine.dtype), trim
+
+    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        trim = self._advance(step)
+        return (self.Y.T @ X).astype(self.engine.dtype), trim
+
+    def _advance(self, step: Ascent | None) -> Trim:
+        self.engine.reads += 1
+        if step is None:
+            return Trim(self.Y.size, 0, 0.0, 0.0)
+        M, B = self.engine.M, step.B.dense().astype(float)
+        A = M - B + self.Y / step.penalty
+        if not np.isfinite(A).all():
+            raise not_finite(_bad(M))
+        S = np.sign(A) * np.maximum(np.abs(A) - step.bound / step.penalty, 0)
+        S = np.clip(S, M - step.box, M + step.box)
+        self.Y = step.penalty * (A - S)
+        T, zeros = M - B - S, int((S == 0).sum())
+        return Trim(zeros, S.size - zeros, float((T**2).sum()), float(np.abs(T).max()))
 
 
 def _bad(values: Array) -> int:

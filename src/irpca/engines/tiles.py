@@ -1,0 +1,119 @@
+"""How a thread walks its share of M: blocks of rows, each a run of tiles that fit in cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..lowrank import Array
+from . import kernels
+from .base import Cut
+
+TILE_BYTES = 1 << 20  # one tile of L or T; two or three of them share a core's cache
+TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles
+
+Factors = tuple[Array, Array]
+
+
+class Tally:
+    """Running totals of what rides along."""
+
+    def __init__(self) -> None:
+        self.size, self.kept, self.bad, self.energy, self.largest = 0, 0, 0, 0.0, 0.0
+
+    def add(self, size: int, counted: kernels.Counts) -> None:
+        kept, bad, energy, largest = counted
+        self.size += size
+        self.kept += kept
+        self.bad += bad
+        self.energy += energy
+        self.largest = max(self.largest, largest)
+
+
+class Tiles:
+    """Some rows of A, cut into tiles; what is made of a tile is left to the classes below."""
+
+    def __init__(self, A: Array, rows: range) -> None:
+        self.A, self.rows = A, rows
+        self.tally = Tally()
+        entries = max(1, TILE_BYTES // A.dtype.itemsize)
+        self.width = min(A.shape[1], max(1, entries // min(TILE_ROWS, len(rows))))
+        self.height = min(len(rows), max(1, entries // self.width))
+
+    def __iter__(self) -> Iterator[slice]:
+        for first in range(self.rows.start, self.rows.stop, self.height):
+            yield slice(first, min(first + self.height, self.rows.stop))
+
+    def along(self, rows: slice) -> Iterator[tuple[slice, Array, Array]]:
+        """Columns, the tile and, if wanted, its kept entries as ones; each tile overwrites the last."""
+        n2 = self.A.shape[1]
+        for first in range(0, n2, self.width):
+            cols = slice(first, min(first + self.width, n2))
+            yield cols, *self.made(rows, cols)
+
+    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
+        raise NotImplementedError
+
+    def buffer(self) -> Array:
+        return np.empty(self.height * self.width, self.A.dtype)
+
+
+def _part(buffer: Array | None, rows: slice, cols: slice) -> Any:
+    height, width = rows.stop - rows.start, cols.stop - cols.start
+    return None if buffer is None else buffer[: height * width].reshape(height, width)
+
+
+class Trimmed(Tiles):
+    """Tiles of T = M − L where that is at most zeta, else 0."""
+
+    def __init__(
+        self, A: Array, rows: range, factors: Factors, zeta: Any, judge: Factors | None = None, want_kept: bool = False
+    ) -> None:
+        super().__init__(A, rows)
+        self.factors, self.judge = factors, judge
+        self.limits = (A.dtype.type(0), zeta.rows, zeta.cols) if isinstance(zeta, Cut) else (zeta, None, None)
+        self.T = self.buffer()
+        self.judged = None if judge is None else self.buffer()
+        self.K = self.buffer() if want_kept else None
+
+    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
+        T, judged, K = (_part(buffer, rows, cols) for buffer in (self.T, self.judged, self.K))
+        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
+        if self.judge is not None:
+            np.matmul(self.judge[0][rows], self.judge[1][:, cols], out=judged)
+        counted = kernels.trim(self.A, rows.start, cols.start, T, judged, K, *self.limits)
+        self.tally.add(T.size, counted)
+        return T, K
+
+
+@dataclass(frozen=True)
+class Step:
+    """An Ascent in the precision of M, its B as factors."""
+
+    factors: Factors
+    penalty: Any
+    bound: Any
+    box: Any
+
+
+class Duals(Tiles):
+    """Tiles of a dual variable Y, moved on first if there is a step to make."""
+
+    def __init__(self, A: Array, rows: range, Y: Array, step: Step | None) -> None:
+        super().__init__(A, rows)
+        self.Y, self.step = Y, step
+        self.B = None if step is None else self.buffer()
+
+    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
+        Y = self.Y[rows, cols]
+        if self.step is None:
+            self.tally.add(Y.size, (Y.size, 0, 0.0, 0.0))
+            return Y, None
+        B, step = _part(self.B, rows, cols), self.step
+        np.matmul(step.factors[0][rows], step.factors[1][:, cols], out=B)
+        counted = kernels.ascend(self.A, rows.start, cols.start, B, Y, step.penalty, step.bound, step.box)
+        self.tally.add(Y.size, counted)
+        return Y, None
