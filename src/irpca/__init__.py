@@ -9,7 +9,7 @@ from .result import Choice, History, Result, State, Status
 from .solve import solve
 
 if TYPE_CHECKING:
-    from . import diagnostics, engines
+    from . import completion, diagnostics, engines
     from .estimator import InductiveRobustPCA
 
 __version__ = "0.1.0"
@@ -23,6 +23,7 @@ __all__ = [
     "State",
     "Status",
     "callbacks",
+    "completion",
     "datasets",
     "diagnostics",
     "engines",
@@ -31,10 +32,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the estimator (and with it scikit-learn) and the diagnostics only when they are asked for."""
+    """Import the estimator (and with it scikit-learn) and what few need only when they are asked for."""
     if name == "InductiveRobustPCA":
         return import_module(".estimator", __name__).InductiveRobustPCA
-    if name in ("diagnostics", "engines"):
+    if name in ("completion", "diagnostics", "engines"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -174,3 +174,9 @@ def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Genera
     else:
         m1, m2 = _largest(n1, n2, 1, 2 * F2.d if F2.given else 1, math.isqrt(BLOCK_ENTRIES))
         yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)
+
+
+def check_scale(largest: float) -> None:
+    """Refuse an M whose entries cannot be squared."""
+    if largest > 0 and not 1e-100 < largest < 1e100:
+        raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave double precision; rescale M")

@@ -7,7 +7,7 @@ import numpy as np
 from .engines.base import Engine, Trim
 from .lowrank import Array, LowRank
 from .result import Choice, State
-from .sampling import Sample, atoms, resolution, stored_precision
+from .sampling import Sample, atoms, check_scale, resolution, stored_precision
 from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
 QUICK = 1 << 15  # entries to judge a fit by while looking for it
@@ -34,9 +34,7 @@ class Judge:
     def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
         self.engine, self.noise, self.rng = engine, noise, rng
         drawn = Sample.draw(engine, QUICK, rng)
-        largest = float(np.abs(drawn.values).max())
-        if largest > 0 and not 1e-100 < largest < 1e100:
-            raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave double precision; rescale M")
+        check_scale(float(np.abs(drawn.values).max()))
         self.atoms = atoms(drawn.values)
         self.resolution = resolution(drawn.values)
         self.drawn, self.sample = drawn, self.telling(drawn)

@@ -43,9 +43,12 @@ def solve(
     F1, F2 : array of shape (n1, d1) and (n2, d2), Features, or None
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"
-    solver : {"irpca", "irpca_iht"}
+    solver : str
         ``"irpca"``: trimmed least squares in whitened feature space, thresholds from the data.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
+        ``"pcpf"``: the convex program with features; finds its own rank.
+        ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
+        use no features, and say so among the doubts if they are given some. See :doc:`/methods`.
     engine : {"auto", "cpu", "reference"} or an Engine
     tol : float
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
@@ -81,6 +84,9 @@ def solve(
     features2 = F2 if isinstance(F2, Features) else Features.of(F2, n2, "F2", "columns")
     if (features1.n, features2.n) != owner.shape:
         raise ValueError(f"these Features are of a {features1.n} × {features2.n} matrix, M is {n1} × {n2}")
+    unused = _unused(solver, method, rank, features1.given or features2.given)
+    if not method.features:
+        features1, features2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, features1, features2, solver, method)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
@@ -128,7 +134,7 @@ def solve(
         final = owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
     share = explained(state.L, trim, state.noise)
-    doubts = state.doubts + ((state.failure,) if state.failure else ())
+    doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
     if status is Status.CONVERGED:
         doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S))
     return Result(
@@ -168,7 +174,7 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
     """The rank as an integer within the possible, or None for the solver to choose."""
     most = min(F1.d, F2.d)
     if isinstance(rank, str) and rank == "auto":
-        if not method.chooses_rank:
+        if method.rank == "needed":
             raise ValueError(f"solver={solver!r} needs the rank: pass rank=r with 1 <= r <= {most}")
         return None
     if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
@@ -178,7 +184,17 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
             f"rank={rank} is out of range: L has {F1.d} directions for rows and {F2.d} for columns, "
             f"so choose 1 <= rank <= {most}, or 'auto'"
         )
-    return int(rank)
+    return None if method.rank == "found" else int(rank)
+
+
+def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[str, ...]:
+    """What was given and this solver has no use for: one word is changed to compare methods, and nothing is silent."""
+    told = []
+    if features and not method.features:
+        told.append(f"solver={solver!r} does not use the features: this is what M says without them")
+    if method.rank == "found" and not isinstance(rank, str):
+        told.append(f"solver={solver!r} takes no rank: it finds its own, and rank={rank} was not used")
+    return tuple(told)
 
 
 def _is_zero(owner: Engine) -> bool:

@@ -11,9 +11,7 @@ from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
 from ..result import Choice, State
 from ..threshold import paper_schedule, paper_start
-
-FULL = 0.5  # beyond this share of the entries, S is no longer a sparse matrix
-GROSS = 1e-6  # what is smaller than this beside L is not a gross error
+from .endings import FULL, GROSS
 
 
 def irpca_iht(

@@ -1,0 +1,86 @@
+"""Accelerated alternating projections (Cai, Cai, Wei 2019): the singular vectors from the tangent space alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from ..engines.base import Engine
+from ..features import Features
+from ..lowrank import LowRank, relative_distance
+from ..result import Choice, State
+from .endings import nothing_left, saturation, threshold_floor
+from .subspace import SPARE, Cleaned, first_look, leading
+
+
+def accaltproj(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int,
+    *,
+    beta: float | None = None,
+    beta_init: float | None = None,
+    decay: float = 0.7,
+    random_state: np.random.Generator,
+) -> Iterator[State]:
+    """AccAltProj; features are not used.
+
+    ``ζ = β (σ_{r+1} + γᵗ σ_1)``, with the singular values of M − S projected onto the tangent space of L: one read
+    of M per iteration. It needs the rank, and memory for factors alone. Guarantee: a share of any row or column
+    corrupted of the order of 1 / (μ r² κ²), κ the condition number of L.
+
+    Parameters
+    ----------
+    beta, beta_init : float or None
+        Threshold per unit of singular value, later and at the start. None: (n1 n2)^(-1/4) / 2 and four times beta,
+        the authors' defaults.
+    decay : float
+        γ: the closer to 1, the more corruption is survived, in more iterations.
+    """
+    for name, value in {"beta": beta, "beta_init": beta_init}.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be positive, got {value!r}")
+    if not 0 < decay < 1:
+        raise ValueError(f"decay must lie between 0 and 1, got {decay!r}")
+    n1, n2 = engine.shape
+    later = (n1 * n2) ** -0.25 / 2 if beta is None else beta
+    start = 4 * later if beta_init is None else beta_init
+    choices = (Choice("beta", later, "(n1 n2)^(-1/4) / 2, since none was given"),) if beta is None else ()
+
+    L = LowRank.zero(engine.shape)
+    sigma_1, V, _ = first_look(engine, rank + SPARE, random_state)
+    M_S = Cleaned(engine, L, start * sigma_1)
+    U, s, V = leading(M_S, V, rank)
+    U, s, V = U[:, :rank], s[:rank], V[:, :rank]
+    L = LowRank(U, np.diag(s), V)
+    zeta = later * s[0]
+    yield State(L, zeta, 1.0, M_S.trim, settled=False, choices=choices)
+    for t in count(1):
+        # Z = M − S = L + T; what is outside of both spans is what the tangent space adds.
+        TV, TtU, trim = engine.sides(L, zeta, V, U)
+        ZV, ZtU = U * s + TV, V * s + TtU
+        inner = U.T @ ZV
+        Q1, R1 = np.linalg.qr(ZtU - V @ inner.T)
+        Q2, R2 = np.linalg.qr(ZV - U @ inner)
+        small = np.block([[inner, R1.T], [R2, np.zeros((rank, rank))]])
+        u, values, vt = np.linalg.svd(small)
+        U = np.hstack([U, Q2]) @ u[:, :rank]
+        V = np.hstack([V, Q1]) @ vt[:rank].T
+        s = values[:rank]
+        new = LowRank(U, np.diag(s), V)
+        lowest = max(later * values[rank], threshold_floor(new, engine.dtype))
+        zeta = max(later * (values[rank] + decay**t * s[0]), lowest)
+        yield State(
+            new,
+            zeta,
+            relative_distance(new, L),
+            trim,
+            tolerance=10 * float(np.finfo(engine.dtype).eps),
+            settled=zeta <= 1.1 * lowest or nothing_left(new, trim),
+            failure=saturation(trim),
+            choices=choices,
+        )
+        L = new

@@ -1,0 +1,78 @@
+"""Alternating projections on low-rank and on sparse matrices (Netrapalli et al. 2014)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from ..engines.base import Engine
+from ..features import Features
+from ..lowrank import LowRank, relative_distance
+from ..result import Choice, State
+from .endings import nothing_left, saturation, threshold_floor
+from .subspace import SPARE, Cleaned, first_look, leading
+
+
+def altproj(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int,
+    *,
+    beta: float | None = None,
+    decay: float = 0.5,
+    random_state: np.random.Generator,
+) -> Iterator[State]:
+    """AltProj, in stages of growing rank; features are not used.
+
+    ``ζ = β (σ_{k+1} + 2⁻ᵗ σ_k)``, with the singular values of M − S. A stage ends when the second term is no longer
+    the larger one. Subspaces are warm-started: two reads of M per round of subspace iteration, usually one round per
+    iteration. It needs the rank, and memory for factors alone. Guarantee: at most 1/(512 μ² r) of any row or column
+    corrupted.
+
+    Parameters
+    ----------
+    beta : float or None
+        Threshold per unit of singular value. None: (n1 n2)^(-1/4) / 2, as in AccAltProj: of a quarter, half, one and
+        two times (n1 n2)^(-1/4), the authors' own, it recovered from most corruption here. Their theory has
+        4 μ² r / √(n1 n2).
+    decay : float
+        The ½ in 2⁻ᵗ: the closer to 1, the more corruption is survived, in more iterations.
+    """
+    if beta is not None and not beta > 0:
+        raise ValueError(f"beta must be positive, got {beta!r}")
+    if not 0 < decay < 1:
+        raise ValueError(f"decay must lie between 0 and 1, got {decay!r}")
+    n1, n2 = engine.shape
+    scale = (n1 * n2) ** -0.25 / 2 if beta is None else beta
+    choices = (Choice("beta", scale, "(n1 n2)^(-1/4) / 2, since none was given"),) if beta is None else ()
+
+    # S_0 = P_ζ(M), ζ_0 = β σ_1(M).
+    L = LowRank.zero(engine.shape)
+    sigma_1, V, _ = first_look(engine, rank + 1 + SPARE, random_state)
+    zeta, s = scale * sigma_1, np.zeros(V.shape[1])
+    for k in range(1, rank + 1):
+        for t in count():
+            M_S = Cleaned(engine, L, zeta)
+            U, s, V = leading(M_S, V, min(k + 1, len(s)), guess=s)
+            assert M_S.trim is not None
+            new = LowRank(U[:, :k], np.diag(s[:k]), V[:, :k])  # L = P_k(M − S)
+            next_value = s[k] if k < len(s) else 0.0
+            falling = decay**t * s[k - 1]
+            lowest = max(scale * next_value, threshold_floor(new, engine.dtype))
+            zeta = max(scale * (next_value + falling), lowest)
+            yield State(
+                new,
+                zeta,
+                relative_distance(new, L),
+                M_S.trim,
+                tolerance=10 * float(np.finfo(engine.dtype).eps),
+                settled=k == rank and (zeta <= 1.1 * lowest or nothing_left(new, M_S.trim)),
+                failure=saturation(M_S.trim),
+                choices=choices,
+            )
+            L = new
+            if k < rank and falling <= next_value:
+                break

@@ -1,0 +1,110 @@
+"""What the convex programs share: min ‖L‖_* + λ ‖S‖₁ with L + S = M, by the method of multipliers.
+
+The inexact method (Lin, Chen, Ma 2010) makes, with Y the multiplier and p the penalty, the steps
+
+    S ← soft(M − L + Y/p, λ/p),    L' ← svt(M − S + Y/p, 1/p),    Y' ← Y + p (M − L' − S).
+
+With Ŷ = clip(Y + p (M − L), ±λ) one has M − S + Y/p = L + Ŷ/p and Y' = Ŷ + p (L − L'): S is never stored, and Y only as
+Ŷ, which the next step moves on by p' (M − B) with B = L' − (p/p') (L − L') of low rank. One read of M and of Ŷ does it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..engines.base import Ascent, Engine, Trim
+from ..lowrank import Array, LowRank
+from ..result import State
+from .endings import saturation, threshold_floor
+from .subspace import SPARE, first_look
+
+BALANCE = 5.0  # how far apart the residuals may be before the penalty follows
+CLOSE = 1e-8  # how small both residuals must be, beside M and beside the dual variable
+
+
+@dataclass
+class Multipliers:
+    """λ, and a penalty that keeps primal and dual residuals of one size.
+
+    A penalty that only grows, as in the authors' code, freezes L short of the optimum on hard problems.
+    """
+
+    lam: float
+    penalty: float
+    first: float
+    growth: float
+    box: float
+    size: float
+    dual_size: float
+    previous: float = 0.0
+    close: bool = False
+
+    def step(self, L: LowRank, before: LowRank | None) -> Ascent:
+        """The move of the dual variable that belongs to two iterates of L."""
+        if before is None:
+            return Ascent(L, self.first, self.lam, self.box)
+        return Ascent(extrapolated(L, before, self.previous / self.penalty), self.penalty, self.lam, self.box)
+
+    def adapt(self, moved: float, trim: Trim) -> None:
+        """Choose the next penalty from ‖M − B − S‖ and from how far L moved."""
+        primal = float(np.sqrt(trim.energy)) / self.size
+        dual = self.penalty * moved / self.dual_size
+        self.close = max(primal, dual) <= CLOSE
+        self.previous = self.penalty
+        if primal > BALANCE * dual:
+            self.penalty *= self.growth
+        elif dual > BALANCE * primal:
+            self.penalty /= self.growth
+
+    def state(self, L: LowRank, moved: float, trim: Trim, dtype: np.dtype) -> State:
+        size = float(np.linalg.norm(L.core))
+        # Where S is zero, M − L is T and what L moved since.
+        zeta = max(2 * trim.largest, threshold_floor(L, dtype))
+        return State(
+            L,
+            zeta,
+            moved / size if size > 0 else float(moved > 0),
+            trim,
+            tolerance=max(CLOSE, 10 * float(np.finfo(dtype).eps)),
+            settled=self.close,
+            failure=saturation(trim),
+        )
+
+
+def multipliers(
+    engine: Engine, lam: float | None, growth: float, box: float | None, rng: np.random.Generator
+) -> Multipliers:
+    """The authors' parameters: λ = 1/√max(n1, n2), p_0 = 1.25/‖M‖₂, Y_0 = M / max(‖M‖₂, ‖M‖∞/λ)."""
+    if lam is not None and not lam > 0:
+        raise ValueError(f"lam must be positive, got {lam!r}")
+    if not growth >= 1:
+        raise ValueError(f"growth must be at least 1, got {growth!r}")
+    if box is not None and not box > 0:
+        raise ValueError(f"linf_bound must be positive, got {box!r}")
+    weight = max(engine.shape) ** -0.5 if lam is None else lam
+    sigma_1, _, trim = first_look(engine, 1 + SPARE, rng)
+    norm = sigma_1 or 1.0  # solve() refuses an M that is all zero
+    penalty = 1.25 / norm
+    return Multipliers(
+        weight,
+        penalty,
+        # Y_0 is a multiple of M, so the first step is one from zero with a larger penalty.
+        first=penalty + 1 / max(norm, trim.largest / weight),
+        growth=growth,
+        box=np.inf if box is None else box,
+        size=float(np.sqrt(trim.energy)) or 1.0,
+        dual_size=weight * float(np.sqrt(engine.n_observed)),
+    )
+
+
+def extrapolated(L: LowRank, before: LowRank, by: float) -> LowRank:
+    """``L + by · (L − before)``."""
+    (U, V), (X, Y) = L.thin(), before.thin()
+    return LowRank(np.hstack([U, X]), np.diag([1 + by] * U.shape[1] + [-by] * X.shape[1]), np.hstack([V, Y]))
+
+
+def shrunk(s: Array, by: float) -> Array:
+    """Singular values that survive shrinkage, shrunk."""
+    return s[s > by] - by

@@ -1,0 +1,103 @@
+"""Iterated robust CUR (Cai, Hamm, Huang, Li, Wang 2021): a few rows and columns of M stand for all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+
+from ..engines.base import Engine
+from ..features import Features
+from ..lowrank import Array, LowRank, relative_distance
+from ..result import State
+from ..sampling import check_scale
+from .endings import SWAMPED, threshold_floor
+
+WEAK = 1e-10  # singular values of the crossing that are smaller than this, beside the largest, count as zero
+CLOSE = 1e-5  # the authors' tolerance: the residual on rows and columns, relative to M
+
+
+def ircur(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int,
+    *,
+    sampling: float = 4.0,
+    decay: float = 0.7,
+    resample: bool = True,
+    random_state: np.random.Generator,
+) -> Iterator[State]:
+    """IRCUR; features are not used.
+
+    ``sampling · r · log n`` rows and columns are looked at, afresh in every iteration or always the same ones. L is
+    found without reading M in full; S costs one read at the end, unless ``solve(..., sparse=False)`` asks for L alone.
+    It needs the rank, and memory for the sampled rows and columns. No guarantee is known.
+
+    Parameters
+    ----------
+    sampling : float
+    decay : float
+        ζ starts at max|M|, as far as it is seen, and falls by this factor.
+    resample : bool
+        True is more robust, False faster.
+    """
+    if not sampling > 0:
+        raise ValueError(f"sampling must be positive, got {sampling!r}")
+    if not 0 < decay < 1:
+        raise ValueError(f"decay must lie between 0 and 1, got {decay!r}")
+    n1, n2 = engine.shape
+    sizes = [max(rank, int(np.ceil(sampling * rank * np.log(n)))) for n in (n1, n2)]
+
+    L = LowRank.zero(engine.shape)
+    zeta = np.inf
+    for t in count():
+        if t == 0 or resample:
+            # With replacement, and each taken once: as the authors draw.
+            at_rows, at_cols = (
+                np.unique(random_state.integers(0, n, size)) for n, size in zip((n1, n2), sizes, strict=True)
+            )
+            rows = engine.block(at_rows, np.arange(n2)).astype(float)
+            cols = engine.block(np.arange(n1), at_cols).astype(float)
+        if t == 0:
+            zeta = float(max(np.abs(rows).max(), np.abs(cols).max()))
+            check_scale(zeta)
+        else:
+            zeta = max(decay * zeta, threshold_floor(L, engine.dtype))
+        U, V = L.thin()
+        row_rest, col_rest = rows - U[at_rows] @ V.T, cols - U @ V[at_cols].T
+        kept = [np.abs(rest) <= zeta for rest in (row_rest, col_rest)]
+        left = [np.where(keep, rest, 0.0) for keep, rest in zip(kept, (row_rest, col_rest), strict=True)]
+        # (M − S) on the sampled rows and columns is L + T there.
+        R, C = U[at_rows] @ V.T + left[0], U @ V[at_cols].T + left[1]
+        new = _from_cross(C, R, C[at_rows], rank)
+        share = float(np.mean(np.concatenate([keep.ravel() for keep in kept])))
+        residual = sum(map(np.linalg.norm, left)) / (np.linalg.norm(rows) + np.linalg.norm(cols) or 1.0)
+        yield State(
+            new,
+            zeta,
+            relative_distance(new, L),
+            tolerance=10 * float(np.finfo(engine.dtype).eps),
+            settled=bool(residual <= CLOSE),
+            failure=_failure(1 - share),
+        )
+        L = new
+
+
+def _from_cross(C: Array, R: Array, crossing: Array, rank: int) -> LowRank:
+    """``C @ crossing⁺ @ R`` with the pseudo-inverse cut to the rank."""
+    u, s, vt = np.linalg.svd(crossing, full_matrices=False)
+    k = min(rank, int((s > WEAK * s[0]).sum()))
+    if k == 0:
+        return LowRank.zero((len(C), R.shape[1]))
+    return LowRank.from_product(C @ (vt[:k].T / s[:k]), R.T @ u[:, :k])
+
+
+def _failure(full: float) -> str | None:
+    if full <= SWAMPED:
+        return None
+    return (
+        f"S fills up: {full:.0%} of the sampled entries are beyond the threshold. Raise sampling, let decay be closer "
+        "to 1, or take solver='irpca', which finds its own threshold"
+    )

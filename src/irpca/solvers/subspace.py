@@ -1,0 +1,68 @@
+"""Leading singular triplets of matrices of which only products are at hand."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from ..engines.base import Cut, Engine, Trim
+from ..lowrank import Array, LowRank
+from ..sampling import check_scale
+
+SPARE = 5  # columns carried beside those asked for: they speed up convergence, and know what comes next
+
+
+class Operator(Protocol):
+    def times(self, X: Array) -> Array: ...
+
+    def t_times(self, X: Array) -> Array: ...
+
+
+class Cleaned:
+    """M − S = L + T, for the S that belongs to L and zeta. Each product is one read of M."""
+
+    def __init__(self, engine: Engine, L: LowRank, zeta: float | Cut) -> None:
+        self.engine, self.L, self.zeta = engine, L, zeta
+        self.U, self.V = L.thin()
+        self.trim: Trim | None = None
+
+    def times(self, X: Array) -> Array:
+        TX, _, self.trim = self.engine.times(self.L, self.zeta, X)
+        return self.U @ (self.V.T @ X) + TX
+
+    def t_times(self, X: Array) -> Array:
+        TX, _, self.trim = self.engine.t_times(self.L, self.zeta, X)
+        return self.V @ (self.U.T @ X) + TX
+
+
+def leading(
+    matrix: Operator, V: Array, wanted: int, *, guess: Array | None = None, tol: float = 1e-2, most: int = 12
+) -> tuple[Array, Array, Array]:
+    """Leading triplets ``U, s, V``, as many as V has columns, by subspace iteration from V: two products a round.
+
+    It ends when none of the ``wanted`` leading values moves by more than ``tol`` of itself; ``guess``: what they were
+    for a matrix close to this one.
+    """
+    before = np.zeros(wanted) if guess is None else guess[:wanted]
+    for _ in range(most):
+        U = np.linalg.qr(matrix.times(V))[0]
+        V, s, Wt = np.linalg.svd(matrix.t_times(U), full_matrices=False)
+        U = U @ Wt.T
+        if (np.abs(s[:wanted] - before) <= tol * s[:wanted]).all():
+            break
+        before = s[:wanted]
+    return U, s, V
+
+
+def first_look(engine: Engine, columns: int, rng: np.random.Generator) -> tuple[float, Array, Trim]:
+    """σ_1 of M to a per cent, a block of right vectors to start from, and what rode along on the read."""
+    M = Cleaned(engine, LowRank.zero(engine.shape), np.inf)
+    _, s, V = leading(M, random_block(engine.shape[1], columns, rng), 1)
+    assert M.trim is not None
+    check_scale(M.trim.largest)
+    return float(s[0]), V, M.trim
+
+
+def random_block(n: int, columns: int, rng: np.random.Generator) -> Array:
+    return rng.standard_normal((n, min(n, columns)))
