@@ -19,6 +19,7 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.dev
+	$(BIN)/python -m benchmarks.field
 	$(BIN)/python -m benchmarks
 
 docs: .venv/.dev

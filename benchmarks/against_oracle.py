@@ -118,8 +118,13 @@ def make_task(
 ) -> tuple[irpca.datasets.Problem, Task]:
     noise = 5 * rank / n / OUTLIER_TO_NOISE if noisy else 0.0  # the generator's outliers start at 5 r / n
     problem = make_problem(n, n, d, d, rank, corruption, noise, random_state=random_state)
-    zeta = ORACLE_CUT * noise if noisy else rounding_floor(problem.M.dtype, float(np.abs(problem.L).max()))
-    return problem, Task(problem.M, problem.F1, problem.F2, problem.W, rank, zeta, noise)
+    return problem, task_of(problem, noise)
+
+
+def task_of(problem: irpca.datasets.Problem, noise: float = 0.0) -> Task:
+    zeta = ORACLE_CUT * noise if noise else rounding_floor(problem.M.dtype, float(np.abs(problem.L).max()))
+    rank = int(np.linalg.matrix_rank(problem.W))
+    return Task(problem.M, problem.F1, problem.F2, problem.W, rank, zeta, noise)
 
 
 def small_task() -> Task:
@@ -181,7 +186,7 @@ def measure(n: int, d: int, rank: int, corruption: float, noisy: bool, repeats: 
         contenders, known = CONTENDERS, None
         task = replace(task, iterations=_iterations(task))
     runs = {name: partial(run, task) for name, run in contenders.items()}
-    records = interleave(runs, repeats, lambda _, answer: _check(problem, answer))
+    records = interleave(runs, repeats, lambda _, answer: check(problem, answer))
     with tempfile.TemporaryDirectory() as folder:
         task.save(Path(folder))
         extra = {name: peak_extra(__name__, Path(folder), name) for name in contenders}
@@ -254,7 +259,7 @@ def _worst(rounds: list[dict[str, Any]], key: str, form: str) -> str:
     return f"{max(values):{form}}" if values else "–"
 
 
-def _check(problem: irpca.datasets.Problem, answer: Answer) -> dict[str, Any]:
+def check(problem: irpca.datasets.Problem, answer: Answer) -> dict[str, Any]:
     """Errors of an answer, all None where there is none to judge."""
     found = {"rank": answer.rank, "reads": answer.reads, "status": answer.status, "S_bytes": 0}
     if answer.L is None:
@@ -297,17 +302,17 @@ def _with_known_support(problem: irpca.datasets.Problem, rank: int, rounds: int 
 
 
 @cache
-def _literal_algorithm() -> Any:
-    """``algorithm_1`` of tests/oracle.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("oracle", ROOT / "tests" / "oracle.py")
+def from_tests(name: str) -> Any:
+    """A module of tests/, which is no package."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tests" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.algorithm_1
+    return module
 
 
 def _iterates(task: Task, T: int) -> list[Any]:
-    return _literal_algorithm()(task.M, task.F1, task.F2, task.rank, 0.0, np.linalg.norm(task.W, 2), T)
+    return from_tests("oracle").algorithm_1(task.M, task.F1, task.F2, task.rank, 0.0, np.linalg.norm(task.W, 2), T)
 
 
 def _iterations(task: Task) -> int:

@@ -86,7 +86,7 @@ def test_wrong_answers_show(load):
     benchmark = load("against_oracle")
     problem, task = benchmark.make_task(40, 4, 2, 0.1, noisy=False)
     right = benchmark.oracle_read(task, 0)
-    found = benchmark._check(problem, right)
+    found = benchmark.check(problem, right)
     assert (found["false"], found["missed"]) == (0, 0)
     assert found["error"] < 1e-14
 
@@ -95,7 +95,7 @@ def test_wrong_answers_show(load):
     S[tuple(np.argwhere(S == 0)[-2:].T)] = 1.0  # two made up
     L = 1.5 * problem.L
     for form in (np.asarray, csr_array):
-        found = benchmark._check(problem, benchmark.Answer(L, form(S), 2))
+        found = benchmark.check(problem, benchmark.Answer(L, form(S), 2))
         assert (found["false"], found["missed"]) == (2, 1)
         assert found["error"] == pytest.approx(0.5, rel=1e-12)
         residual = np.linalg.norm(problem.M - L - S) / np.linalg.norm(problem.M)
