@@ -170,14 +170,13 @@ class _Entries:
 
 
 def _start(entries: _Entries, rank: int, rng: np.random.Generator) -> LowRank:
-    """The best approximation of the trimmed entries with zeros between them, scaled up by the share of the zeros."""
-    n1, n2 = entries.shape
+    """The leading singular vectors of the trimmed entries with zeros between them; the core is for later."""
     kept = _trimmed(entries.rows, rng) & _trimmed(entries.cols, rng)
     if not entries.values[kept].any():
         kept[:] = True  # nothing but zeros would be left to start from
-    thinned = entries.sparse(np.where(kept, entries.values, 0.0)) * (n1 * n2 / np.count_nonzero(kept))
-    u, s, vt = svds(thinned, k=rank, v0=rng.standard_normal(min(n1, n2)))
-    return LowRank.from_product(u * s, vt.T)  # sorts the values, which svds does not promise
+    thinned = entries.sparse(np.where(kept, entries.values, 0.0))
+    u, s, vt = svds(thinned, k=rank, v0=rng.standard_normal(min(entries.shape)))
+    return LowRank.from_product(u * s, vt.T)  # in whatever order svds gives them
 
 
 def _trimmed(lines: Array, rng: np.random.Generator) -> Array:
@@ -335,8 +334,10 @@ def _unknowns(entries: _Entries, rank: int) -> int:
 def _doubts(entries: _Entries, L: LowRank, converged: bool, empty1: int, empty2: int) -> Iterator[str]:
     """What to say of a result that is unfinished, or not determined by the observed entries."""
     n1, n2 = entries.shape
+    reach = _largest(L)  # beside entries that are scaled to 1
     if not converged:
-        yield "the iterations ran out while the fit still improved: raise max_iter, or loosen tol"
+        told = "the iterations ran out while the fit still improved"
+        yield told if reach > FAR else f"{told}: raise max_iter, or loosen tol"
     if empty1 or empty2:
         yield f"{empty1} rows and {empty2} columns have no observed entry: L is zero there, for want of knowledge"
     few1, few2 = (np.count_nonzero(np.bincount(lines) < L.rank) for lines in (entries.rows, entries.cols))
@@ -361,7 +362,6 @@ def _doubts(entries: _Entries, L: LowRank, converged: bool, empty1: int, empty2:
             f"{share:.0%} of a singular vector lies in a single row or column, as happens when L fits that alone: "
             "try a lower rank"
         )
-    reach = _largest(L)  # the entries are scaled to 1
     if reach > FAR:
         yield (
             f"L reaches {reach:.2g} times the largest observed value, as happens where few entries are fitted closely: "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -23,13 +23,14 @@ BLOCK_ENTRIES = 1 << 24  # no block is larger
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Sample:
     """Scattered entries of M, on which a fit is judged without reading M again."""
 
     rows: Array
     cols: Array
     values: Array
+    last: tuple[LowRank, Array] | None = field(default=None, repr=False)
 
     @classmethod
     def draw(cls, engine: Engine, size: int, rng: np.random.Generator) -> Sample:
@@ -40,9 +41,15 @@ class Sample:
         rows, cols = np.divmod(flat, n2)
         return cls(rows, cols, engine.entries(rows, cols).astype(float))
 
+    def at(self, L: LowRank) -> Array:
+        """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
+        if self.last is None or self.last[0] is not L:
+            self.last = L, L.entries(self.rows, self.cols)
+        return self.last[1]
+
     def sizes(self, L: LowRank) -> Array:
         """``|M − L|`` at the sampled entries."""
-        return np.abs(self.values - L.entries(self.rows, self.cols))
+        return np.abs(self.values - self.at(L))
 
 
 def atoms(values: Array) -> Array:
@@ -60,12 +67,11 @@ def atoms(values: Array) -> Array:
 
 def stored_precision(values: Array) -> float:
     """The relative precision that values were once stored with, if lower than they have now; else 0."""
-    if len(np.unique(values)) < 0.5 * len(values):
-        return 0.0  # few different values fit into any format
     for kind in (np.float16, np.float32):
         with np.errstate(over="ignore"):
             if np.array_equal(values, values.astype(kind)):
-                return float(np.finfo(kind).eps)
+                few = len(np.unique(values)) < 0.5 * len(values)  # which would fit into any format
+                return 0.0 if few else float(np.finfo(kind).eps)
     return 0.0
 
 

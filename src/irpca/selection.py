@@ -81,7 +81,7 @@ class Judge:
         return values + self.rng.uniform(-self.resolution, self.resolution, values.shape)
 
     def _largest(self, L: LowRank) -> float:
-        return float(np.abs(L.entries(self.sample.rows, self.sample.cols)).max(initial=0.0))
+        return float(np.abs(self.sample.at(L)).max(initial=0.0))
 
     def level(self, L: LowRank, unknowns: int = 0) -> Level:
         """What the sampled residuals say of a fit with so many unknowns."""

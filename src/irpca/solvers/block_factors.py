@@ -163,7 +163,7 @@ def _level_rule(sample: Sample, Q2: Array | None, judge: Judge) -> Rule:
     """The threshold that the residuals of a block suggest, as long as they leave something to fit to."""
 
     def rule(L: LowRank, floor: float) -> float:
-        largest = float(np.abs(L.entries(sample.rows, sample.cols)).max(initial=0.0))
+        largest = float(np.abs(sample.at(L)).max(initial=0.0))
         found = judge.judged(sample.sizes(L), largest, 0.0)
         n1, n2 = L.shape
         if found.clean * n1 * n2 < HOLLOW * unknowns_of(L, Q2):
@@ -187,7 +187,7 @@ def _descend(
     threshold: Falling | None = None
     stray: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
     for _ in range(most):
-        largest = float(np.abs(L.entries(sample.rows, sample.cols)).max(initial=0.0))
+        largest = float(np.abs(sample.at(L)).max(initial=0.0))
         floor = judge.floor_of(largest)
         target = rule(L, floor)
         if np.isinf(target):

@@ -170,7 +170,7 @@ def _start(
         top = float(np.abs(sample.values).max())
         block_C, _ = _high_breakdown(block, sample, rank, q, k, judge, top, DECAY)
     on_block = LowRank.from_core(block.Q1, block_C, block.Q2, rank)
-    largest = float(np.abs(on_block.entries(sample.rows, sample.cols)).max())
+    largest = float(np.abs(sample.at(on_block)).max())
     seen = judge.judged(sample.sizes(on_block), largest, 0.0)
     C = block.lift(block_C)
     L = LowRank.from_core(F1.Q, C, F2.Q, rank)
@@ -199,7 +199,7 @@ def _high_breakdown(
         previous, C = C, _truncated(C + update, rank)
         moved = relative_change(C, previous)
         L = LowRank.from_core(block.Q1, C, block.Q2, rank)
-        floor = judge.floor_of(float(np.abs(L.entries(sample.rows, sample.cols)).max()))
+        floor = judge.floor_of(float(np.abs(sample.at(L)).max()))
         falling = zeta > 1.02 * floor and zeta < before / 1.02
         at_rest = moved <= 1e-12 and not (falling and np.isfinite(decay))
         if at_rest or (moved <= 0.01 and zeta > floor and not falling):
