@@ -27,6 +27,7 @@ ROOMS = {
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
     "solve": FOUNDATION | {"callbacks", "solvers"},
     "datasets": {"datasets"},
+    "completion": {"lowrank"},
     "diagnostics": FOUNDATION,
     "estimator": FOUNDATION | {"callbacks", "solvers", "solve", "diagnostics", "persistence"},  # for save()
     # On top: these may look at everything, and nothing looks at them.
@@ -35,7 +36,7 @@ ROOMS = {
     "report": FOUNDATION | {"datasets", "diagnostics", "estimator", "plots"},
     "cli": FOUNDATION | {"datasets", "diagnostics", "estimator", "solve", "persistence", "plots", "report"},
     "__main__": {"cli"},
-    "": FOUNDATION | {"callbacks", "datasets", "diagnostics", "estimator", "solve", "persistence"},
+    "": FOUNDATION | {"callbacks", "completion", "datasets", "diagnostics", "estimator", "solve", "persistence"},
 }
 
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.

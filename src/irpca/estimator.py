@@ -57,7 +57,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     col_features : array or DataFrame of shape (n2, d2), or None
         F2. It may be given to ``fit`` instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
-    solver : {"irpca", "irpca_iht"}
+    solver : str
+        Any of those of :func:`irpca.solve`.
     engine : {"auto", "cpu", "reference"}
     tol, max_iter : float, int
         When to stop.
