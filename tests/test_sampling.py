@@ -101,13 +101,13 @@ def continuous(n=1000):
 def test_an_atom_is_what_many_share_while_the_rest_differs(value):
     values = continuous()
     values[:100] = value
-    np.testing.assert_array_equal(atoms(values), [value])
+    np.testing.assert_array_equal(atoms(*np.unique(values, return_counts=True)), [value])
 
 
 def test_there_may_be_several_atoms():
     values = continuous()
     values[:50], values[50:120] = 1.0, 0.0
-    np.testing.assert_array_equal(atoms(values), [0.0, 1.0])
+    np.testing.assert_array_equal(atoms(*np.unique(values, return_counts=True)), [0.0, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -123,13 +123,13 @@ def test_there_may_be_several_atoms():
     ids=["all different", "few", "most", "steps", "fine steps", "one"],
 )
 def test_no_atoms_elsewhere(values):
-    assert len(atoms(values)) == 0
+    assert len(atoms(*np.unique(values, return_counts=True))) == 0
 
 
 @pytest.mark.parametrize("step", [1.0, 0.25, 1e-6])
 def test_the_resolution_is_half_the_step(step):
     values = step * np.random.default_rng(0).integers(-20, 20, 5000)
-    assert resolution(values) == pytest.approx(step / 2, rel=1e-9)
+    assert resolution(*np.unique(values, return_counts=True)) == pytest.approx(step / 2, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_the_resolution_is_half_the_step(step):
     ids=["continuous", "one value", "mostly one value", "rounding", "a single one"],
 )
 def test_no_resolution_elsewhere(values):
-    assert resolution(values) == 0.0
+    assert resolution(*np.unique(values, return_counts=True)) == 0.0
 
 
 # Blocks

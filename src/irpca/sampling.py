@@ -52,36 +52,38 @@ class Sample:
         return np.abs(self.values - self.at(L))
 
 
-def atoms(values: Array) -> Array:
+def atoms(distinct: Array, counts: Array) -> Array:
     """Values that many entries share while the others are all different, such as the zeros of a dead sensor.
 
-    To fit them exactly is no feat, so they must not count as evidence for a fit.
+    To fit them exactly is no feat, so they must not count as evidence for a fit. Taken from the distinct values of
+    a sample and how often each occurs, as ``np.unique`` tells them.
     """
-    distinct, counts = np.unique(values, return_counts=True)
-    often = counts > max(0.01 * len(values), 3)
-    others = len(values) - int(counts[often].sum())
-    if others < 0.05 * len(values) or len(distinct) - often.sum() < 0.5 * others:
+    entries = int(counts.sum())
+    often = counts > max(0.01 * entries, 3)
+    others = entries - int(counts[often].sum())
+    if others < 0.05 * entries or len(distinct) - often.sum() < 0.5 * others:
         return distinct[:0]
     return distinct[often]
 
 
-def stored_precision(values: Array) -> float:
+def stored_precision(distinct: Array, counts: Array) -> float:
     """The relative precision that values were once stored with, if lower than they have now; else 0."""
+    if len(distinct) < 0.5 * counts.sum():
+        return 0.0  # few different values fit into any format
     for kind in (np.float16, np.float32):
         with np.errstate(over="ignore"):
-            if np.array_equal(values, values.astype(kind)):
-                few = len(np.unique(values)) < 0.5 * len(values)  # which would fit into any format
-                return 0.0 if few else float(np.finfo(kind).eps)
+            if np.array_equal(distinct, distinct.astype(kind)):
+                return float(np.finfo(kind).eps)
     return 0.0
 
 
-def resolution(values: Array) -> float:
+def resolution(distinct: Array, counts: Array) -> float:
     """Half the step between values that come in steps, such as counts or rounded numbers; 0 if they do not.
 
     Nor if one value makes up most of M: what differs from it is then exact.
     """
-    distinct, counts = np.unique(values, return_counts=True)
-    if len(distinct) < 2 or len(distinct) > 0.5 * len(values) or counts.max() > 0.5 * len(values):
+    entries = int(counts.sum())
+    if len(distinct) < 2 or len(distinct) > 0.5 * entries or counts.max() > 0.5 * entries:
         return 0.0
     gaps = np.diff(distinct)
     gaps = gaps[gaps > 1e-12 * np.abs(distinct).max()]

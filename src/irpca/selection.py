@@ -35,10 +35,11 @@ class Judge:
         self.engine, self.noise, self.rng = engine, noise, rng
         drawn = Sample.draw(engine, QUICK, rng)
         check_scale(float(np.abs(drawn.values).max()))
-        self.atoms = atoms(drawn.values)
-        self.resolution = resolution(drawn.values)
+        spectrum = np.unique(drawn.values, return_counts=True)
+        self.atoms = atoms(*spectrum)
+        self.resolution = resolution(*spectrum)
         self.drawn, self.sample = drawn, self.telling(drawn)
-        self.stored = stored_precision(drawn.values)
+        self.stored = stored_precision(*spectrum)
         self.rises = 5  # how often the level may rise again: it must come to rest
         self.majority = False  # whether the noise is what the majority of the entries has
         n1, n2 = engine.shape

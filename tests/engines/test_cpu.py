@@ -225,6 +225,25 @@ def test_blas_is_let_go_when_a_pass_fails():
         assert set(blas_threads()) == {2}
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_threads_do_not_keep_a_forked_process_waiting():
+    code = """
+import os
+import numpy as np
+from irpca.engines import CpuEngine
+from irpca.lowrank import LowRank
+M = np.ones((600, 600))
+ask = lambda: CpuEngine(M, threads=2).corruption(LowRank.zero(M.shape), 0.5)[0].nnz
+assert ask() == 360_000
+child = os.fork()
+if child == 0:
+    os._exit(ask() != 360_000)
+print(os.waitpid(child, 0)[1], ask())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["0", "360000"], done.stderr
+
+
 # Kernels.
 
 

@@ -44,6 +44,16 @@ def _blas() -> Any:
     return ThreadpoolController()
 
 
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that wait for work; to start them takes as long as a pass over a small matrix."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="irpca")
+
+
+if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+
+
 class _SingleThreadedBlas(ContextDecorator):
     """Holds BLAS to one thread for as long as any pass is under way.
 
@@ -278,7 +288,8 @@ class CpuEngine:
         """Let every thread walk its share of the tiles once."""
         self.reads += 1
         n = self.A.shape[0]
-        edges = np.linspace(0, n, (1 if self._small else min(self.threads, n)) + 1).astype(int)
+        parts = 1 if self._small else min(self.threads, n)
+        edges = [n * part // parts for part in range(parts + 1)]
         shares = [tiles_of(range(first, last)) for first, last in pairwise(edges)]
         return self._map(work, shares), self._combined(share.tally for share in shares)
 
@@ -290,8 +301,7 @@ class CpuEngine:
         with single_threaded_blas:
             if self._small or self.threads == 1:
                 return list(map(work, shares))
-            with ThreadPoolExecutor(self.threads) as pool:
-                return list(pool.map(work, shares))
+            return list(_pool(self.threads).map(work, shares))
 
     def _combined(self, tallies: Iterable[Tally]) -> Trim:
         total = Tally()

@@ -1,0 +1,94 @@
+"""All methods in one table, from the CSVs: ``python -m experiments table``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from .drawing import hub, origin, setting
+from .ledger import Ledger, records
+from .methods import METHODS, Method
+from .phase import ended_right
+from .plan import Records
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "methods-table.md"
+LEVEL = 0.1  # the corrupted share of fig1a at which times are compared
+HEADER = ("method", "needs", "guarantee", "memory beyond M", "reads of M", "stops recovering at", "seconds", "ratio")
+
+
+def main(out: Path | None, check: bool) -> int:
+    """Print the table and write it, or say whether the file holds it."""
+    folder, page = (HERE / "results", PAGE) if out is None else (out, out / PAGE.name)
+    text = render(*(_rows(folder / f"{name}.csv") for name in ("fig1a", "phase")))
+    if not check:
+        print(text, end="")
+        page.write_text(text)
+    elif not page.exists() or page.read_text() != text:
+        print(f"{page} is not what the CSVs say: run python -m experiments table", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _rows(path: Path) -> Records:
+    found = records(Ledger(path).rows)
+    if not found:
+        sys.exit(f"no rows in {path}: run python -m experiments {path.stem} first")
+    return found
+
+
+def render(sparsity: Records, phase: Records) -> str:
+    """The page, in Markdown."""
+    timed = [record for record in sparsity if record["corruption"] == LEVEL]
+    base = hub(phase, ["d1", "rank"])
+    levels = [record for record in phase if all(record[name] == value for name, value in base.items())]
+    default = _median(timed, "irpca", "seconds_recovery")
+    lines = [" | ".join(_cells(method, timed, levels, default)) for method in METHODS.values()]
+    body = "\n".join(f"| {line} |" for line in lines)
+    return (
+        "# All methods\n\n"
+        "<!-- written by: python -m experiments table -->\n\n"
+        f"| {' | '.join(HEADER)} |\n|{'---|' * len(HEADER)}\n{body}\n\n"
+        f"Reads and seconds to ‖L − L*‖ ≤ 1e-6 ‖L*‖, S written: medians, failures counted as endless; "
+        f"{setting(timed)}; {origin(timed)}. Ratio: to irpca with the rank given.\n\n"
+        "Stops recovering: the lowest corrupted share at which fewer than half of the seeds ended with "
+        f"‖L − L*‖ ≤ 1e-3 ‖L*‖; {setting(levels)}; {origin(levels)}.\n"
+    )
+
+
+def _cells(method: Method, timed: Records, levels: Records, default: float) -> tuple[str, ...]:
+    seconds, reads = (_median(timed, method.name, f"{what}_recovery") for what in ("seconds", "reads"))
+    return (
+        method.label,
+        method.needs,
+        method.guarantee,
+        method.memory,
+        _number(reads),
+        breaks_down([record for record in levels if record["method"] == method.name]),
+        _number(seconds),
+        _number(seconds / default),
+    )
+
+
+def _median(runs: Records, method: str, column: str) -> float:
+    """NaN where nothing was run, infinite where it failed."""
+    values = [record[column] for record in runs if record["method"] == method]
+    return float(np.median(np.nan_to_num(values, nan=np.inf))) if values else np.nan
+
+
+def breaks_down(runs: Records) -> str:
+    """The lowest level at which fewer than half of the seeds were recovered."""
+    levels = sorted({record["corruption"] for record in runs})
+    for level in levels:
+        right = [ended_right(record) for record in runs if record["corruption"] == level]
+        if 2 * sum(right) < len(right):
+            return f"{level:.0%}"
+    return f"> {levels[-1]:.0%}" if levels else "–"
+
+
+def _number(value: float) -> str:
+    if np.isnan(value):
+        return "–"
+    return f"{value:.3g}" if np.isfinite(value) else "fails"

@@ -1,0 +1,500 @@
+"""``python -m experiments --quick``: what it writes and that it is right, never how fast anything is."""
+
+import io
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, replace
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+import irpca
+from irpca.solvers import SOLVERS
+
+ROOT = Path(__file__).parent.parent
+NAMES = ("fig1a", "fig1b", "fig1c", "fig1d", "fig2", "phase", "scaling")
+ENDS = {"RECOVERED", "BUDGET", "CONVERGED", "SATURATED", "DIVERGED"}
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a module of experiments/, which is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT)
+        yield lambda name: import_module(f"experiments.{name}")
+
+
+@pytest.fixture(scope="module")
+def quick(load, tmp_path_factory):
+    """The folder of a quick run, which is made once."""
+    folder = tmp_path_factory.mktemp("quick")
+
+    def run(name):
+        if not (folder / f"{name}.csv").exists():
+            assert load("__main__").main([name, "--quick", "--out", str(folder)]) == 0
+        return folder
+
+    return run
+
+
+@pytest.fixture
+def small(load):
+    return load("problems").square(100, 5, 2, 0.1)
+
+
+def records_of(load, path):
+    return load("ledger").records(load("ledger").Ledger(path).rows)
+
+
+def measured(load, name, case, **rules):
+    method = load("methods").EVERYONE[name]
+    return load("harness").measure(method, load("problems").make(case, 0), 0, load("harness").Rules(10.0, **rules))
+
+
+def test_every_solver_takes_part(load):
+    assert {method.solver for method in load("methods").METHODS.values()} == set(SOLVERS)
+    for method in load("methods").METHODS.values():
+        assert method.features == SOLVERS[method.solver].features
+        assert method.rank or SOLVERS[method.solver].rank != "needed"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_quick_run(load, quick, name, monkeypatch, capsys):
+    folder = quick(name)
+    experiment = load("registry").EXPERIMENTS[name].small()
+    path, picture = folder / f"{name}.csv", folder / f"{name}.png"
+    assert path.read_text().splitlines()[0] == ",".join(load("ledger").COLUMNS)
+    records = records_of(load, path)
+    ran = [record["method"] for record in records]
+    assert set(ran) == {method.name for method in experiment.methods}
+    assert ran.count("irpca") == len(experiment.cases)
+
+    for record in records:
+        assert (record["experiment"], record["seed"], record["numpy"]) == (name, 0, np.__version__)
+        assert record["cores"] >= 1
+        assert record["status"] in ENDS or record["status"].startswith("ERROR: ")
+        for criterion in ("residual", "recovery", "sparse"):
+            if np.isfinite(record[f"seconds_{criterion}"]):
+                assert 0 < record[f"seconds_{criterion}"] <= record["seconds"]
+                assert record[f"iterations_{criterion}"] <= record["iterations"]
+                assert record[f"reads_{criterion}"] <= record["reads"]
+        if record["method"] == "irpca":
+            assert np.isfinite(record["seconds_recovery"])
+            assert max(record["error"], record["residual"], record["s_error"]) < 1e-9
+            assert (record["precision"], record["recall"]) == (1, 1)
+            assert record["density"] == pytest.approx(record["corruption"], rel=0.25)
+        if record["method"] == "pca":
+            assert record["error"] > 1e-3
+            assert record["density"] == 0
+
+    assert picture.stat().st_size < 200_000
+    assert (imread(picture)[..., :3].min(axis=2) < 0.9).mean() > 0.01  # inked
+
+    # Nothing is run twice, and the figure needs the CSV alone.
+    before = path.read_bytes()
+    monkeypatch.setattr(irpca, "solve", None)
+    picture.unlink()
+    capsys.readouterr()
+    assert load("__main__").main([name, "--quick", "--out", str(folder)]) == 0
+    assert capsys.readouterr().out.startswith("0 new rows")
+    assert path.read_bytes() == before
+    assert picture.exists()
+
+
+def test_drawing_solves_nothing(load, quick, monkeypatch, tmp_path):
+    path = tmp_path / "fig1d.csv"
+    lines = (quick("fig1d") / "fig1d.csv").read_text().splitlines(keepends=True)
+    path.write_text("".join(lines[:5]))
+    monkeypatch.setattr(irpca, "solve", None)
+    assert load("__main__").main(["fig1d", "--draw", "--out", str(tmp_path)]) == 0
+    assert path.read_text() == "".join(lines[:5])
+    assert (tmp_path / "fig1d.png").exists()
+    with pytest.raises(SystemExit, match="no rows to draw"):
+        load("__main__").main(["fig1c", "--draw", "--out", str(tmp_path)])
+
+
+def test_a_run_goes_on_where_it_stopped(load, quick, tmp_path, capsys):
+    lines = (quick("fig1d") / "fig1d.csv").read_text().splitlines(keepends=True)
+    kept = [line for line in lines if ",irpca" in line or ",iht" in line]
+    path = tmp_path / "fig1d.csv"
+    path.write_text(lines[0] + "".join(kept[:2]) + kept[2][:40])  # the third was being written
+    words = ["fig1d", "--quick", "--out", str(tmp_path), "--methods", "irpca,irpca-auto,iht-whitened,iht-paper"]
+    assert load("__main__").main(words) == 0
+    assert "6 new rows, 8 in" in capsys.readouterr().out
+    written = path.read_text().splitlines(keepends=True)
+    assert written[:3] == [lines[0], *kept[:2]]
+    keys = [[record[name] for name in load("ledger").KEY] for record in records_of(load, path)]
+    assert len(keys) == len(set(map(tuple, keys))) == 8
+
+
+def test_the_ledger(load, small, tmp_path):
+    ledger, path = load("ledger"), tmp_path / "new" / "rows.csv"
+    key = {"experiment": "e", **asdict(small), "method": "irpca", "seed": 0, "settings": 1}
+    book = ledger.Ledger(path)
+    assert key not in book
+    book.append({**key, "status": 'ERROR: "one", two', "seconds": 1 / 3, "error": float("nan")})
+    assert key in book
+    assert {**key, "settings": 2} not in book
+    with pytest.raises(KeyError, match="colour"):
+        book.append({**key, "colour": "blue"})
+    again = ledger.Ledger(path)
+    assert again.rows == book.rows
+    assert key in again
+    (record,) = ledger.records(again.rows)
+    assert record["status"] == 'ERROR: "one", two'
+    assert record["seconds"] == pytest.approx(1 / 3, rel=1e-4)
+    assert np.isnan(record["error"])
+
+    path.write_text("experiment,n1")  # a header that was being written
+    book = ledger.Ledger(path)
+    book.append(key)
+    assert ledger.Ledger(path).rows == book.rows
+    path.write_text("experiment,n1\n")
+    with pytest.raises(ValueError, match="other columns"):
+        ledger.Ledger(path)
+
+
+def test_evaluation_is_not_on_the_clock(load, small, monkeypatch):
+    plain = measured(load, "iht-whitened", small)
+    judge = load("harness").Evaluator.judge
+    monkeypatch.setattr(load("harness").Evaluator, "judge", lambda self, state: time.sleep(0.2) or judge(self, state))
+    started = time.perf_counter()
+    slow = measured(load, "iht-whitened", small)
+    assert time.perf_counter() - started > 0.2 * slow["iterations"]
+    assert slow["iterations"] >= 5
+    assert slow["seconds_residual"] <= slow["seconds"] < 0.2
+    assert {key: slow[key] for key in ("iterations", "reads", "error")} == {
+        key: plain[key] for key in ("iterations", "reads", "error")
+    }
+
+
+def test_the_first_iterate_counts_and_the_last_read_is_added(load, small):
+    harness, instance = load("harness"), load("problems").make(small, 0)
+    evaluator = harness.Evaluator(instance, harness.Rules(10.0, to_own_end=True))
+    nothing, history = irpca.LowRank.zero(instance.M.shape), irpca.History()
+    for L, seconds in ((nothing, 1.0), (instance.L, 2.0), (nothing, 3.0), (instance.L, 4.0)):
+        state = irpca.result.State(L, instance.floor, step=1.0)
+        history.append(state, seconds, reads=10 * seconds)
+        assert not evaluator(state, history)
+        assert evaluator.errors["recovery"] == pytest.approx(float(L is nothing), abs=1e-12)
+    # With a threshold at rounding, S takes what L leaves: the paper's criterion holds for L = 0, too.
+    assert (evaluator.reached["residual"].iterations, evaluator.reached["residual"].errors["recovery"]) == (1, 1.0)
+    assert (evaluator.reached["recovery"].iterations, evaluator.reached["recovery"].reads) == (2, 20)
+    assert evaluator.reached["recovery"].seconds == pytest.approx(2, abs=0.5)
+
+    row = measured(load, "iht-whitened", small)
+    assert row["iterations_residual"] < row["iterations_recovery"] == row["iterations"]
+    for criterion in ("residual", "recovery"):  # one read an iteration, and one for S
+        assert row[f"reads_{criterion}"] == row[f"iterations_{criterion}"] + 1
+    assert row["seconds_residual"] < row["seconds_recovery"] == pytest.approx(row["seconds"], rel=1e-9)
+
+
+def test_the_residual_is_the_papers(load, small):
+    harness, instance = load("harness"), load("problems").make(small, 0)
+    result = irpca.solve(instance.M, instance.F1, instance.F2, rank=2, solver="irpca_iht", max_iter=4)
+    state = irpca.result.State(result.L, result.zeta, step=1.0)
+    left = instance.M - result.L.dense() - result.S
+    errors = harness.Evaluator(instance, harness.Rules(1.0, sparse=True)).judge(state)
+    assert errors["residual"] == pytest.approx(np.linalg.norm(left) / np.linalg.norm(instance.M), rel=1e-9)
+    S = instance.S.toarray()
+    assert errors["sparse"] == pytest.approx(np.linalg.norm(result.S - S) / np.linalg.norm(S), rel=1e-9)
+    L = instance.L.dense()
+    assert errors["recovery"] == pytest.approx(np.linalg.norm(result.L.dense() - L) / np.linalg.norm(L), rel=1e-9)
+    plain = harness.Evaluator(instance, harness.Rules(1.0)).judge(state)
+    assert plain == pytest.approx({key: errors[key] for key in plain}, rel=1e-12)
+
+
+def test_the_papers_criterion_is_met_by_a_wrong_answer(load):
+    case = load("problems").square(300, 20, 5, 0.05)
+    row = measured(load, "iht-paper", case)
+    assert "seconds_residual" in row
+    assert "seconds_recovery" not in row
+    assert row["error_residual"] > 0.01
+    assert row["status"] == "SATURATED"
+    assert "seconds_recovery" in measured(load, "iht-whitened", case)
+
+
+def test_a_run_ends_with_its_budget_or_at_its_own_end(load, small):
+    harness = load("harness")
+    method, instance = load("methods").METHODS["rpca_gd"], load("problems").make(small, 0)
+    row = harness.measure(method, instance, 0, harness.Rules(1e-9))
+    assert (row["status"], row["iterations"]) == ("BUDGET", 1)
+    row = measured(load, "iht-whitened", small, to_own_end=True)
+    assert row["status"] == "CONVERGED"
+    assert row["iterations"] > row["iterations_recovery"]
+
+
+def test_refusals_are_results_where_they_are_expected(load, small, monkeypatch):
+    def refuse(*_, **__):
+        raise error
+
+    monkeypatch.setattr(irpca, "solve", refuse)
+    error = ValueError("too much,\n  really")
+    assert measured(load, "irpca", small, refusals=True) == {"status": "ERROR: ValueError: too much, really"}
+    with pytest.raises(ValueError, match="too much"):
+        measured(load, "irpca", small)
+    error = TypeError("a mistake of ours")
+    with pytest.raises(TypeError):
+        measured(load, "irpca", small, refusals=True)
+
+
+def test_the_oracle_reads_once(load, small):
+    row = measured(load, "oracle", small)
+    assert (row["reads"], row["error"], row["recall"], row["precision"]) == (1, 0, 1, 1)
+    assert row["seconds_recovery"] == row["seconds"] > 0
+
+
+def fake_runs(load, monkeypatch, experiment, outcome, tmp_path, methods=("irpca", "pcp")):
+    """Run without solving; ``outcome(task)`` says what was measured. Returns what was run, in its order."""
+    done = []
+
+    def perform(task):
+        done.append(task)
+        return task, outcome(task), 0.01
+
+    monkeypatch.setattr(load("running"), "perform", perform)
+    book = load("ledger").Ledger(tmp_path / "fake.csv")
+    methods = [load("methods").METHODS[name] for name in methods]
+    assert load("running").run(experiment, book, methods) == len(done)
+    return done
+
+
+def test_seeds_are_interleaved(load, monkeypatch, tmp_path):
+    experiment = replace(load("registry").EXPERIMENTS["fig1b"].small(), seeds=2)
+    done = fake_runs(load, monkeypatch, experiment, lambda task: {"status": "RECOVERED"}, tmp_path)
+    assert [(task.case, task.seed, task.method) for task in done] == [
+        (case, seed, method) for case in experiment.cases for seed in (0, 1) for method in ("irpca", "pcp")
+    ]
+    assert fake_runs(load, monkeypatch, experiment, lambda task: {"status": "RECOVERED"}, tmp_path) == []
+
+
+def test_more_corruption_is_not_tried_after_two_failures(load, monkeypatch, tmp_path):
+    experiment = replace(load("registry").EXPERIMENTS["fig1a"], seeds=2)
+    limits = {"irpca": 0.9, "pcp": 0.15}
+
+    def outcome(task):
+        right = task.case.corruption < limits[task.method]
+        return {"status": "RECOVERED", "seconds_recovery": 1.0} if right else {"status": "CONVERGED"}
+
+    done = Counter((t.method, t.case.corruption) for t in fake_runs(load, monkeypatch, experiment, outcome, tmp_path))
+    levels = [case.corruption for case in experiment.cases]
+    assert [level for level in levels if done["irpca", level] == 2] == levels
+    assert [level for level in levels if done["pcp", level] == 2] == [0.05, 0.1, 0.2, 0.3]
+    assert sum(done.values()) == 2 * len(levels) + 8
+
+
+def test_phase_judges_the_end(load, monkeypatch, tmp_path):
+    experiment = replace(load("registry").EXPERIMENTS["phase"], seeds=1)
+    done = fake_runs(load, monkeypatch, experiment, lambda task: {"status": "BUDGET", "error": 0.5}, tmp_path)
+    assert {task.case.corruption for task in done} == {0.05, 0.1}
+    assert len(done) == 2 * 2 * 9  # where the two sweeps cross they share a run
+    (tmp_path / "fake.csv").unlink()
+    done = fake_runs(load, monkeypatch, experiment, lambda task: {"status": "CONVERGED", "error": 1e-4}, tmp_path)
+    assert len(done) == 2 * len(experiment.cases) == 2 * 10 * 9
+
+
+def test_larger_sizes_are_not_tried_beyond_the_budget(load, monkeypatch, tmp_path):
+    experiment = replace(load("registry").EXPERIMENTS["scaling"], seeds=2)
+
+    def outcome(task):
+        over = task.case.n1 >= 4000 or task.case.rank >= 10
+        return {"status": "BUDGET" if over and task.method == "pcp" else "RECOVERED"}
+
+    done = fake_runs(load, monkeypatch, experiment, outcome, tmp_path)
+    sizes = {(t.case.n1, t.case.d1, t.case.rank) for t in done if t.method == "pcp"}
+    assert {n for n, d, r in sizes if (d, r) == (50, 5)} == {500, 1000, 2000, 4000}
+    assert {r for n, d, r in sizes if (n, d) == (2000, 50)} == {2, 5, 10}
+    assert {d for n, d, r in sizes if (n, r) == (2000, 5)} == {10, 20, 50, 100, 200}
+    assert len({t.case for t in done if t.method == "irpca"}) == 13
+
+
+def texts(figure, kind):
+    return [text.get_text() for axes in figure.axes for text in axes.texts if text.get_gid() == kind]
+
+
+def curve(axes, method):
+    (line,) = [line for line in axes.lines if line.get_gid() == method]
+    return line.get_ydata()
+
+
+def test_failures_are_drawn(load, small):
+    def record(method, level, seed, seconds, error_residual=0.0):
+        case = asdict(replace(small, corruption=level))
+        reached = {"seconds_residual": 2.0, "seconds_recovery": seconds, "error": 0.1, "error_residual": error_residual}
+        machine = {"cpu": "abacus", "cores": 3.0, "commit": "abc123", "numpy": "2.0"}
+        return {**case, **machine, **reached, "method": method, "seed": seed, "status": "x"}
+
+    nan = float("nan")
+    records = [record("irpca", level, seed, 1.0 + seed) for level in (0.1, 0.2, 0.3) for seed in range(5)]
+    records += [record("pcp", 0.1, seed, nan if seed < 2 else 4.0) for seed in range(5)]
+    records += [record("pcp", 0.2, seed, nan if seed < 3 else 4.0) for seed in range(5)]
+    records += [record("altproj", level, seed, nan, 0.5) for level in (0.1, 0.2) for seed in range(5)]
+    figure = load("registry").EXPERIMENTS["fig1a"].draw(records)
+    assert Counter(texts(figure, "failed")) == {"×2": 1, "×3": 1, "×": 2}
+    assert Counter(texts(figure, "wrong")) == {"○": 2}
+    assert len(texts(figure, "not run")) == 2 * 2  # at 0.3, by two methods, in two strips
+    recovery = figure.axes[4]
+    assert curve(recovery, "irpca") == pytest.approx([3.0, 3.0, 3.0])
+    assert curve(recovery, "pcp") == pytest.approx([4.0, nan], nan_ok=True)
+    assert curve(recovery, "altproj") == pytest.approx([nan, nan], nan_ok=True)
+    title = figure.get_suptitle()
+    for told in ("sparsity", "n = 100", "d = 5", "5 seeds", "abacus, 3 cores", "abc123"):
+        assert told in title
+    assert "z/n" not in title
+
+
+def test_phase_maps(load):
+    phase = load("phase")
+    records = [{"corruption": 0.1, "rank": 2.0, "error": error} for error in (1e-9, 1.0, float("nan"))]
+    shares = phase.share_recovered(records, "rank", [2.0, 3.0], [0.1, 0.2])
+    assert shares == pytest.approx(np.array([[1 / 3, np.nan], [np.nan, np.nan]]), nan_ok=True)
+
+
+def test_the_table(load, quick, tmp_path, capsys, monkeypatch):
+    main = load("__main__").main
+    for name in ("fig1a", "phase"):
+        (tmp_path / f"{name}.csv").write_text((quick(name) / f"{name}.csv").read_text())
+    monkeypatch.setattr(irpca, "solve", None)
+    capsys.readouterr()
+    assert main(["table", "--out", str(tmp_path), "--check"]) == 1
+    assert main(["table", "--out", str(tmp_path)]) == 0
+    assert main(["table", "--out", str(tmp_path), "--check"]) == 0
+    page = tmp_path / "methods-table.md"
+    assert page.read_text() in capsys.readouterr().out
+    rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+    header, *rows = rows
+    assert [row[0] for row in rows] == [method.label for method in load("methods").METHODS.values()]
+    found = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    assert found["irpca"]["ratio"] == "1"
+    assert found["irpca"]["stops recovering at"] == "> 50%"
+    assert found["PCA"]["stops recovering at"] == "10%"
+    assert found["PCA"]["seconds"] == "–"
+    assert float(found["IRPCA-IHT, whitened"]["reads of M"]) == 9
+
+    page.write_text(page.read_text().replace("> 50%", "> 90%"))
+    assert main(["table", "--out", str(tmp_path), "--check"]) == 1
+    with pytest.raises(SystemExit, match="run python -m experiments fig1a first"):
+        main(["table", "--out", str(tmp_path / "empty")])
+
+
+def test_where_a_method_stops_recovering(load):
+    breaks_down = load("table").breaks_down
+    runs = [{"corruption": level, "error": error} for level in (0.1, 0.2) for error in (1e-9, 1e-9, 1.0)]
+    assert breaks_down(runs) == "> 20%"
+    assert breaks_down([*runs, *[{"corruption": 0.3, "error": e} for e in (1e-9, 1.0, 1.0)]]) == "30%"
+    assert breaks_down([]) == "–"
+
+
+@pytest.mark.parametrize("scale", ["printed", "rescaled"])
+def test_completed_ratings(load, scale):
+    problems = load("problems")
+    case = problems.Case(60, 50, 5, 6, 3, 0.2, 1.0, "stars", scale)
+    one, two = problems.make(case, 0), problems.make(case, 1)
+    unit = 3 / np.sqrt(60 * 50)
+    L, S = one.L.dense(), one.S.toarray()
+    np.testing.assert_allclose(one.M, L + S, atol=1e-12)
+    assert (5 * unit <= np.abs(one.S.data)).all() and (np.abs(one.S.data) <= 10 * unit).all()
+    assert 0.3 < (one.S.data > 0).mean() < 0.7
+    assert one.S.nnz / S.size == pytest.approx(0.2, abs=0.03)
+    for F, span in ((one.F1, L), (one.F2, L.T)):
+        np.testing.assert_allclose(F.T @ F, np.eye(F.shape[1]), atol=1e-12)
+        assert np.linalg.norm(span - F @ (F.T @ span)) < 1e-12 * np.linalg.norm(L)
+    assert np.linalg.norm(one.F1.T @ L @ one.F2, 2) == pytest.approx(one.W_norm, rel=1e-12)
+    if scale == "rescaled":
+        assert np.abs(L).max() == pytest.approx(10 * unit, rel=1e-12)
+    else:
+        assert np.abs(L).mean() == pytest.approx(3, abs=0.5)  # stars
+    assert two.L.dense() == pytest.approx(L, abs=1e-12)  # one completion, new features and outliers
+    assert not np.allclose(two.F1, one.F1)
+    assert not np.array_equal(two.S.toarray() != 0, S != 0)
+
+
+def test_what_methods_are_told(load):
+    problems = load("problems")
+    case = problems.square(80, 6, 3, 0.1)
+    instance = problems.make(case, 4)
+    problem = irpca.datasets.make_problem(80, 80, 6, 6, 3, 0.1, random_state=4)
+    assert instance.L.dense() == pytest.approx(problem.L, abs=1e-12)
+    methods = load("methods").METHODS
+    assert methods["iht-paper"].options(instance)["c_W"] == pytest.approx(np.linalg.norm(problem.W, 2), rel=1e-12)
+    share = max(problem.corrupted.sum(axis=0).max(), problem.corrupted.sum(axis=1).max()) / 80
+    mean = problem.corrupted.mean()
+    assert share / 2 < mean < share / 1.5  # else one of the two would not be seen
+    assert methods["scaledgd"].options(instance) == {"corruption": pytest.approx(mean, rel=1e-12)}
+    assert methods["rpca_gd"].options(instance) == {"corruption": pytest.approx(share / 1.5, rel=1e-12)}
+
+
+def test_workers_keep_to_their_own_cores(load, tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    shares = load("running").core_shares(cores)
+    assert [len(share) for share in shares] == [1] * cores
+    assert len(set().union(*shares)) == cores
+    with pytest.raises(ValueError, match=f"{cores + 1} workers on {cores} cores"):
+        load("running").core_shares(cores + 1)
+
+    workers = min(2, cores)
+    words = ["fig1d", "--quick", "--out", str(tmp_path), "--methods", "irpca,iht-paper", "--workers", str(workers)]
+    environment = {**os.environ, "IRPCA_COMMIT": "copied"}
+    command = [sys.executable, "-W", "error", "-m", "experiments", *words]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    records = records_of(load, tmp_path / "fig1d.csv")
+    assert len(records) == 4
+    assert {record["cores"] for record in records} == {cores // workers}
+    assert {record["commit"] for record in records} == {"copied"}
+    assert len(done.stderr.splitlines()) == 4  # no terminal: a line per run
+
+
+def test_options(load, capsys):
+    options = load("__main__").options
+    chosen = options(["fig1a", "--quick", "--methods", "pcp,irpca"])
+    assert chosen.out.is_dir() and not chosen.out.is_relative_to(ROOT)
+    assert chosen.methods == ["pcp", "irpca"]
+    chosen.out.rmdir()
+    refused = {
+        "choose from": ["fig1a", "--methods", "magic"],
+        "--seeds": ["fig1a", "--seeds", "0"],
+        "--budget": ["fig1a", "--budget", "0"],
+        "workers on": ["fig1a", "--workers", "9999"],
+        "where the real results are": ["fig1a", "--quick", "--out", str(ROOT / "experiments" / "results")],
+        "invalid choice": ["fig3"],
+    }
+    for complaint, words in refused.items():
+        with pytest.raises(SystemExit):
+            options(words)
+        assert complaint in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_progress(load):
+    Progress = load("progress").Progress
+    told = io.StringIO()
+    progress = Progress("fig1a", Counter(fast=3, slow=2), stream=told)
+    assert progress.remaining() is None
+    progress.ran("fast", 1.0, "fast, seed 0: RECOVERED")
+    assert progress.remaining() == pytest.approx(2 * 1 + 2 * 1)  # nothing is known of the slow one
+    progress.ran("slow", 100.0, "slow, seed 0: BUDGET")
+    assert progress.remaining() == pytest.approx(2 * 1 + 100)
+    progress.skipped("slow")
+    assert progress.remaining() == pytest.approx(2)
+    first, second = told.getvalue().splitlines()
+    assert first.endswith("fig1a 1/5  fast, seed 0: RECOVERED  4 s to go")
+    assert second.endswith("fig1a 2/5  slow, seed 0: BUDGET  2 min to go")
+
+    shown = Terminal()
+    progress = Progress("phase", Counter(fast=2), workers=2, stream=shown)
+    progress.ran("fast", 3.0, "done")
+    assert shown.getvalue().startswith("\r")
+    assert f"{'█' * 12}{'░' * 12} 1/2  done  2 s to go" in shown.getvalue()
+    progress.close()
+    assert shown.getvalue().endswith("\n")
