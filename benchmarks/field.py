@@ -41,23 +41,28 @@ def variants(problem: Problem) -> Iterator[tuple[str, dict[str, Any]]]:
     # What the sparsifiers take must cover the fullest row and column, and the less beyond that the better.
     needs = {"rpca_gd": {"corruption": max(mean, most / 1.5)}, "scaledgd": {"corruption": max(mean, most / 2)}}
     for name, solver in SOLVERS.items():
-        given: dict[str, Any] = {"rank": "auto" if solver.rank == "found" else rank, "solver": name}
+        given: dict[str, Any] = {"solver": name, "max_iter": PATIENCE}
+        if solver.rank != "found":
+            given["rank"] = rank
         if name == "irpca_iht":
             yield "irpca_iht, as printed", {**given, "variant": "paper", "c_W": c_W}
             yield "irpca_iht, whitened", {**given, "variant": "whitened", "c_W": c_W}
         else:
             yield name, {**given, **needs.get(name, {})}
         if solver.rank == "chosen":
-            yield f'{name}, rank="auto"', {"solver": name}
+            yield f'{name}, rank="auto"', {**given, "rank": "auto"}
 
 
-def solve(problem: Problem, seed: int, **options: Any) -> Answer:
+def solve(problem: Problem, seed: int, iterations: Any = (), **options: Any) -> Answer:
+    """A full run, or one of as many iterations as this seed needs."""
+    if seed < len(iterations) and iterations[seed] is not None:
+        options |= {"max_iter": iterations[seed], "tol": 0.0}
     features = (problem.F1, problem.F2) if SOLVERS[options["solver"]].features else ()
     result = irpca.solve(problem.M, *features, random_state=seed, **options)
     return Answer(result.L, result.S, result.rank, result.reads, result.status.name)
 
 
-def iterations_needed(problem: Problem, options: dict[str, Any]) -> int | None:
+def iterations_needed(problem: Problem, seed: int, options: dict[str, Any]) -> int | None:
     """Iterations until L is recovered, or None if it never is."""
     errors: list[float] = []
 
@@ -65,7 +70,7 @@ def iterations_needed(problem: Problem, options: dict[str, Any]) -> int | None:
         errors.append(problem.relative_error(state.L))
         return errors[-1] <= RECOVERED
 
-    solve(problem, 0, **options, max_iter=PATIENCE, sparse=False, callbacks=watch)
+    solve(problem, seed, **options, sparse=False, callbacks=watch)
     return len(errors) if errors[-1] <= RECOVERED else None
 
 
@@ -92,16 +97,16 @@ def transcribed(problem: Problem) -> dict[str, Any]:
 
 def measure(problem: Problem, repeats: int, transcriptions: bool = False) -> dict[str, dict[str, Any]]:
     """Times, ratios and errors of every method."""
-    needed = {name: iterations_needed(problem, options) for name, options in variants(problem)}
     runs: dict[str, Any] = {ORACLE: partial(oracle_read, task_of(problem))}
+    needed = {}
     for name, options in variants(problem):
-        limits = {"max_iter": PATIENCE} if needed[name] is None else {"max_iter": needed[name], "tol": 0.0}
-        runs[name] = partial(solve, problem, **options, **limits)
+        needed[name] = [iterations_needed(problem, seed, options) for seed in range(repeats)]
+        runs[name] = partial(solve, problem, iterations=needed[name], **options)
     if transcriptions:
         runs |= transcribed(problem)
     records = interleave(runs, repeats, lambda _, answer: check(problem, answer))
     return {
-        name: {**times(rounds, records[DEFAULT]), "iterations": needed.get(name), "rounds": rounds}
+        name: {**times(rounds, records[DEFAULT]), "iterations": needed.get(name, [None]), "rounds": rounds}
         for name, rounds in records.items()
     }
 
@@ -129,7 +134,7 @@ def report(rows: dict[str, dict[str, Any]]) -> str:
                 name,
                 *(f"{row[key]:.3f}" for key in ("seconds", "fastest", "slowest")),
                 f"{row['ratio']:.1f}",
-                "–" if row["iterations"] is None else str(row["iterations"]),
+                "–" if None in row["iterations"] else str(max(row["iterations"])),
                 "–" if reads is None else f"{reads:.1f}",
                 f"{error:.1e}" + ("" if error <= RECOVERED else ", not recovered"),
                 *(str(max(record[key] for record in rounds)) for key in ("false", "missed")),

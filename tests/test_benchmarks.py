@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import irpca
+
 ROOT = Path(__file__).parent.parent
 SOLVES = ("solve, rank given", 'solve, rank="auto"')
 LITERAL, ENGINE, WHITENED = (f"Algorithm 1, {kind}" for kind in ("literal", "engine", "whitened"))
@@ -146,3 +148,22 @@ def test_random_tables_are_judged(load, seed):
     known = random_tables.oracle(M, L, corrupted, Q1, Q2, rank)
     assert np.linalg.norm(known - L) < np.linalg.norm(M - L)
     assert random_tables.verdict(seed) == "right"
+
+
+def test_the_field_is_compared_in_one_run(load, tmp_path, capsys):
+    field = load("field")
+    words = ["--n", "150", "--d", "8", "--rank", "2", "--repeats", "1", "--transcriptions"]
+    field.main([*words, "--json", str(tmp_path / "field.json")])
+    rows = json.loads((tmp_path / "field.json").read_text())["solvers"]
+    printed = capsys.readouterr().out
+    assert {name.partition(",")[0] for name in rows} == {"oracle read", *irpca.solvers.SOLVERS}
+    assert {"pcpf, transcribed", "pcp, transcribed", "altproj, transcribed"} <= set(rows)
+    assert rows["irpca"]["ratio"] == 1
+    for name, row in rows.items():
+        assert f"\n{name} " in printed
+        record = row["rounds"][0]
+        if name in ("irpca", "irpca_iht, whitened", "pcpf", "altproj", "accaltproj", "pcpf, transcribed"):
+            assert record["error"] <= 1e-6
+            assert record["missed"] == 0
+    assert rows["pca"]["iterations"] == [None]
+    assert "not recovered" in printed
