@@ -53,7 +53,7 @@ def stub(monkeypatch):
         def run(engine, F1, F2, rank):
             yield from states(engine) if callable(states) else states
 
-        monkeypatch.setitem(SOLVERS, "stub", Solver(run, chooses_rank=True))
+        monkeypatch.setitem(SOLVERS, "stub", Solver(run, "chosen", features=True))
 
     return register
 

@@ -17,16 +17,16 @@ import numpy as np
 from ..engines.base import Ascent, Engine, Trim
 from ..lowrank import Array, LowRank
 from ..result import State
-from .endings import saturation, threshold_floor
+from .endings import GROSS, saturation, threshold_floor, typical
 from .subspace import SPARE, first_look
 
-BALANCE = 5.0  # how far apart the residuals may be before the penalty follows
-CLOSE = 1e-8  # how small both residuals must be, beside M and beside the dual variable
+BALANCE = 3.0, 30.0  # where the dual residual may lie, in units of the primal one, before the penalty follows
+CLOSE = 1e-8  # how small both residuals must be, beside L and beside the dual variable, if rounding allows
 
 
 @dataclass
 class Multipliers:
-    """λ, and a penalty that keeps primal and dual residuals of one size.
+    """λ, and a penalty that keeps primal and dual residuals in proportion.
 
     A penalty that only grows, as in the authors' code, freezes L short of the optimum on hard problems.
     """
@@ -38,8 +38,14 @@ class Multipliers:
     box: float
     size: float
     dual_size: float
+    rounding: float
     previous: float = 0.0
+    turn: int = 0
     close: bool = False
+
+    @property
+    def tolerance(self) -> float:
+        return max(CLOSE, self.rounding)
 
     def step(self, L: LowRank, before: LowRank | None) -> Ascent:
         """The move of the dual variable that belongs to two iterates of L."""
@@ -47,27 +53,33 @@ class Multipliers:
             return Ascent(L, self.first, self.lam, self.box)
         return Ascent(extrapolated(L, before, self.previous / self.penalty), self.penalty, self.lam, self.box)
 
-    def adapt(self, moved: float, trim: Trim) -> None:
+    def adapt(self, L: LowRank, moved: float, trim: Trim) -> None:
         """Choose the next penalty from ‖M − B − S‖ and from how far L moved."""
-        primal = float(np.sqrt(trim.energy)) / self.size
+        # Beside L, not M: large outliers would make any residual look small.
+        size = float(np.linalg.norm(L.core)) or self.size
+        primal = float(np.sqrt(trim.energy)) / size
         dual = self.penalty * moved / self.dual_size
-        self.close = max(primal, dual) <= CLOSE
+        still = dual <= self.tolerance or moved <= self.rounding * size
+        self.close = still and primal <= self.tolerance
         self.previous = self.penalty
-        if primal > BALANCE * dual:
-            self.penalty *= self.growth
-        elif dual > BALANCE * primal:
-            self.penalty /= self.growth
+        low, high = BALANCE
+        turn = int(dual < low * primal) - int(dual > high * primal)
+        if turn * self.turn < 0:  # back and forth: the method converges only if the penalty comes to rest
+            self.growth = self.growth**0.5
+        self.turn = turn or self.turn
+        self.penalty *= self.growth**turn
 
     def state(self, L: LowRank, moved: float, trim: Trim, dtype: np.dtype) -> State:
         size = float(np.linalg.norm(L.core))
-        # Where S is zero, M − L is T and what L moved since.
-        zeta = max(2 * trim.largest, threshold_floor(L, dtype))
+        L = _significant(L, 10 * self.tolerance)
+        # Where S is zero, M − L is T, what L moved since, and what was cut from it.
+        zeta = max(2 * trim.largest, GROSS * typical(L), threshold_floor(L, dtype))
         return State(
             L,
             zeta,
             moved / size if size > 0 else float(moved > 0),
             trim,
-            tolerance=max(CLOSE, 10 * float(np.finfo(dtype).eps)),
+            tolerance=self.tolerance,
             settled=self.close,
             failure=saturation(trim),
         )
@@ -96,6 +108,7 @@ def multipliers(
         box=np.inf if box is None else box,
         size=float(np.sqrt(trim.energy)) or 1.0,
         dual_size=weight * float(np.sqrt(engine.n_observed)),
+        rounding=10 * float(np.finfo(engine.dtype).eps),
     )
 
 
@@ -103,6 +116,13 @@ def extrapolated(L: LowRank, before: LowRank, by: float) -> LowRank:
     """``L + by · (L − before)``."""
     (U, V), (X, Y) = L.thin(), before.thin()
     return LowRank(np.hstack([U, X]), np.diag([1 + by] * U.shape[1] + [-by] * X.shape[1]), np.hstack([V, Y]))
+
+
+def _significant(L: LowRank, share: float) -> LowRank:
+    """L without singular values so small, beside the largest, that only the end of the iteration left them."""
+    s = np.diag(L.core)
+    k = int((s > share * s[:1]).sum())
+    return LowRank(L.left[:, :k], L.core[:k, :k], L.right[:, :k])
 
 
 def shrunk(s: Array, by: float) -> Array:

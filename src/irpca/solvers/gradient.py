@@ -10,8 +10,10 @@ from ..engines.base import Engine
 from ..lowrank import Array, LowRank, relative_distance
 from ..result import State
 from ..sampling import check_scale
-from .endings import threshold_floor
+from .endings import GROSS, threshold_floor, typical
 from .subspace import SPARE, Cleaned, leading, random_block
+
+ASTRAY = 1e6  # factors so many times as large as those of the start will not come back
 
 Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]  # U, V, T V, Tᵀ U -> the next U, V
 
@@ -46,11 +48,12 @@ def descend(
     later. Three reads of M per iteration, two of which sort it.
     """
     n1, n2 = engine.shape
-    counts = [(int(part * n2), int(part * n1)) for part in share]
+    counts = [(int(part * n2 + 1e-9), int(part * n1 + 1e-9)) for part in share]  # 0.29 · 100 is 28.999…
     nothing = LowRank.zero(engine.shape)
     start = Cleaned(engine, nothing, engine.cut(nothing, *counts[0]))
     left, s, right = leading(start, random_block(n2, rank + SPARE, rng), rank)
     U, V = (Q[:, :rank] * np.sqrt(s[:rank]) for Q in (left, right))
+    farthest = ASTRAY * max(np.abs(U).max(), np.abs(V).max())
     assert start.trim is not None
     check_scale(start.trim.largest)
     update = updating(float(s[0]) or 1.0)  # solve() refuses an M that is all zero
@@ -59,13 +62,14 @@ def descend(
         factors = LowRank(U, np.eye(rank), V)
         TV, TtU, trim = engine.sides(factors, engine.cut(factors, *counts[1]), V, U)
         U, V = update(U, V, TV.astype(float), TtU.astype(float))
-        if not (np.isfinite(U).all() and np.isfinite(V).all()):
+        if not max(np.abs(U).max(), np.abs(V).max()) <= farthest:
             yield State(L, np.inf, np.inf, trim)
             return
         new = LowRank.from_product(U, V)
         yield State(
             new,
-            max(trim.largest, threshold_floor(new, engine.dtype)),  # the lowest that keeps all that was kept
+            # The lowest that keeps all that was kept; the sparsifier takes more than there is, down to nothing.
+            max(trim.largest, GROSS * typical(new), threshold_floor(new, engine.dtype)),
             relative_distance(new, L),
             trim,
             tolerance=10 * float(np.finfo(engine.dtype).eps),

@@ -80,6 +80,7 @@ def ircur(
             relative_distance(new, L),
             tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=bool(residual <= CLOSE),
+            expected_corruption=1 - share,
             failure=_failure(1 - share),
         )
         L = new

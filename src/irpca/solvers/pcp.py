@@ -60,7 +60,7 @@ def pcp(
         V = V[:, : k + SPARE]
         step_size = relative_distance(new, L)
         moved = step_size * max(float(np.linalg.norm(kept)), np.finfo(float).tiny)
-        rule.adapt(moved, Z.trim)
+        rule.adapt(new, moved, Z.trim)
         yield rule.state(new, moved, Z.trim, engine.dtype)
         step, L = rule.step(new, L), new
 

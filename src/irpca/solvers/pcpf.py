@@ -70,7 +70,7 @@ def pcpf(
         C = C if R2 is None else C @ R2.T
         L = LowRank.from_core(F1.Q, C, F2.Q, len(s))
         moved = float(np.linalg.norm(C - before))
-        rule.adapt(moved, trim)
+        rule.adapt(L, moved, trim)
         yield rule.state(L, moved, trim, engine.dtype)
         ahead = C + rule.previous / rule.penalty * (C - before)
         step = Ascent(LowRank.from_core(F1.Q, ahead, F2.Q), rule.penalty, rule.lam)

@@ -1,0 +1,95 @@
+"""Accelerated alternating projections: iterate by iterate against the method typed literally, and recovery."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import transcriptions
+from solvers.field import SHAPES, conditioned, distance, gaussian, recovers, start_exactly
+
+import irpca
+from irpca.engines import CpuEngine
+from irpca.features import Features
+from irpca.solvers import accaltproj
+
+
+def iterates(M, rank, count, **options):
+    F1, F2 = map(Features.identity, M.shape)
+    run = accaltproj(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options)
+    return list(islice(run, count))
+
+
+@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("corruption", [0.1, 0.5])
+def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corruption):
+    """Also where it fails, and where the authors' own factors are not used."""
+    start_exactly(monkeypatch, "accaltproj")
+    problem = make(*shape, corruption=corruption)
+    mine = iterates(problem.M, 3, 16, beta=0.06, beta_init=0.2, decay=0.6)
+    theirs = transcriptions.accaltproj(problem.M, 3, 0.06, 0.2, 0.6, T=15)
+    for state, (L, S, zeta) in zip(mine, theirs, strict=True):
+        assert distance(state.L.dense(), L) <= 1e-8
+        assert state.zeta == pytest.approx(zeta, rel=1e-8)
+        np.testing.assert_array_equal(np.abs(problem.M - state.L.dense()) > state.zeta, S != 0)
+    assert theirs[-1][1].any()
+
+
+def test_the_authors_defaults(monkeypatch):
+    start_exactly(monkeypatch, "accaltproj")
+    problem = gaussian(100, 60)
+    beta = 0.5 * (100 * 60) ** -0.25
+    mine = iterates(problem.M, 3, 12)
+    theirs = transcriptions.accaltproj(problem.M, 3, beta, 4 * beta, 0.7, T=11)
+    assert max(distance(state.L.dense(), L) for state, (L, _, _) in zip(mine, theirs, strict=True)) <= 1e-8
+    (choice,) = mine[-1].choices
+    assert (choice.name, choice.value) == ("beta", pytest.approx(beta, rel=1e-12))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers(shape, make, seed):
+    problem = make(*shape, seed=seed)
+    recovers(problem, irpca.solve(problem.M, rank=3, solver="accaltproj"))
+
+
+def test_a_slower_threshold_survives_more():
+    problem = gaussian(200, 200, corruption=0.5)
+    assert problem.relative_error(irpca.solve(problem.M, rank=3, solver="accaltproj").L) > 1e-3
+    result = irpca.solve(problem.M, rank=3, solver="accaltproj", decay=0.95, max_iter=500)
+    recovers(problem, result, error=1e-7)
+
+
+def test_errors_of_any_size_need_a_lower_start():
+    """The authors' start, four times beta, lets half of the errors through if those make up σ_1 of M."""
+    problem = conditioned(200, 160, corruption=0.05, outlier_scale=1e3)
+    beta = 0.5 * (200 * 160) ** -0.25
+    recovers(problem, irpca.solve(problem.M, rank=3, solver="accaltproj", beta_init=2 * beta))
+
+
+def test_agrees_with_altproj():
+    problem = gaussian(150, 120, corruption=0.15)
+    mine, other = (irpca.solve(problem.M, rank=3, solver=name) for name in ("accaltproj", "altproj"))
+    assert distance(mine.L.dense(), other.L.dense()) <= 1e-9
+    np.testing.assert_array_equal(mine.S.toarray() != 0, other.S.toarray() != 0)
+
+
+def test_one_read_an_iteration():
+    result = irpca.solve(gaussian(150, 120).M, rank=3, solver="accaltproj")
+    assert result.n_iter > 10
+    np.testing.assert_array_equal(np.diff(result.history.reads), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"beta": 0}, "beta must be positive, got 0"),
+        ({"beta_init": -0.5}, "beta_init must be positive, got -0.5"),
+        ({"decay": 0}, "decay must lie between 0 and 1, got 0"),
+        ({"decay": 1.5}, "decay must lie between 0 and 1, got 1.5"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        irpca.solve(np.eye(5), rank=1, solver="accaltproj", **options)

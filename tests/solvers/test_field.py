@@ -1,0 +1,290 @@
+"""What holds for every method alike: one word is changed, and the same question gets the same kind of answer."""
+
+import numpy as np
+import pytest
+from solvers.field import conditioned, distance, gaussian, recovers
+
+import irpca
+from irpca import InductiveRobustPCA, Status
+from irpca.datasets import make_problem
+from irpca.engines import CpuEngine
+from irpca.solvers import SOLVERS
+
+OPTIONS = {name: {} for name in SOLVERS} | {"rpca_gd": {"corruption": 0.05}, "scaledgd": {"corruption": 0.05}}
+ROBUST = [name for name in SOLVERS if name != "pca"]
+
+every_method = pytest.mark.parametrize("name", SOLVERS)
+every_robust_method = pytest.mark.parametrize("name", ROBUST)
+
+
+@pytest.fixture(scope="module")
+def problem():
+    """One that every method solves: Gaussian factors, the same few errors in every row and column."""
+    return gaussian(120, 100, rank=2, corruption=0.05, even=True)
+
+
+def run(name, problem, M=None, **more):
+    """Solve with all that the method needs and nothing that it does not."""
+    F = (problem.F1, problem.F2) if SOLVERS[name].features else ()
+    rank = {} if SOLVERS[name].rank == "found" else {"rank": np.linalg.matrix_rank(problem.W)}
+    return irpca.solve(problem.M if M is None else M, *F, solver=name, **(rank | OPTIONS[name] | more))
+
+
+# Answers
+
+
+@every_robust_method
+def test_recovers(problem, name):
+    recovers(problem, run(name, problem))
+
+
+@every_method
+def test_engines_give_the_same_answer(problem, name):
+    one, other = (run(name, problem, engine=engine) for engine in ("cpu", "reference"))
+    assert (one.engine, other.engine) == ("cpu", "reference")
+    assert (one.status, one.n_iter, one.reads) == (other.status, other.n_iter, other.reads)
+    assert distance(one.L.dense(), other.L.dense()) <= 1e-12
+    np.testing.assert_array_equal(one.S.toarray() != 0, other.S.toarray() != 0)
+    np.testing.assert_allclose(one.S.toarray(), other.S.toarray(), atol=1e-12 * np.abs(problem.M).max())
+
+
+@every_robust_method
+def test_single_precision(problem, name):
+    result = run(name, problem, problem.M.astype(np.float32))
+    recovers(problem, result, error=1e-5)
+    assert result.S.dtype == np.float32
+
+
+@every_method
+def test_order_in_memory_does_not_matter(problem, name):
+    one, other = run(name, problem), run(name, problem, np.asfortranarray(problem.M))
+    assert distance(other.L.dense(), one.L.dense()) <= 1e-12
+    assert one.n_iter == other.n_iter
+
+
+@every_method
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_units_of_M_do_not_matter(problem, name, scale):
+    one, other = run(name, problem), run(name, problem, scale * problem.M)
+    assert distance(other.L.dense() / scale, one.L.dense()) <= 1e-12
+    np.testing.assert_array_equal(other.S.toarray() != 0, one.S.toarray() != 0)
+    assert one.n_iter == other.n_iter
+
+
+@every_method
+def test_integers_are_numbers_too(problem, name):
+    M = np.round(problem.M).astype(int)
+    assert distance(run(name, problem, M).L.dense(), run(name, problem, M.astype(float)).L.dense()) <= 1e-12
+
+
+@every_method
+def test_the_transposed_matrix_has_the_transposed_answer(problem, name):
+    turned = type(problem)(problem.M.T, problem.F2, problem.F1, problem.W.T, problem.L.T, problem.S.T, problem.N.T)
+    one, other = run(name, problem), run(name, turned)
+    assert distance(other.L.dense().T, one.L.dense()) <= 1e-8  # random starts differ, and rows drawn
+    np.testing.assert_array_equal(other.S.toarray().T != 0, one.S.toarray() != 0)
+
+
+@every_method
+def test_the_random_state_decides(problem, name):
+    one, same, other = (run(name, problem, random_state=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(same.L.dense(), one.L.dense())
+    assert (same.S != one.S).nnz == 0 and same.history.step == one.history.step
+    assert distance(other.L.dense(), one.L.dense()) <= 1e-8
+    generator = run(name, problem, random_state=np.random.default_rng(1))
+    np.testing.assert_array_equal(generator.L.dense(), one.L.dense())
+
+
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+def test_all_without_features_agree(make):
+    """Convex and not, with and without a rank, from all of M or from a part: one problem, one answer."""
+    problem = make(150, 120, rank=2, corruption=0.05)
+    default = irpca.solve(problem.M, rank=2).L.dense()
+    for name in ("pcp", "altproj", "accaltproj", "ircur"):
+        assert distance(run(name, problem).L.dense(), default) <= 1e-7
+    for name in ("rpca_gd", "scaledgd"):
+        gradient = run(name, problem, corruption=0.12, max_iter=1000)
+        assert distance(gradient.L.dense(), default) <= 1e-7
+
+
+def test_all_with_features_agree():
+    problem = make_problem(200, 160, 10, 8, rank=3, corruption=0.2)
+    default = irpca.solve(problem.M, problem.F1, problem.F2).L.dense()
+    assert distance(irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf").L.dense(), default) <= 1e-7
+
+
+# What a Result holds
+
+
+@every_method
+@pytest.mark.parametrize("stop", [{}, {"max_iter": 3}])
+def test_S_is_what_L_leaves_beyond_the_threshold(problem, name, stop):
+    result = run(name, problem, **stop)
+    R, S = problem.M - result.L.dense(), result.S.toarray()
+    np.testing.assert_array_equal(S != 0, np.abs(R) > result.zeta)
+    np.testing.assert_allclose(S[S != 0], R[S != 0], rtol=0, atol=1e-12 * np.abs(problem.M).max())
+    assert result.corruption == pytest.approx((S != 0).mean(), rel=1e-12)
+
+
+@every_method
+def test_history_and_reads(problem, name):
+    engine = CpuEngine(problem.M)
+    result = run(name, problem, engine=engine)
+    history = result.history
+    assert result.n_iter == len(history) == len(history.step) == len(history.zeta) > 1
+    assert result.reads == engine.reads
+    assert result.reads == pytest.approx(history.reads[-1] + 1)  # S is one more
+    assert (np.diff(history.reads) >= 0).all() and history.reads[-1] > 0
+    assert (np.diff(history.seconds) >= 0).all()
+    assert history.step[-1] <= 1e-6
+
+
+@every_method
+def test_without_S(problem, name):
+    result, full = run(name, problem, sparse=False), run(name, problem)
+    assert result.S is None
+    assert result.reads == pytest.approx(full.reads - 1)
+    np.testing.assert_array_equal(result.L.dense(), full.L.dense())
+    assert np.isfinite(result.corruption)
+
+
+@every_method
+def test_one_iteration_is_a_result(problem, name):
+    result = run(name, problem, max_iter=1)
+    assert result.n_iter == 1 and result.status is Status.MAX_ITER
+    assert np.isfinite(result.L.dense()).all() and result.L.shape == result.S.shape == problem.M.shape
+    assert "MAX_ITER" in result.summary() and name in result.summary()
+
+
+@every_method
+def test_a_callback_stops_it(problem, name):
+    seen = []
+    result = run(name, problem, callbacks=lambda state, history: seen.append(state) or len(seen) == 2)
+    assert result.status is Status.STOPPED and result.n_iter == len(seen) == 2
+    assert result.L is seen[-1].L
+
+
+@every_method
+@pytest.mark.parametrize("shape", [(2, 2), (3, 30), (30, 3), (4, 6)])
+def test_small_matrices(name, shape):
+    """Spare columns of subspaces, drawn rows, counts per column: all of them meet their limits here."""
+    p = gaussian(*shape, rank=1, corruption=0.1, d=2)
+    for rank in (1, min(p.F1.shape[1], *shape)):
+        more = {} if SOLVERS[name].rank == "found" else {"rank": rank}
+        result = run(name, p, **more)
+        assert np.isfinite(result.L.dense()).all() and result.S.shape == shape
+
+
+@every_method
+def test_the_estimator(problem, name):
+    solver = SOLVERS[name]
+    model = InductiveRobustPCA("auto" if solver.rank == "found" else 2, solver=name, solver_options=OPTIONS[name])
+    F = {"row_features": problem.F1, "col_features": problem.F2} if solver.features else {}
+    model.fit(problem.M, **F)
+    np.testing.assert_array_equal(model.low_rank_.dense(), run(name, problem).L.dense())
+    assert model.converged_ and model.rank_ == 2 and model.components_.shape == (2, 100)
+    assert name in model.summary()
+    if name in ROBUST:
+        scores = model.transform(problem.M[:7])
+        assert distance(model.inverse_transform(scores), problem.L[:7]) <= 1e-6
+    if solver.features:
+        assert distance(problem.F1 @ model.W_ @ problem.F2.T, problem.L) <= 1e-8
+    else:
+        assert model.W_ is None
+
+
+# What is refused, and what is told
+
+
+@every_method
+def test_a_rank_that_is_needed_is_asked_for(problem, name):
+    F = (problem.F1, problem.F2) if SOLVERS[name].features else ()
+    if SOLVERS[name].rank == "needed":
+        most = problem.F1.shape[1] if F else 100
+        with pytest.raises(ValueError, match=f"solver='{name}' needs the rank: pass rank=r with 1 <= r <= {most}"):
+            irpca.solve(problem.M, *F, solver=name, **OPTIONS[name])
+    else:
+        recovers(problem, irpca.solve(problem.M, *F, solver=name, **OPTIONS[name]))
+
+
+@every_method
+@pytest.mark.parametrize("rank", [0, 101, 2.0, True])
+def test_a_rank_that_cannot_be(problem, name, rank):
+    with pytest.raises(ValueError, match="rank"):
+        run(name, problem, rank=rank)
+
+
+@every_method
+def test_unknown_options(problem, name):
+    with pytest.raises(TypeError, match=f"solver='{name}' takes no option sparsity; it takes"):
+        run(name, problem, sparsity=0.1)
+
+
+def test_an_unknown_solver():
+    with pytest.raises(ValueError, match=r"solver='rpca' is unknown; choose one of 'irpca', .*'pcpf', 'pcp', .*'pca'"):
+        irpca.solve(np.eye(3), solver="rpca")
+
+
+@every_method
+def test_features_that_are_not_used_are_told(problem, name):
+    result = run(name, problem)
+    told = [doubt for doubt in result.doubts if "does not use the features" in doubt]
+    assert not told
+    if not SOLVERS[name].features:
+        rank = 2 if SOLVERS[name].rank == "needed" else "auto"
+        given = irpca.solve(problem.M, problem.F1, rank=rank, solver=name, **OPTIONS[name])
+        assert given.doubts[0] == f"solver='{name}' does not use the features: this is what M says without them"
+        assert given.W is None
+        np.testing.assert_array_equal(given.L.dense(), result.L.dense())
+
+
+@pytest.mark.parametrize("name", [name for name in SOLVERS if SOLVERS[name].rank == "found"])
+def test_a_rank_that_is_not_used_is_told(problem, name):
+    result = run(name, problem, rank=5)
+    assert result.doubts[0] == f"solver='{name}' takes no rank: it finds its own, and rank=5 was not used"
+    recovers(problem, result)
+
+
+@every_method
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_a_matrix_of_zeros(problem, name, engine):
+    with pytest.raises(ValueError, match="M is all zero: there is nothing to take apart"):
+        run(name, problem, np.zeros(problem.M.shape), engine=engine)
+
+
+@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "irpca_iht"])
+@pytest.mark.parametrize("scale", [1e-120, 1e120])
+def test_entries_that_cannot_be_squared(problem, name, scale):
+    with pytest.raises(ValueError, match="whose squares leave double precision; rescale M"):
+        run(name, problem, scale * problem.M)
+
+
+@every_method
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_entries_that_are_not_numbers(problem, name, bad, engine):
+    M = problem.M.copy()
+    M[17, 3] = bad
+    with pytest.raises(ValueError, match="entries that are NaN or infinite; replace or remove them first"):
+        run(name, problem, M, engine=engine)
+
+
+@pytest.mark.parametrize("name", ["altproj", "accaltproj", "ircur"])
+@pytest.mark.parametrize("corruption", [0.6, 0.9])
+@pytest.mark.parametrize("seed", range(3))
+def test_far_too_much_corruption_is_told(name, corruption, seed):
+    """Their thresholds fall until S holds everything, and L stands still then: no convergence in our words."""
+    problem = conditioned(150, 120, corruption=corruption, seed=seed)
+    result = run(name, problem)
+    assert problem.relative_error(result.L) > 0.1
+    assert result.status is Status.SATURATED
+    assert any("S fills up" in doubt for doubt in result.doubts)
+
+
+@pytest.mark.parametrize("name", [name for name in ROBUST if not SOLVERS[name].features])
+@pytest.mark.parametrize("corruption", [0.6, 0.9])
+def test_nothing_fails_silently(name, corruption):
+    problem = conditioned(150, 120, corruption=corruption)
+    result = run(name, problem)
+    assert problem.relative_error(result.L) > 0.1
+    assert not result.converged or result.doubts

@@ -1,0 +1,98 @@
+"""Iterated robust CUR: against the method typed literally, recovery, and how little of M it reads."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import transcriptions
+from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
+
+import irpca
+from irpca.engines import CpuEngine
+from irpca.features import Features
+from irpca.solvers import ircur
+
+
+class Told:
+    """A random generator that draws what it is told: these rows, then these columns."""
+
+    def __init__(self, rows, cols):
+        self.draws = [rows, cols]
+        self.asked = []
+
+    def integers(self, low, high, size):
+        self.asked.append((low, high, size))
+        return self.draws.pop(0)
+
+
+@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("corruption", [0.05, 0.4])
+def test_iterates_are_those_of_the_transcription(shape, make, corruption):
+    problem = make(*shape, corruption=corruption)
+    rng = np.random.default_rng(1)
+    rows, cols = (np.sort(rng.choice(n, 20, replace=False)) for n in shape)
+    told = Told(np.repeat(rows[::-1], 2), cols)  # twice, and out of order: each is taken once
+    F1, F2 = map(Features.identity, shape)
+    mine = list(islice(ircur(CpuEngine(problem.M), F1, F2, 3, decay=0.6, resample=False, random_state=told), 20))
+    largest = max(np.abs(problem.M[rows]).max(), np.abs(problem.M[:, cols]).max())
+    theirs = transcriptions.ircur(problem.M, 3, rows, cols, T=20, decay=0.6, zeta_0=largest / 0.6)
+    for state, L in zip(mine, theirs, strict=True):
+        assert distance(state.L.dense(), L) <= 1e-8
+    assert told.asked == [(0, n, int(np.ceil(4 * 3 * np.log(n)))) for n in shape]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers(shape, make, seed):
+    problem = make(*shape, seed=seed)
+    recovers(problem, irpca.solve(problem.M, rank=3, solver="ircur"))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers_from_the_same_rows_and_columns_all_along(seed):
+    problem = gaussian(300, 300, corruption=0.05, seed=seed)
+    recovers(problem, irpca.solve(problem.M, rank=3, solver="ircur", resample=False, sampling=6.0))
+
+
+def test_L_alone_is_found_from_a_part_of_M():
+    problem = gaussian(400, 400, corruption=0.05)
+    result = irpca.solve(problem.M, rank=2, solver="ircur", resample=False, sparse=False)
+    wrong_rank = problem.relative_error(result.L)
+    result = irpca.solve(problem.M, rank=3, solver="ircur", resample=False, sparse=False)
+    assert result.converged and problem.relative_error(result.L) <= 1e-8 < wrong_rank
+    assert result.S is None
+    drawn = 2 * np.ceil(4 * 3 * np.log(400)) / 400
+    assert result.reads <= drawn < 0.5
+    assert result.corruption == pytest.approx(0.05, abs=0.01)  # as the sampled rows and columns tell it
+
+
+def test_every_iteration_of_fresh_rows_and_columns_reads_that_much():
+    problem = gaussian(400, 400, corruption=0.05)
+    result = irpca.solve(problem.M, rank=3, solver="ircur", sparse=False)
+    assert problem.relative_error(result.L) <= 1e-8
+    per_iteration = np.diff(result.history.reads)
+    drawn = 2 * np.ceil(4 * 3 * np.log(400)) / 400
+    assert (per_iteration <= drawn).all() and (per_iteration > 0.8 * drawn).all()
+
+
+def test_a_rank_that_the_crossing_does_not_have_is_cut():
+    """One over a singular value of rounding size would blow up."""
+    problem = gaussian(100, 80, rank=2, corruption=0.0)
+    result = irpca.solve(problem.L, rank=5, solver="ircur")
+    assert result.rank == 2
+    assert problem.relative_error(result.L) <= 1e-10
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"sampling": 0}, "sampling must be positive, got 0"),
+        ({"decay": 1}, "decay must lie between 0 and 1, got 1"),
+        ({"decay": 0.0}, "decay must lie between 0 and 1, got 0.0"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        irpca.solve(np.eye(5), rank=1, solver="ircur", **options)

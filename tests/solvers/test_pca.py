@@ -1,0 +1,40 @@
+"""The non-robust floor: NumPy's truncated SVD, by subspace iteration."""
+
+import numpy as np
+import pytest
+from solvers.field import SHAPES, conditioned, distance, gaussian
+from transcriptions import best
+
+import irpca
+from irpca import Status
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+def test_it_is_the_truncated_svd(shape, make):
+    M = make(*shape).M
+    result = irpca.solve(M, rank=3, solver="pca", max_iter=500)
+    assert result.status is Status.CONVERGED
+    # The step of a subspace iteration is smaller than its error by the gap between singular values.
+    assert distance(result.L.dense(), best(M, 3)) <= 1e-8
+    np.testing.assert_allclose(result.L.singular_values, np.linalg.svd(M, compute_uv=False)[:3], rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (2, 2)])
+def test_of_full_rank_it_is_the_matrix(shape):
+    M = np.random.default_rng(0).standard_normal(shape)
+    result = irpca.solve(M, rank=min(shape), solver="pca")
+    np.testing.assert_allclose(result.L.dense(), M, atol=1e-12)
+
+
+def test_nothing_is_a_gross_error():
+    problem = gaussian(100, 80)
+    result = irpca.solve(problem.M, rank=3, solver="pca", max_iter=500)
+    assert result.S.nnz == 0 and result.corruption == 0 and result.zeta == np.inf
+    assert any("S is empty" in doubt for doubt in result.doubts)
+    assert problem.relative_error(result.L) > 0.05  # gross errors pull it, which is what it is here to show
+
+
+def test_two_reads_an_iteration():
+    result = irpca.solve(gaussian(100, 80).M, rank=3, solver="pca", max_iter=500)
+    np.testing.assert_array_equal(np.diff(result.history.reads), 2)

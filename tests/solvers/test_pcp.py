@@ -1,0 +1,198 @@
+"""Principal component pursuit: recovery, the optimum and its proof, and the bound of Hsu, Kakade and Zhang."""
+
+import numpy as np
+import pytest
+import transcriptions
+from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
+
+import irpca
+from irpca import Status
+from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines.base import Trim
+from irpca.lowrank import LowRank
+from irpca.solvers.convex import multipliers
+
+
+def objective(M, L, lam=None):
+    """‖L‖_* + λ ‖M − L‖₁, S being all that L leaves."""
+    lam = max(M.shape) ** -0.5 if lam is None else lam
+    return np.linalg.norm(L, "nuc") + lam * np.abs(M - L).sum()
+
+
+class Watched(ReferenceEngine):
+    """An engine whose dual variable can be looked at afterwards."""
+
+    def dual(self):
+        self.kept = super().dual()
+        return self.kept
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers(shape, make, seed):
+    problem = make(*shape, seed=seed)
+    recovers(problem, irpca.solve(problem.M, solver="pcp"), error=1e-7)
+
+
+def test_the_rank_is_found_although_many_values_fade_slowly():
+    problem = conditioned(300, 300, rank=5, corruption=0.3)
+    recovers(problem, irpca.solve(problem.M, solver="pcp", max_iter=300), error=1e-7)
+
+
+def test_what_is_cut_from_L_does_not_turn_up_in_S():
+    """Singular values that have not quite faded go from L, and the threshold stays above what that changes."""
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (90, 60))
+    L = LowRank(U, np.diag([1.0, 5e-8]), V)
+    rule = multipliers(CpuEngine(L.dense()), None, 1.5, None, rng)
+    state = rule.state(L, 0.0, Trim(kept=90 * 60, trimmed=0, energy=0.0, largest=0.0), np.dtype(float))
+    assert state.L.rank == 1
+    assert np.abs(L.dense() - state.L.dense()).max() <= state.zeta <= 1e-4 * np.abs(L.dense()).max()
+
+
+@pytest.mark.parametrize("outlier_scale", [1e3, 1e6])
+def test_recovers_from_errors_of_any_size(outlier_scale):
+    """Residuals are measured beside L: beside M, which the errors make large, all would look small."""
+    problem = conditioned(200, 160, corruption=0.05, outlier_scale=outlier_scale)
+    recovers(problem, irpca.solve(problem.M, solver="pcp"), error=1e-6)
+
+
+def test_one_huge_error_hides_nothing():
+    problem = conditioned(200, 160, corruption=0.05)
+    M = problem.M.copy()
+    M[3, 4] += 1e8
+    result = irpca.solve(M, solver="pcp")
+    assert result.converged and problem.relative_error(result.L) <= 1e-6
+    expected = problem.corrupted.copy()
+    expected[3, 4] = True
+    np.testing.assert_array_equal(result.S.toarray() != 0, expected)
+
+
+# The optimum
+
+
+@pytest.mark.parametrize("shape", [(60, 60), (80, 50), (50, 80)])
+@pytest.mark.parametrize("lam", [None, 0.1, 0.2])
+def test_the_optimum_of_the_transcription(shape, lam):
+    M = gaussian(*shape, rank=2).M
+    result = irpca.solve(M, solver="pcp", lam=lam, max_iter=1000)
+    L, _ = transcriptions.pcp(M, lam, growth=1.02, steps=5000, tol=1e-10)
+    assert objective(M, result.L.dense(), lam) <= objective(M, L, lam) * (1 + 1e-7)
+    assert distance(result.L.dense(), L) <= 1e-4
+
+
+@pytest.mark.parametrize(("shape", "corruption"), [((40, 30), 0.3), ((30, 40), 0.3), ((80, 50), 0.4), ((40, 30), 0.6)])
+def test_hard_problems_do_not_freeze_it(shape, corruption):
+    """No answer is known here but the optimum, which a penalty that only grows, by 1.5 a step, does not reach."""
+    M = gaussian(*shape, corruption=corruption, seed=2).M
+    result = irpca.solve(M, solver="pcp", max_iter=1000)
+    mine = objective(M, result.L.dense())
+    patient = objective(M, transcriptions.pcp(M, growth=1.02, steps=5000, tol=1e-10)[0])
+    usual = objective(M, transcriptions.pcp(M)[0])
+    assert mine <= patient * (1 + 1e-6)
+    assert usual > mine * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize("corruption", [0.1, 0.3])
+def test_the_dual_variable_proves_the_optimum(make, corruption):
+    M = make(90, 70, rank=2, corruption=corruption).M
+    engine = Watched(M)
+    result = irpca.solve(M, solver="pcp", engine=engine, max_iter=2000)
+    assert result.converged
+    Y, lam, L = engine.kept.Y, 90**-0.5, result.L.dense()
+    # Y is a subgradient of λ ‖S‖₁ at S …
+    assert np.abs(Y).max() <= lam * (1 + 1e-12)
+    S = result.S.toarray()
+    np.testing.assert_allclose(Y[S != 0], lam * np.sign(S[S != 0]), rtol=1e-12)
+    # … and of ‖L‖_* at L: U Vᵀ on the tangent space, no longer than 1 beyond it.
+    U, _, Vt = np.linalg.svd(L)
+    U, Vt = U[:, : result.rank], Vt[: result.rank]
+    np.testing.assert_allclose(U.T @ Y, Vt, atol=1e-5)
+    np.testing.assert_allclose(Y @ Vt.T, U, atol=1e-5)
+    assert np.linalg.norm(Y - U @ (U.T @ Y), 2) <= 1 + 1e-5
+    # So ⟨Y, M⟩, which no feasible pair falls below once Y is feasible, is attained.
+    lower = np.sum(Y * M) / max(1, np.linalg.norm(Y, 2))
+    assert objective(M, L) == pytest.approx(lower, rel=1e-5)
+
+
+def test_a_fixed_penalty_ends_there_too():
+    M = gaussian(60, 50, rank=2).M
+    patient, adaptive = (irpca.solve(M, solver="pcp", growth=growth, max_iter=5000) for growth in (1.0, 1.5))
+    assert patient.converged and patient.n_iter > adaptive.n_iter
+    assert distance(patient.L.dense(), adaptive.L.dense()) <= 1e-6
+
+
+def test_a_heavy_lam_keeps_all_in_L_and_a_light_one_nothing():
+    problem = gaussian(60, 50, rank=2)
+    heavy = irpca.solve(problem.M, solver="pcp", lam=2.0)  # λ > 1: an entry costs less in L
+    assert heavy.S.nnz == 0 and distance(heavy.L.dense(), problem.M) <= 1e-6
+    light = irpca.solve(problem.M, solver="pcp", lam=1e-3)
+    assert light.rank == 0 and light.status is Status.SATURATED
+
+
+# The bound
+
+
+@pytest.fixture(scope="module")
+def bounded():
+    """A problem, its plain optimum, and a bound that the plain optimum breaks."""
+    problem = gaussian(60, 50, rank=2, corruption=0.15, seed=1)
+    L = irpca.solve(problem.M, solver="pcp", max_iter=1000).L.dense()
+    return problem, L, 0.7 * np.abs(L).max()
+
+
+def test_the_bound_is_kept_and_the_optimum_is_that_of_the_transcription(bounded):
+    problem, plain, bound = bounded
+    M = problem.M
+    result = irpca.solve(M, solver="pcp", linf_bound=bound, max_iter=5000)
+    assert result.converged
+    mine = result.L.dense()
+    assert np.abs(mine).max() <= bound * (1 + 1e-6) < np.abs(plain).max()
+    assert np.abs(M - result.S.toarray()).max() <= bound * (1 + 1e-6)
+    L, _ = transcriptions.pcp(M, bound=bound, growth=1.01, steps=20_000, tol=1e-10)
+    assert np.abs(L).max() <= bound * (1 + 1e-6)
+    assert objective(M, mine) == pytest.approx(objective(M, L), rel=1e-6)
+    assert distance(mine, L) <= 1e-3
+    assert objective(M, mine) > objective(M, plain) * (1 + 1e-3)  # it costs something
+
+
+def test_a_large_bound_changes_nothing(bounded):
+    problem, plain, _ = bounded
+    for bound in (10 * np.abs(problem.M).max(), np.inf):
+        result = irpca.solve(problem.M, solver="pcp", linf_bound=bound, max_iter=1000)
+        assert distance(result.L.dense(), plain) <= 1e-9
+
+
+# The cost
+
+
+def test_two_reads_an_iteration_where_the_rank_stays():
+    problem = conditioned(200, 160)
+    ranks = []
+    result = irpca.solve(problem.M, solver="pcp", callbacks=lambda state, _: ranks.append(state.L.rank))
+    per_iteration = np.diff(result.history.reads)
+    assert (per_iteration[-10:] == 2).all() and ranks[-10:] == [3] * 10
+    assert (per_iteration % 2 == 0).all()
+
+
+def test_single_precision_ends_too():
+    problem = conditioned(200, 160)
+    result = irpca.solve(problem.M.astype(np.float32), solver="pcp")
+    recovers(problem, result, error=1e-5)
+    assert result.S.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"lam": 0}, "lam must be positive, got 0"),
+        ({"lam": np.nan}, "lam must be positive, got nan"),
+        ({"growth": 0.9}, "growth must be at least 1, got 0.9"),
+        ({"linf_bound": 0.0}, "linf_bound must be positive, got 0.0"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        irpca.solve(np.eye(5), solver="pcp", **options)

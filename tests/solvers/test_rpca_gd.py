@@ -1,0 +1,85 @@
+"""Gradient descent on the factors: iterate by iterate against the method typed literally, and recovery."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import transcriptions
+from solvers.field import SHAPES, densest, distance, gaussian, recovers, start_exactly
+
+import irpca
+from irpca import Status
+from irpca.engines import CpuEngine
+from irpca.features import Features
+from irpca.solvers import rpca_gd
+
+
+def iterates(M, rank, count, **options):
+    F1, F2 = map(Features.identity, M.shape)
+    return list(islice(rpca_gd(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
+
+
+@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
+@pytest.mark.parametrize("corruption", [0.0, 0.05, 0.4])
+@pytest.mark.parametrize(("inflation", "step_size"), [(1.5, 0.5), (1.0, 0.3)])
+def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, inflation, step_size):
+    start_exactly(monkeypatch, "gradient")
+    problem = gaussian(*shape, corruption=0.05)
+    mine = iterates(problem.M, 3, 15, corruption=corruption, inflation=inflation, step_size=step_size)
+    theirs = transcriptions.rpca_gd(problem.M, 3, corruption, T=15, inflation=inflation, step=step_size)
+    for state, (L, S) in zip(mine, theirs[1:], strict=True):
+        assert distance(state.L.dense(), L) <= 1e-8
+        assert state.trim.trimmed == np.count_nonzero(S)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers(shape, seed):
+    problem = gaussian(*shape, corruption=0.05, seed=seed, even=True)
+    result = irpca.solve(problem.M, rank=3, solver="rpca_gd", corruption=densest(problem), max_iter=500)
+    recovers(problem, result)
+
+
+def test_a_share_is_counted_as_it_was_meant():
+    """29 of 100 is a share of 0.29, and 0.29 · 100 is less than 29: with room for 28, one error a row would remain."""
+    problem = gaussian(200, 100, rank=1, corruption=0.29, even=True)
+    assert int(densest(problem) * 100) == 28
+    result = irpca.solve(
+        problem.M, rank=1, solver="rpca_gd", corruption=densest(problem), inflation=1.0, max_iter=1000, step_size=0.7
+    )
+    recovers(problem, result)
+
+
+def test_three_reads_an_iteration():
+    problem = gaussian(100, 80, corruption=0.05, even=True)
+    result = irpca.solve(problem.M, rank=3, solver="rpca_gd", corruption=0.05)
+    assert result.n_iter > 10
+    np.testing.assert_array_equal(np.diff(result.history.reads), 3)
+
+
+@pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300, np.inf])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("engine", ["cpu", "reference"])
+def test_too_long_a_step_is_told(step_size, dtype, engine):
+    problem = gaussian(60, 50, corruption=0.05)
+    M = problem.M.astype(dtype)
+    result = irpca.solve(M, rank=3, solver="rpca_gd", corruption=0.1, step_size=step_size, engine=engine)
+    assert result.status is Status.DIVERGED
+    assert result.S is None and np.isfinite(result.L.dense()).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "solver='rpca_gd' needs to be told how much is corrupted: pass corruption=…"),
+        ({"corruption": 1.0}, "corruption must be a share of the entries, at least 0 and below 1, got 1.0"),
+        ({"corruption": -0.1}, "corruption must be a share of the entries, at least 0 and below 1, got -0.1"),
+        ({"corruption": True}, "corruption must be a share of the entries, at least 0 and below 1, got True"),
+        ({"corruption": np.nan}, "corruption must be a share of the entries, at least 0 and below 1, got nan"),
+        ({"corruption": 0.1, "inflation": 0.9}, "inflation must be at least 1, got 0.9"),
+        ({"corruption": 0.1, "step_size": 0}, "step_size must be positive, got 0"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        irpca.solve(np.eye(5), rank=1, solver="rpca_gd", **options)

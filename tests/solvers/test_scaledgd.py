@@ -1,0 +1,97 @@
+"""Scaled gradient descent: iterate by iterate against the method typed literally, and recovery."""
+
+from itertools import islice
+
+import numpy as np
+import pytest
+import transcriptions
+from solvers.field import SHAPES, densest, distance, gaussian, recovers, start_exactly
+
+import irpca
+from irpca import Status
+from irpca.datasets import Problem
+from irpca.engines import CpuEngine
+from irpca.features import Features
+from irpca.solvers import scaledgd
+
+
+def iterates(M, rank, count, **options):
+    F1, F2 = map(Features.identity, M.shape)
+    return list(islice(scaledgd(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
+
+
+def stretched(problem, condition):
+    """The same problem with an L of another condition number, its entries as large as before."""
+    U, _, Vt = np.linalg.svd(problem.L, full_matrices=False)
+    rank = np.linalg.matrix_rank(problem.W)
+    L = (U[:, :rank] * np.geomspace(1, 1 / condition, rank)) @ Vt[:rank]
+    L *= np.linalg.norm(problem.L) / np.linalg.norm(L)
+    return Problem(L + problem.S, problem.F1, problem.F2, problem.W, L, problem.S, problem.N)
+
+
+@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
+@pytest.mark.parametrize("corruption", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("step_size", [0.5, 0.9])
+def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, step_size):
+    start_exactly(monkeypatch, "gradient")
+    problem = gaussian(*shape, corruption=0.05)
+    mine = iterates(problem.M, 3, 15, corruption=corruption, step_size=step_size)
+    theirs = transcriptions.scaledgd(problem.M, 3, corruption, T=15, step=step_size)
+    for state, (L, S) in zip(mine, theirs[1:], strict=True):
+        assert distance(state.L.dense(), L) <= 1e-8
+        assert state.trim.trimmed == np.count_nonzero(S)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(3))
+def test_recovers(shape, seed):
+    problem = gaussian(*shape, corruption=0.05, seed=seed, even=True)
+    result = irpca.solve(problem.M, rank=3, solver="scaledgd", corruption=densest(problem), max_iter=500)
+    recovers(problem, result)
+
+
+def test_the_condition_of_L_does_not_matter():
+    problem = gaussian(200, 200, corruption=0.02, even=True)
+    counts = []
+    for condition in (1, 20):
+        p = stretched(problem, condition)
+        result = irpca.solve(p.M, rank=3, solver="scaledgd", corruption=0.02, max_iter=500)
+        recovers(p, result)
+        counts.append(result.n_iter)
+    assert counts[1] <= 2 * counts[0]
+    plain = irpca.solve(p.M, rank=3, solver="rpca_gd", corruption=0.02, max_iter=500)
+    assert plain.status is Status.MAX_ITER and p.relative_error(plain.L) > 1e-3
+
+
+def test_a_rank_that_is_too_high_gives_finite_numbers():
+    problem = gaussian(60, 50, rank=2, corruption=0.0)
+    result = irpca.solve(problem.L, rank=4, solver="scaledgd", corruption=0.0)
+    assert problem.relative_error(result.L) <= 1e-8
+
+
+@pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300])
+def test_too_long_a_step_is_told(step_size):
+    problem = gaussian(60, 50, corruption=0.05)
+    result = irpca.solve(problem.M, rank=3, solver="scaledgd", corruption=0.1, step_size=step_size)
+    assert result.status is Status.DIVERGED
+    assert np.isfinite(result.L.dense()).all()
+
+
+def test_everything_corrupted_is_told():
+    """The sparsifier takes all of M then, and nothing is left to start from."""
+    result = irpca.solve(gaussian(60, 50).M, rank=3, solver="scaledgd", corruption=0.995)
+    assert result.corruption > 0.99
+    assert any("S holds 100% of all entries" in doubt for doubt in result.doubts)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "solver='scaledgd' needs to be told how much is corrupted: pass corruption=…"),
+        ({"corruption": 1}, "corruption must be a share of the entries, at least 0 and below 1, got 1"),
+        ({"corruption": 0.1, "step_size": -1}, "step_size must be positive, got -1"),
+    ],
+)
+def test_refusals(options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        irpca.solve(np.eye(5), rank=1, solver="scaledgd", **options)

@@ -1,0 +1,110 @@
+"""Singular triplets of matrices of which only products are at hand."""
+
+import numpy as np
+import pytest
+
+from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.lowrank import LowRank
+from irpca.solvers.subspace import SPARE, Cleaned, first_look, leading, random_block
+
+
+class Counted:
+    """A dense matrix that counts the products asked of it."""
+
+    def __init__(self, A):
+        self.A, self.products = A, 0
+
+    def times(self, X):
+        self.products += 1
+        return self.A @ X
+
+    def t_times(self, X):
+        self.products += 1
+        return self.A.T @ X
+
+
+def with_spectrum(n1, n2, values, seed=0):
+    rng = np.random.default_rng(seed)
+    U, V = (np.linalg.qr(rng.standard_normal((n, len(values))))[0] for n in (n1, n2))
+    return (U * values) @ V.T
+
+
+@pytest.mark.parametrize("shape", [(40, 40), (60, 25), (25, 60)])
+def test_leading_finds_the_singular_triplets(shape):
+    A = with_spectrum(*shape, 0.5 ** np.arange(20.0))
+    U, s, V = leading(Counted(A), random_block(shape[1], 4 + SPARE, np.random.default_rng(1)), 4, tol=1e-13, most=100)
+    np.testing.assert_allclose(s[:4], 0.5 ** np.arange(4), rtol=1e-12)
+    np.testing.assert_allclose(A @ V[:, :4], U[:, :4] * s[:4], atol=1e-12)
+    np.testing.assert_allclose(A.T @ U[:, :4], V[:, :4] * s[:4], atol=1e-12)
+    for Q in (U, V):
+        np.testing.assert_allclose(Q.T @ Q, np.eye(4 + SPARE), atol=1e-12)
+
+
+def test_leading_is_as_exact_as_asked():
+    A = with_spectrum(80, 60, 0.9 ** np.arange(40.0))
+    _, s, _ = leading(Counted(A), random_block(60, 3 + SPARE, np.random.default_rng(1)), 3)
+    np.testing.assert_allclose(s[:3], 0.9 ** np.arange(3), rtol=0.02)
+
+
+def test_a_good_guess_saves_rounds():
+    values = 0.9 ** np.arange(40.0)
+    A = with_spectrum(80, 60, values)
+    V = np.linalg.svd(A)[2][: 3 + SPARE].T
+    cold, warm, wrong = Counted(A), Counted(A), Counted(A)
+    leading(cold, V, 3)
+    leading(warm, V, 3, guess=values)
+    leading(wrong, V, 3, guess=2 * values)
+    assert (cold.products, warm.products, wrong.products) == (4, 2, 4)
+
+
+def test_rounds_are_bounded():
+    A = Counted(with_spectrum(80, 60, 0.9 ** np.arange(40.0)))
+    leading(A, random_block(60, 8, np.random.default_rng(1)), 3, tol=0.0, most=5)
+    assert A.products == 2 * 5
+
+
+@pytest.mark.parametrize("shape", [(3, 50), (50, 3), (2, 2)])
+def test_no_more_triplets_than_there_are(shape):
+    A = np.random.default_rng(0).standard_normal(shape)
+    U, s, V = leading(Counted(A), random_block(shape[1], 2 + SPARE, np.random.default_rng(1)), 2, tol=1e-14, most=500)
+    assert U.shape == (shape[0], min(shape)) and V.shape == (shape[1], min(shape))
+    np.testing.assert_allclose((U * s) @ V.T, A, atol=1e-12)
+
+
+def test_a_matrix_of_lower_rank_than_asked():
+    A = with_spectrum(40, 30, [3.0, 1.0])
+    U, s, V = leading(Counted(A), random_block(30, 5 + SPARE, np.random.default_rng(1)), 5)
+    np.testing.assert_allclose((U * s) @ V.T, A, atol=1e-12)
+    np.testing.assert_allclose(s[2:], 0, atol=1e-14)
+
+
+@pytest.mark.parametrize("engine", [ReferenceEngine, CpuEngine])
+def test_cleaned_is_the_matrix_less_its_gross_errors(engine):
+    rng = np.random.default_rng(0)
+    M, L = rng.standard_normal((30, 20)), LowRank.from_product(*(rng.standard_normal((n, 2)) for n in (30, 20)))
+    R = M - L.dense()
+    clean = M - np.where(np.abs(R) > 0.8, R, 0)
+    cleaned = Cleaned(engine(M), L, 0.8)
+    X, Y = rng.standard_normal((20, 3)), rng.standard_normal((30, 3))
+    np.testing.assert_allclose(cleaned.times(X), clean @ X, atol=1e-12)
+    np.testing.assert_allclose(cleaned.t_times(Y), clean.T @ Y, atol=1e-12)
+    assert cleaned.trim.trimmed == (np.abs(R) > 0.8).sum()
+    assert cleaned.engine.reads == 2
+
+
+def test_first_look():
+    M = with_spectrum(60, 50, 0.8 ** np.arange(30.0))
+    engine = CpuEngine(M)
+    sigma_1, V, trim = first_look(engine, 2 + SPARE, np.random.default_rng(0))
+    assert sigma_1 == pytest.approx(1, rel=0.01)
+    assert V.shape == (50, 2 + SPARE)
+    assert trim.largest == np.abs(M).max()
+    assert trim.energy == pytest.approx(np.linalg.norm(M) ** 2, rel=1e-12)
+    assert trim.trimmed == 0
+
+
+@pytest.mark.parametrize("scale", [1e-110, 1e110])
+def test_first_look_refuses_entries_that_cannot_be_squared(scale):
+    engine = CpuEngine(scale * np.random.default_rng(0).standard_normal((20, 10)))
+    with pytest.raises(ValueError, match="squares leave double precision; rescale M"):
+        first_look(engine, 3, np.random.default_rng(0))
