@@ -6,7 +6,7 @@ from solvers.field import conditioned, distance, gaussian, recovers
 
 import irpca
 from irpca import InductiveRobustPCA, Status
-from irpca.datasets import make_problem
+from irpca.datasets import Problem, make_problem
 from irpca.engines import CpuEngine
 from irpca.solvers import SOLVERS
 
@@ -36,6 +36,15 @@ def run(name, problem, M=None, **more):
 @every_robust_method
 def test_recovers(problem, name):
     recovers(problem, run(name, problem))
+
+
+@every_robust_method
+def test_finds_errors_of_all_sizes(problem, name):
+    """Down to a thousandth of the entries of L: nobody may stop before those are found, however still L stands."""
+    sizes = 10 ** np.random.default_rng(0).uniform(-3, 1, problem.S.shape)
+    S = sizes * np.sign(problem.S)
+    varied = Problem(problem.L + S, problem.F1, problem.F2, problem.W, problem.L, S, problem.N)
+    recovers(varied, run(name, varied))
 
 
 @every_method
@@ -79,7 +88,7 @@ def test_integers_are_numbers_too(problem, name):
 
 @every_method
 def test_the_transposed_matrix_has_the_transposed_answer(problem, name):
-    turned = type(problem)(problem.M.T, problem.F2, problem.F1, problem.W.T, problem.L.T, problem.S.T, problem.N.T)
+    turned = Problem(problem.M.T, problem.F2, problem.F1, problem.W.T, problem.L.T, problem.S.T, problem.N.T)
     one, other = run(name, problem), run(name, turned)
     assert distance(other.L.dense().T, one.L.dense()) <= 1e-8  # random starts differ, and rows drawn
     np.testing.assert_array_equal(other.S.toarray().T != 0, one.S.toarray() != 0)

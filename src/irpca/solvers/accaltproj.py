@@ -35,8 +35,8 @@ def accaltproj(
     Parameters
     ----------
     beta, beta_init : float or None
-        Threshold per unit of singular value, later and at the start. None: (n1 n2)^(-1/4) / 2 and four times beta,
-        the authors' defaults.
+        Threshold per unit of singular value, later and at the start. None: (n1 n2)^(-1/4) / 2, as in the authors'
+        code, for both. They start with four times as much, which loses more problems with large outliers.
     decay : float
         γ: the closer to 1, the more corruption is survived, in more iterations.
     """
@@ -47,7 +47,7 @@ def accaltproj(
         raise ValueError(f"decay must lie between 0 and 1, got {decay!r}")
     n1, n2 = engine.shape
     later = (n1 * n2) ** -0.25 / 2 if beta is None else beta
-    start = 4 * later if beta_init is None else beta_init
+    start = later if beta_init is None else beta_init
     choices = (Choice("beta", later, "(n1 n2)^(-1/4) / 2, since none was given"),) if beta is None else ()
 
     L = LowRank.zero(engine.shape)
