@@ -29,10 +29,12 @@ class Judge:
     noise : float or None
         Standard deviation of the noise, if it is known.
     rng : Generator
+    lagging : bool
+        Whether single rows may lag behind a fit that is exact elsewhere: not if features tie them all together.
     """
 
-    def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator) -> None:
-        self.engine, self.noise, self.rng = engine, noise, rng
+    def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator, lagging: bool = True) -> None:
+        self.engine, self.noise, self.rng, self.lagging = engine, noise, rng, lagging
         drawn = Sample.draw(engine, QUICK, rng)
         check_scale(float(np.abs(drawn.values).max()))
         spectrum = np.unique(drawn.values, return_counts=True)
@@ -99,7 +101,7 @@ class Judge:
             self.noise,
             self.most,
             self.majority,
-            NEAR * largest,
+            NEAR * largest if self.lagging else 0.0,
         )
 
     def distinct(self, L: LowRank) -> bool:

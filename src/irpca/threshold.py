@@ -31,6 +31,7 @@ STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))
 MAJORITY_STARTS = ((0.5, 8.0),)  # for noise with long tails, where only the majority can say what is normal
 
 LAGGING = 0.005  # the share of clean entries that may lag behind rounding when a fit is called exact
+ROOM = 1000.0  # what is no larger than so many times rounding is not a gross error either
 CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
 
 
@@ -81,7 +82,8 @@ def level(
     noise : the standard deviation of the noise, if it is known
     most : the largest entry, in standard deviations, that Gaussian noise is expected to have
     majority : take the noise from the median rather than from the innermost core
-    near : size below which a residual is no gross error, when others are at rounding: it belongs to a row that lags
+    near : size below which a residual is no gross error, when others are at rounding: it belongs to a row that lags;
+        0 if no row can
     """
     sizes = np.sort(sizes)
     if majority:
@@ -92,8 +94,8 @@ def level(
     if noise is not None:
         sigma, clean = noise, max(_share(sizes, CORE * noise), 0.01) / coverage(CORE)
     if sigma <= floor / 8:
-        close = sizes[: np.searchsorted(sizes, near, side="right")]
-        if len(close) and np.count_nonzero(close > floor) > LAGGING * len(close):
+        close = sizes[: np.searchsorted(sizes, max(near, ROOM * floor), side="right")]
+        if near and np.count_nonzero(close > floor) > LAGGING * len(close):
             return Level(float(np.sqrt(np.mean(close**2))), len(close) / len(sizes), floor, float(close[-1]))
         # Rounding grows where features are coherent; a gross error is far beyond what nearly all clean entries show.
         zeta = max(floor, 8 * float(np.quantile(close, 0.999))) if len(close) else floor

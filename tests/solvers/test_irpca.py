@@ -484,3 +484,16 @@ def test_noisy_answers_do_not_depend_on_order_or_side(seed):
     error = np.linalg.norm(plain - p.L)
     assert np.linalg.norm(permuted - plain[order]) < 0.05 * error
     assert np.linalg.norm(turned - plain) < 0.05 * error
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_gross_errors_of_all_sizes_are_no_noise(seed):
+    """Those of a millionth of L, too: an exact fit of the others must not be given up for them."""
+    rng = np.random.default_rng(seed)
+    F1, F2 = rng.standard_normal((200, 8)), rng.standard_normal((160, 8))
+    L = F1[:, :3] @ F2[:, :3].T
+    S = np.where(rng.random(L.shape) < 0.05, 10 ** rng.uniform(-5, 1, L.shape), 0.0)
+    result = irpca.solve(L + S, F1, F2, rank=3)
+    assert result.noise == 0
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-13 * np.linalg.norm(L)
+    np.testing.assert_array_equal(result.S.toarray() != 0, S != 0)

@@ -49,7 +49,7 @@ def irpca(
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
     if F1.given and F2.given:
-        yield from inductive(engine, F1, F2, rank, Judge(engine, noise, random_state), random_state)
+        yield from inductive(engine, F1, F2, rank, Judge(engine, noise, random_state, lagging=False), random_state)
     elif F1.given:  # the same problem from the other side
         turned = Transposed(engine)
         judge = Judge(turned, noise, random_state)
