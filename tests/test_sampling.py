@@ -214,6 +214,12 @@ def test_blocks_stop_where_they_save_nothing():
     assert sizes(drawn) == [(160, 160), (320, 320), (1000, 1000)]  # 640 × 640 is two fifths of M
 
 
+def test_where_features_are_many_the_first_block_is_smaller():
+    engine = Sizes(1000, 1000)
+    drawn = list(blocks(engine, gaussian_features(1000, 100), gaussian_features(1000, 100), np.random.default_rng(0)))
+    assert sizes(drawn) == [(400, 400), (1000, 1000)]  # 800 × 800 is most of M
+
+
 def test_a_block_that_misses_a_direction_is_skipped(monkeypatch):
     """One row in 4000 speaks for the last feature; drawn without looking, it is hardly ever there."""
     F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)

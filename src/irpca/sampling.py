@@ -17,6 +17,7 @@ from .features import Features
 from .lowrank import Array, LowRank
 
 ROWS_PER_FEATURE = 8
+AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from fewer are believed too easily
 ENTRIES_PER_DIRECTION = 40
 FEWEST_ROWS = 128
 BLOCK_ENTRIES = 1 << 24  # no block is larger
@@ -116,13 +117,13 @@ def in_memory(piece: Array) -> Engine:
 def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
     n1, n2 = engine.shape
-    factor = ROWS_PER_FEATURE
-    while True:
-        m1 = min(n1, max(factor * F1.d, FEWEST_ROWS))
-        m2 = min(n2, max(factor * F2.d, FEWEST_ROWS))
-        if m1 * m2 > min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
-            break
-        if block := _block(engine, F1, F2, m1, m2, rng):
+
+    def sides(factor: int) -> tuple[int, int]:
+        return min(n1, max(factor * F1.d, FEWEST_ROWS)), min(n2, max(factor * F2.d, FEWEST_ROWS))
+
+    factor = ROWS_PER_FEATURE if math.prod(sides(ROWS_PER_FEATURE)) <= WORTH_IT * n1 * n2 else AT_LEAST
+    while math.prod(sides(factor)) <= min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
+        if block := _block(engine, F1, F2, *sides(factor), rng):
             yield block
         factor *= 2
     assert F1.Q is not None and F2.Q is not None
