@@ -497,3 +497,13 @@ def test_gross_errors_of_all_sizes_are_no_noise(seed):
     assert result.noise == 0
     assert np.linalg.norm(result.L.dense() - L) <= 1e-13 * np.linalg.norm(L)
     np.testing.assert_array_equal(result.S.toarray() != 0, S != 0)
+
+
+def test_a_rank_that_is_led_astray_by_too_many_coefficients_is_doubted():
+    problem = make_problem(300, 300, 150, 150, rank=5, corruption=0.3, features="conditioned")
+    result = irpca.solve(problem.M, problem.F1, problem.F2)
+    assert problem.relative_error(result.L) > 0.01  # or this test is out of date
+    assert any("give the rank" in doubt for doubt in result.doubts)
+    given = irpca.solve(problem.M, problem.F1, problem.F2, rank=5)
+    assert problem.relative_error(given.L) <= 1e-10
+    assert not any("give the rank" in doubt for doubt in given.doubts)

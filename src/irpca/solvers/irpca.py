@@ -25,6 +25,7 @@ from ..threshold import MAJORITY_STARTS, STARTS, Level
 from .alternating import alternating
 from .sweeps import DECAY
 
+CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
 
@@ -67,8 +68,14 @@ def inductive(
     most = min(F1.d, F2.d)
 
     fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
+    doubts: tuple[str, ...] = ()
     if not fit.level.exact and not judge.distinct(fit.L):
         judge.majority = True
+        if rank is None and F1.d * F2.d > CROWDED * engine.n_observed:
+            doubts = (
+                f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and no "
+                "gap between noise and gross errors was found: give the rank, which survives far more corruption",
+            )
         fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
     C, L, now = fit.C, fit.L, fit.level
 
@@ -98,7 +105,7 @@ def inductive(
         now, steady = judge.updated(now, L)
         unknowns = _unknowns(L, F1, F2)
         objection = judge.objection(L, now, engine.n_observed, unknowns, now)
-        state = judge.state(L, now, step, trim, chosen, objection, unknowns)
+        state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts)
         yield state if steady and rank is not None else replace(state, settled=False)
 
 
