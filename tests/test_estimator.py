@@ -802,3 +802,15 @@ def test_12_a_decomposition_that_takes_nothing_apart_says_so(sides):
         (doubt,) = full.result_.doubts
         assert doubt.startswith("the rank is 4, as high as it can be")
     assert fitted(problem_of(), sides).result_.doubts == ()
+
+
+def test_features_that_the_solver_does_not_use_predict_nothing():
+    problem = make_problem(80, 60, 5, 4, rank=2, corruption=0.05, features="conditioned")
+    model = InductiveRobustPCA(rank=2, solver="altproj")
+    scores = model.fit_transform(problem.M, row_features=problem.F1, col_features=problem.F2)
+    assert np.linalg.norm(model.inverse_transform(scores) - problem.L) <= 1e-6 * np.linalg.norm(problem.L)
+    assert model.W_ is None
+    assert any("does not use the features" in doubt for doubt in model.result_.doubts)
+    assert not hasattr(model, "predict")
+    with pytest.raises(ValueError, match="a solver that does not use them"):
+        model.transform(problem.M, row_features=problem.F1)

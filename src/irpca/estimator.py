@@ -23,6 +23,7 @@ from .lowrank import Array, LowRank
 from .regression import CHUNK_ENTRIES, row_scores
 from .result import History, Result, Status
 from .solve import explained, solve
+from .solvers import SOLVERS
 from .threshold import rounding_floor
 
 FOLDS = 5  # score() predicts each fifth of the columns from the others
@@ -172,6 +173,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._keep(result)
         U, s, V = _principal(result.L)
         self.components_, self.singular_values_ = V.T.astype(matrix.dtype), s.astype(matrix.dtype)
+        if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
+            F1, F2 = Features.identity(F1.n), Features.identity(F2.n)
         self._rows = _Side.of("row_features", rows, row_features, F1, U * s)
         self._cols = _Side.of("col_features", columns, col_features, F2, V)
         if not result.converged:
@@ -182,7 +185,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def fit_transform(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> Any:
         """``fit``, then ``transform`` of the same M with the same ``row_features``."""
         self.fit(M, y, row_features=row_features, col_features=col_features)
-        return self.transform(M, row_features=row_features)
+        return self.transform(M, row_features=None if self._rows.basis is None else row_features)
 
     def transform(self, M: Any, *, row_features: Any = None) -> Any:
         """Scores of rows: ``inverse_transform(scores)`` are their rows of L. Nothing is fitted again.
@@ -463,8 +466,8 @@ class _Side:
         if self.basis is None:
             what = "rows but their data: use transform or decompose with those"
             raise ValueError(
-                f"{self.name} was given, but this model was fitted without: it knows nothing about new "
-                + (what if self.name == "row_features" else "columns")
+                f"{self.name} was given, but this model was fitted without, or by a solver that does not use them: "
+                "it knows nothing about new " + (what if self.name == "row_features" else "columns")
             )
         names, d = _labels(F, "columns"), len(self.basis)
         F = check_array(F, dtype=np.float64, input_name=self.name)

@@ -81,7 +81,7 @@ class Multipliers:
             trim,
             tolerance=self.tolerance,
             settled=self.close,
-            failure=saturation(trim),
+            failure=saturation(trim, "This program has no room for noise: it ends in S. Raise lam to keep S sparse"),
         )
 
 

@@ -29,11 +29,11 @@ def nothing_left(L: LowRank, trim: Trim) -> bool:
     return trim.largest <= GROSS * typical(L)
 
 
-def saturation(trim: Trim | None) -> str | None:
+def saturation(trim: Trim | None, advice: str = "Check the rank") -> str | None:
     """What to tell when S fills up."""
     if trim is None or trim.kept_share >= 1 - SWAMPED:
         return None
     return (
-        f"S fills up: {1 - trim.kept_share:.0%} of the entries are beyond the threshold. Check the rank, or take "
+        f"S fills up: {1 - trim.kept_share:.0%} of the entries are beyond the threshold. {advice}, or take "
         "solver='irpca', which finds its own threshold"
     )

@@ -10,6 +10,7 @@ from ..engines.base import Engine, Trim
 from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
 from ..result import Choice, State
+from ..sampling import check_scale
 from ..threshold import paper_schedule, paper_start
 from .endings import FULL, GROSS
 
@@ -68,6 +69,8 @@ def irpca_iht(
     for zeta in paper_schedule(start, nu, decay):
         # Steps 6 and 7. M − S_t = L_{t−1} + T, so the projection of T is all that is asked of M.
         G, trim = _project(engine, L, zeta, F1, F2)
+        if L.rank == 0:
+            check_scale(trim.largest)
         C_next = _truncate(C + G, rank, F1, F2, variant)
         # Step 8.
         L = LowRank.from_core(F1.Q, C_next, F2.Q, rank)
