@@ -201,7 +201,7 @@ def test_without_any_features_there_is_no_predict(problem):
     assert hasattr(model, "predict")
     model.fit(problem.M)
     assert not hasattr(model, "predict")
-    with pytest.raises(AttributeError, match=r"fitted without: .*use transform"):
+    with pytest.raises(AttributeError, match=r"fitted without.*use transform"):
         model.predict()
     model.fit(problem.M, row_features=problem.F1)  # and now there is
     assert hasattr(model, "predict")

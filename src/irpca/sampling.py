@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from .engines import choose
 from .engines.base import Engine
@@ -185,7 +186,9 @@ def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Genera
         yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)
 
 
-def check_scale(largest: float) -> None:
-    """Refuse an M whose entries cannot be squared."""
-    if largest > 0 and not 1e-100 < largest < 1e100:
-        raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave double precision; rescale M")
+def check_scale(largest: float, dtype: DTypeLike = np.float64) -> None:
+    """Refuse an M whose entries cannot be squared, in double precision or in the one that products are asked in."""
+    low, high = (1e-100, 1e100) if dtype == np.float64 else (1e-12, 1e12)
+    if largest > 0 and not low < largest < high:
+        kind = "double precision" if dtype == np.float64 else np.dtype(dtype).name
+        raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave {kind}; rescale M")

@@ -136,7 +136,7 @@ def solve(
     share = explained(state.L, trim, state.noise)
     doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
     if status is Status.CONVERGED:
-        doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S))
+        doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S, state.zeta))
     return Result(
         L=state.L,
         S=S,
@@ -220,7 +220,7 @@ def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
     return left @ right.T
 
 
-def _doubts(share: float, rank: int, most: int, S: Any) -> Iterator[str]:
+def _doubts(share: float, rank: int, most: int, S: Any, zeta: float) -> Iterator[str]:
     """What to say of a result that takes little apart, or nothing."""
     if share < 0.5:
         yield (
@@ -232,7 +232,7 @@ def _doubts(share: float, rank: int, most: int, S: Any) -> Iterator[str]:
             f"S holds {S.nnz / (S.shape[0] * S.shape[1]):.0%} of all entries. If so many gross errors are not "
             "plausible, features or rank leave out a part of L, which then looks the same"
         )
-    if S is not None and S.nnz == 0:
+    if S is not None and S.nnz == 0 and np.isfinite(zeta):
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
     if rank == most:
         yield f"the rank is {most}, as high as it can be: try a lower one, unless that is meant"

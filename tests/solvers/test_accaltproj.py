@@ -35,12 +35,12 @@ def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corru
     assert theirs[-1][1].any()
 
 
-def test_the_authors_defaults(monkeypatch):
+def test_the_defaults(monkeypatch):
     start_exactly(monkeypatch, "accaltproj")
     problem = gaussian(100, 60)
     beta = 0.5 * (100 * 60) ** -0.25
     mine = iterates(problem.M, 3, 12)
-    theirs = transcriptions.accaltproj(problem.M, 3, beta, 4 * beta, 0.7, T=11)
+    theirs = transcriptions.accaltproj(problem.M, 3, beta, 2 * beta, 0.7, T=11)
     assert max(distance(state.L.dense(), L) for state, (L, _, _) in zip(mine, theirs, strict=True)) <= 1e-8
     (choice,) = mine[-1].choices
     assert (choice.name, choice.value) == ("beta", pytest.approx(beta, rel=1e-12))
@@ -84,12 +84,20 @@ def test_one_read_an_iteration():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"beta": 0}, "beta must be positive, got 0"),
-        ({"beta_init": -0.5}, "beta_init must be positive, got -0.5"),
-        ({"decay": 0}, "decay must lie between 0 and 1, got 0"),
-        ({"decay": 1.5}, "decay must lie between 0 and 1, got 1.5"),
+        ({"beta": 0}, "beta must be a number, positive and finite; got 0"),
+        ({"beta_init": -0.5}, "beta_init must be a number, positive and finite; got -0.5"),
+        ({"decay": 0}, "decay must be a number, positive and below 1; got 0"),
+        ({"decay": 1.5}, "decay must be a number, positive and below 1; got 1.5"),
     ],
 )
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         irpca.solve(np.eye(5), rank=1, solver="accaltproj", **options)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_taken_from_a_clean_matrix(seed):
+    rng = np.random.default_rng(seed)
+    L = rng.standard_normal((80, 2)) @ rng.standard_normal((2, 70))
+    result = irpca.solve(L, rank=2, solver="accaltproj")
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-6 * np.linalg.norm(L)

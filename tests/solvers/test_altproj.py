@@ -92,11 +92,11 @@ def test_a_rank_that_is_too_high_costs_only_time(rank):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"beta": 0}, "beta must be positive, got 0"),
-        ({"beta": -1.0}, "beta must be positive, got -1.0"),
-        ({"beta": np.nan}, "beta must be positive, got nan"),
-        ({"decay": 0}, "decay must lie between 0 and 1, got 0"),
-        ({"decay": 1}, "decay must lie between 0 and 1, got 1"),
+        ({"beta": 0}, "beta must be a number, positive and finite; got 0"),
+        ({"beta": -1.0}, "beta must be a number, positive and finite; got -1.0"),
+        ({"beta": np.nan}, "beta must be a number, positive and finite; got nan"),
+        ({"decay": 0}, "decay must be a number, positive and below 1; got 0"),
+        ({"decay": 1}, "decay must be a number, positive and below 1; got 1"),
     ],
 )
 def test_refusals(options, sentence):

@@ -261,7 +261,7 @@ def test_a_matrix_of_zeros(problem, name, engine):
         run(name, problem, np.zeros(problem.M.shape), engine=engine)
 
 
-@pytest.mark.parametrize("name", [name for name in SOLVERS if name != "irpca_iht"])
+@every_method
 @pytest.mark.parametrize("scale", [1e-120, 1e120])
 def test_entries_that_cannot_be_squared(problem, name, scale):
     with pytest.raises(ValueError, match="whose squares leave double precision; rescale M"):

@@ -88,11 +88,17 @@ def test_a_rank_that_the_crossing_does_not_have_is_cut():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"sampling": 0}, "sampling must be positive, got 0"),
-        ({"decay": 1}, "decay must lie between 0 and 1, got 1"),
-        ({"decay": 0.0}, "decay must lie between 0 and 1, got 0.0"),
+        ({"sampling": 0}, "sampling must be a number, positive and finite; got 0"),
+        ({"decay": 1}, "decay must be a number, positive and below 1; got 1"),
+        ({"decay": 0.0}, "decay must be a number, positive and below 1; got 0.0"),
     ],
 )
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         irpca.solve(np.eye(5), rank=1, solver="ircur", **options)
+
+
+def test_more_lines_than_there_are_means_all_of_them():
+    problem = gaussian(60, 50)
+    result = irpca.solve(problem.M, rank=3, solver="ircur", sampling=1e9, max_iter=3, sparse=False)
+    assert result.reads == pytest.approx(6)  # rows and columns, both of them all of M, three times

@@ -187,10 +187,10 @@ def test_single_precision_ends_too():
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"lam": 0}, "lam must be positive, got 0"),
-        ({"lam": np.nan}, "lam must be positive, got nan"),
-        ({"growth": 0.9}, "growth must be at least 1, got 0.9"),
-        ({"linf_bound": 0.0}, "linf_bound must be positive, got 0.0"),
+        ({"lam": 0}, "lam must be a number, positive and finite; got 0"),
+        ({"lam": np.nan}, "lam must be a number, positive and finite; got nan"),
+        ({"growth": 0.9}, "growth must be a number, at least 1 and finite; got 0.9"),
+        ({"linf_bound": 0.0}, "linf_bound must be a number, positive and finite; got 0.0"),
     ],
 )
 def test_refusals(options, sentence):

@@ -151,8 +151,8 @@ def test_single_precision_ends_too():
     ("options", "sentence"),
     [
         ({"program": "bleached"}, "program='bleached' is unknown; choose 'whitened' or 'raw'"),
-        ({"lam": -1}, "lam must be positive, got -1"),
-        ({"growth": 0}, "growth must be at least 1, got 0"),
+        ({"lam": -1}, "lam must be a number, positive and finite; got -1"),
+        ({"growth": 0}, "growth must be a number, at least 1 and finite; got 0"),
     ],
 )
 def test_refusals(options, sentence):
@@ -163,3 +163,15 @@ def test_refusals(options, sentence):
 def test_it_needs_features():
     with pytest.raises(ValueError, match="needs features of rows or columns; solver='pcp' is the same without"):
         irpca.solve(gaussian(20, 20).M, solver="pcpf")
+
+
+def test_an_unfinished_run_is_not_called_saturated():
+    problem = make_problem(120, 100, 10, 8, rank=3, corruption=0.1)
+    result = irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf", program="raw", max_iter=50)
+    assert result.status.name == "MAX_ITER"
+
+
+def test_features_too_large_for_the_raw_program():
+    problem = make_problem(60, 50, 4, 3, rank=2, corruption=0.1)
+    with pytest.raises(ValueError, match=r"features are of size .* rescale them"):
+        irpca.solve(problem.M, 1e80 * problem.F1, 1e80 * problem.F2, solver="pcpf", program="raw")

@@ -57,7 +57,7 @@ def test_three_reads_an_iteration():
     np.testing.assert_array_equal(np.diff(result.history.reads), 3)
 
 
-@pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300, np.inf])
+@pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_too_long_a_step_is_told(step_size, dtype, engine):
@@ -72,14 +72,22 @@ def test_too_long_a_step_is_told(step_size, dtype, engine):
     ("options", "sentence"),
     [
         ({}, "solver='rpca_gd' needs to be told how much is corrupted: pass corruption=…"),
-        ({"corruption": 1.0}, "corruption must be a share of the entries, at least 0 and below 1, got 1.0"),
-        ({"corruption": -0.1}, "corruption must be a share of the entries, at least 0 and below 1, got -0.1"),
-        ({"corruption": True}, "corruption must be a share of the entries, at least 0 and below 1, got True"),
-        ({"corruption": np.nan}, "corruption must be a share of the entries, at least 0 and below 1, got nan"),
-        ({"corruption": 0.1, "inflation": 0.9}, "inflation must be at least 1, got 0.9"),
-        ({"corruption": 0.1, "step_size": 0}, "step_size must be positive, got 0"),
+        ({"corruption": 1.0}, "corruption must be a number, at least 0 and below 1; got 1.0"),
+        ({"corruption": -0.1}, "corruption must be a number, at least 0 and below 1; got -0.1"),
+        ({"corruption": True}, "corruption must be a number, at least 0 and below 1; got True"),
+        ({"corruption": np.nan}, "corruption must be a number, at least 0 and below 1; got nan"),
+        ({"corruption": 0.1, "inflation": 0.9}, "inflation must be a number, at least 1 and finite; got 0.9"),
+        ({"corruption": 0.1, "step_size": 0}, "step_size must be a number, positive and finite; got 0"),
     ],
 )
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         irpca.solve(np.eye(5), rank=1, solver="rpca_gd", **options)
+
+
+@pytest.mark.parametrize("solver", ["rpca_gd", "scaledgd"])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_single_precision_that_cannot_be_squared_is_refused(solver, scale):
+    M = (scale * np.random.default_rng(0).standard_normal((60, 50))).astype(np.float32)
+    with pytest.raises(ValueError, match="whose squares leave float32; rescale M"):
+        irpca.solve(M, rank=2, solver=solver, corruption=0.1)

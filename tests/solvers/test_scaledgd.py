@@ -88,8 +88,8 @@ def test_everything_corrupted_is_told():
     ("options", "sentence"),
     [
         ({}, "solver='scaledgd' needs to be told how much is corrupted: pass corruption=…"),
-        ({"corruption": 1}, "corruption must be a share of the entries, at least 0 and below 1, got 1"),
-        ({"corruption": 0.1, "step_size": -1}, "step_size must be positive, got -1"),
+        ({"corruption": 1}, "corruption must be a number, at least 0 and below 1; got 1"),
+        ({"corruption": 0.1, "step_size": -1}, "step_size must be a number, positive and finite; got -1"),
     ],
 )
 def test_refusals(options, sentence):

@@ -12,6 +12,7 @@ from ..features import Features
 from ..lowrank import LowRank, relative_distance
 from ..result import Choice, State
 from .endings import nothing_left, saturation, threshold_floor
+from .options import number
 from .subspace import SPARE, Cleaned, first_look, leading
 
 
@@ -41,12 +42,9 @@ def altproj(
     decay : float
         The ½ in 2⁻ᵗ: the closer to 1, the more corruption is survived, in more iterations.
     """
-    if beta is not None and not beta > 0:
-        raise ValueError(f"beta must be positive, got {beta!r}")
-    if not 0 < decay < 1:
-        raise ValueError(f"decay must lie between 0 and 1, got {decay!r}")
+    number("decay", decay, 0, 1)
     n1, n2 = engine.shape
-    scale = (n1 * n2) ** -0.25 / 2 if beta is None else beta
+    scale = (n1 * n2) ** -0.25 / 2 if beta is None else number("beta", beta, 0)
     choices = (Choice("beta", scale, "(n1 n2)^(-1/4) / 2, since none was given"),) if beta is None else ()
 
     # S_0 = P_ζ(M), ζ_0 = β σ_1(M).

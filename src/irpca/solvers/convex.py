@@ -18,8 +18,10 @@ from ..engines.base import Ascent, Engine, Trim
 from ..lowrank import Array, LowRank
 from ..result import State
 from .endings import GROSS, saturation, threshold_floor, typical
+from .options import number
 from .subspace import SPARE, first_look
 
+NOISE = "If M is noisy or rounded, this program has no room for it but S. Raise lam to keep S sparse"
 BALANCE = 3.0, 30.0  # where the dual residual may lie, in units of the primal one, before the penalty follows
 CLOSE = 1e-8  # how small both residuals must be, beside L and beside the dual variable, if rounding allows
 
@@ -81,7 +83,7 @@ class Multipliers:
             trim,
             tolerance=self.tolerance,
             settled=self.close,
-            failure=saturation(trim, "This program has no room for noise: it ends in S. Raise lam to keep S sparse"),
+            failure=saturation(trim, NOISE) if self.close else None,
         )
 
 
@@ -89,13 +91,8 @@ def multipliers(
     engine: Engine, lam: float | None, growth: float, box: float | None, rng: np.random.Generator
 ) -> Multipliers:
     """The authors' parameters: λ = 1/√max(n1, n2), p_0 = 1.25/‖M‖₂, Y_0 = M / max(‖M‖₂, ‖M‖∞/λ)."""
-    if lam is not None and not lam > 0:
-        raise ValueError(f"lam must be positive, got {lam!r}")
-    if not growth >= 1:
-        raise ValueError(f"growth must be at least 1, got {growth!r}")
-    if box is not None and not box > 0:
-        raise ValueError(f"linf_bound must be positive, got {box!r}")
-    weight = max(engine.shape) ** -0.5 if lam is None else lam
+    number("growth", growth, 1, closed=True)
+    weight = max(engine.shape) ** -0.5 if lam is None else number("lam", lam, 0)
     sigma_1, _, trim = first_look(engine, 1 + SPARE, rng)
     norm = sigma_1 or 1.0  # solve() refuses an M that is all zero
     penalty = 1.25 / norm
@@ -105,7 +102,7 @@ def multipliers(
         # Y_0 is a multiple of M, so the first step is one from zero with a larger penalty.
         first=penalty + 1 / max(norm, trim.largest / weight),
         growth=growth,
-        box=np.inf if box is None else box,
+        box=np.inf if box in (None, np.inf) else number("linf_bound", box, 0),
         size=float(np.sqrt(trim.energy)) or 1.0,
         dual_size=weight * float(np.sqrt(engine.n_observed)),
         rounding=10 * float(np.finfo(engine.dtype).eps),

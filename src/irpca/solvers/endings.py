@@ -12,6 +12,8 @@ FULL = 0.5  # beyond this share of the entries, S is no longer a sparse matrix
 SWAMPED = 0.9  # as FULL, for methods that are known to recover from more than half
 GROSS = 1e-6  # what is smaller than this beside L is not a gross error
 
+NOISE = "Check the rank; if M is noisy or rounded, this method goes on until all of that is in S"
+
 
 def typical(L: LowRank) -> float:
     """The root mean square of the entries of L, which has orthonormal outer factors."""
@@ -29,7 +31,7 @@ def nothing_left(L: LowRank, trim: Trim) -> bool:
     return trim.largest <= GROSS * typical(L)
 
 
-def saturation(trim: Trim | None, advice: str = "Check the rank") -> str | None:
+def saturation(trim: Trim | None, advice: str = NOISE) -> str | None:
     """What to tell when S fills up."""
     if trim is None or trim.kept_share >= 1 - SWAMPED:
         return None

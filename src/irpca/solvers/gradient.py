@@ -11,6 +11,7 @@ from ..lowrank import Array, LowRank, relative_distance
 from ..result import State
 from ..sampling import check_scale
 from .endings import GROSS, threshold_floor, typical
+from .options import number
 from .subspace import SPARE, Cleaned, leading, random_block
 
 ASTRAY = 1e6  # factors so many times as large as those of the start will not come back
@@ -25,14 +26,7 @@ def checked_corruption(solver: str, corruption: float | None) -> float:
             f"solver={solver!r} needs to be told how much is corrupted: pass corruption=…, the largest share of "
             "corrupted entries in any row or column; solver='irpca' finds it by itself"
         )
-    if isinstance(corruption, bool) or not 0 <= corruption < 1:
-        raise ValueError(f"corruption must be a share of the entries, at least 0 and below 1, got {corruption!r}")
-    return float(corruption)
-
-
-def checked_step(step_size: float) -> None:
-    if not step_size > 0:
-        raise ValueError(f"step_size must be positive, got {step_size!r}")
+    return number("corruption", corruption, 0, 1, closed=True)
 
 
 def descend(
@@ -55,7 +49,7 @@ def descend(
     U, V = (Q[:, :rank] * np.sqrt(s[:rank]) for Q in (left, right))
     farthest = ASTRAY * max(np.abs(U).max(), np.abs(V).max())
     assert start.trim is not None
-    check_scale(start.trim.largest)
+    check_scale(start.trim.largest, engine.dtype)
     update = updating(float(s[0]) or 1.0)  # solve() refuses an M that is all zero
     L = LowRank.from_product(U, V)
     while True:

@@ -73,8 +73,8 @@ def inductive(
         judge.majority = True
         if rank is None and F1.d * F2.d > CROWDED * engine.n_observed:
             doubts = (
-                f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and no "
-                "gap between noise and gross errors was found: give the rank, which survives far more corruption",
+                f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and "
+                "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
             )
         fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
     C, L, now = fit.C, fit.L, fit.level

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engines.base import Engine
+from ..engines.base import Engine, Trim
 from ..features import Features
 from ..lowrank import LowRank, relative_distance
 from ..result import State
@@ -20,10 +20,12 @@ def pca(engine: Engine, F1: Features, F2: Features, rank: int, *, random_state: 
     """
     L = LowRank.zero(engine.shape)
     M = Cleaned(engine, L, np.inf)
-    _, V, _ = first_look(engine, rank + SPARE, random_state)
+    _, V, all_of_it = first_look(engine, rank + SPARE, random_state)
     eps = float(np.finfo(engine.dtype).eps)
     while True:
         U, s, V = leading(M, V, rank, most=1)
         new = LowRank(U[:, :rank], np.diag(s[:rank]), V[:, :rank])
-        yield State(new, np.inf, relative_distance(new, L), M.trim, tolerance=10 * eps)
+        # What a projection leaves of M: no read is needed for that.
+        left = Trim(all_of_it.kept, 0, max(all_of_it.energy - float((s[:rank] ** 2).sum()), 0.0), np.nan)
+        yield State(new, np.inf, relative_distance(new, L), left, tolerance=10 * eps)
         L = new

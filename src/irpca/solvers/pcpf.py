@@ -49,7 +49,10 @@ def pcpf(
     raw = program == "raw"
     R1, R2 = (F1.R, F2.R) if raw else (None, None)
     # The quadratic term is bounded by tau times the identity in the coordinates of H; whitened, it is the identity.
-    tau = 1.01 * (F1.sigma_max * F2.sigma_max) ** 2 if raw else 1.0
+    size = F1.sigma_max * F2.sigma_max
+    if raw and not 1e-100 < size < 1e100:
+        raise ValueError(f"features are of size {size:.1g}, whose squares leave double precision; rescale them")
+    tau = 1.01 * size**2 if raw else 1.0
 
     dual = engine.dual()
     H = np.zeros((F1.d if R1 is None else R1.shape[1], F2.d if R2 is None else R2.shape[1]))

@@ -10,7 +10,8 @@ from ..engines.base import Engine
 from ..features import Features
 from ..lowrank import Array
 from ..result import State
-from .gradient import Update, checked_corruption, checked_step, descend
+from .gradient import Update, checked_corruption, descend
+from .options import number
 
 
 def rpca_gd(
@@ -40,9 +41,8 @@ def rpca_gd(
         In units of 1 / σ_1 of the start.
     """
     share = checked_corruption("rpca_gd", corruption)
-    checked_step(step_size)
-    if not inflation >= 1:
-        raise ValueError(f"inflation must be at least 1, got {inflation!r}")
+    number("step_size", step_size, 0)
+    number("inflation", inflation, 1, closed=True)
 
     def updating(sigma_1: float) -> Update:
         eta = step_size / sigma_1

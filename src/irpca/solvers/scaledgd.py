@@ -10,7 +10,8 @@ from ..engines.base import Engine
 from ..features import Features
 from ..lowrank import Array
 from ..result import State
-from .gradient import checked_corruption, checked_step, descend
+from .gradient import checked_corruption, descend
+from .options import number
 
 
 def scaledgd(
@@ -35,7 +36,7 @@ def scaledgd(
     step_size : float
     """
     share = checked_corruption("scaledgd", corruption)
-    checked_step(step_size)
+    number("step_size", step_size, 0)
 
     def update(U: Array, V: Array, TV: Array, TtU: Array) -> tuple[Array, Array]:
         return U + step_size * _divided(TV, V), V + step_size * _divided(TtU, U)
