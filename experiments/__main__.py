@@ -49,6 +49,11 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--quick does not write into {HERE.name}/, where the real results are: choose another --out")
     if chosen.quick and not chosen.out:
         chosen.out = Path(tempfile.mkdtemp(prefix="experiments-"))
+    if chosen.out:
+        try:
+            chosen.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--out {chosen.out} is no folder to write to: {error.strerror}")
     return chosen
 
 
@@ -67,7 +72,10 @@ def _perform(experiment: Experiment, chosen: argparse.Namespace) -> None:
         experiment = replace(experiment, seeds=chosen.seeds)
     if chosen.budget:
         experiment = replace(experiment, rules=replace(experiment.rules, budget=chosen.budget))
-    ledger = Ledger((chosen.out or HERE / "results") / f"{experiment.name}.csv")
+    try:
+        ledger = Ledger((chosen.out or HERE / "results") / f"{experiment.name}.csv")
+    except ValueError as error:
+        sys.exit(str(error))
     if not chosen.draw:
         methods = [method for method in experiment.methods if method.name in chosen.methods]
         count = run(experiment, ledger, methods, chosen.workers)

@@ -27,7 +27,7 @@ def panels(records: Records, **axis: Any) -> list[Column]:
     column = partial(Column, records, **axis)
     paper = column(title="to the paper's criterion: ‖M − L − S‖ ≤ 1e-3 ‖M‖", criterion="residual")
     recovery = column(title="to recovery: ‖L − L*‖ ≤ 1e-6 ‖L*‖", criterion="recovery")
-    end = column(title="when the run ended", values=(("error", "‖L − L*‖ / ‖L*‖"),))
+    end = column(title="when the run ended, which recovery ends", values=(("error", "‖L − L*‖ / ‖L*‖"),))
     return [paper, recovery, end]
 
 

@@ -39,7 +39,7 @@ def _draw(records: Records) -> Figure:
         paper, recovery, _ = panels(chosen, **axis)
         then = column(title="when the paper's criterion held", values=(("s_error_residual", "‖S − S*‖ / ‖S*‖"),))
         sparse = column(title="to ‖S − S*‖ ≤ 1e-2 ‖S*‖", criterion="sparse")
-        end = column(title="when the run ended", values=(("s_error", "‖S − S*‖ / ‖S*‖"),))
+        end = column(title="when the run ended, which recovery ends", values=(("s_error", "‖S − S*‖ / ‖S*‖"),))
         block(part, [paper, then, recovery, sparse, end])
     return figure
 

@@ -35,11 +35,19 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        whole, _, self._rest = (path.read_text() if path.exists() else "").rpartition("\n")
+        try:
+            whole, _, self._rest = (path.read_text() if path.exists() else "").rpartition("\n")
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} is not text: mend it, or move it away") from error
         reader = csv.DictReader(io.StringIO(whole))
         if whole and tuple(reader.fieldnames or ()) != COLUMNS:
             raise ValueError(f"{path} has other columns than this version writes; move it away, or take its version")
         self.rows: list[Row] = list(reader)
+        for number, row in enumerate(self.rows, 2):
+            try:
+                records([row])
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"{path}, line {number}, cannot be read ({error}): mend it, or take it out") from error
         self._started = bool(whole)
         self._keys = {_key(row) for row in self.rows}
 

@@ -387,6 +387,21 @@ def test_the_table_in_the_docs_is_what_the_kept_results_say(load):
     assert load("__main__").main(["table", "--check"]) == 0
 
 
+def test_a_file_that_is_spoilt_is_named(load, quick, tmp_path, capsys):
+    main = load("__main__").main
+    path = tmp_path / "fig1a.csv"
+    text = (quick("fig1a") / "fig1a.csv").read_text()
+    path.write_text(text.replace(",0.1,", ",a lot,", 1))
+    with pytest.raises(SystemExit, match=r"fig1a.csv, line \d+, cannot be read .*a lot"):
+        main(["fig1a", "--draw", "--out", str(tmp_path)])
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SystemExit, match=r"fig1a.csv is not text"):
+        main(["fig1a", "--draw", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit):
+        main(["fig1a", "--quick", "--out", str(path)])
+    assert "is no folder to write to" in capsys.readouterr().err
+
+
 def test_where_a_method_stops_recovering(load):
     breaks_down = load("table").breaks_down
     runs = [{"corruption": level, "error": error} for level in (0.1, 0.2) for error in (1e-9, 1e-9, 1.0)]

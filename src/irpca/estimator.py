@@ -41,8 +41,9 @@ class _IfFeatures:
             return self.method
         if hasattr(model, "_rows") and model._rows.basis is None and model._cols.basis is None:
             raise AttributeError(
-                f"{self.method.__name__} needs features, and this model was fitted without, or by a solver that does not use "
-                "them: nothing is known about new rows but their data; use transform or decompose with those. L is low_rank_"
+                f"{self.method.__name__} needs features, and this model was fitted without, or by a solver that does "
+                "not use them: nothing is known about new rows but their data; use transform or decompose with those. "
+                "L is low_rank_"
             )
         return MethodType(self.method, model)
 

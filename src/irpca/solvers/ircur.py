@@ -32,10 +32,10 @@ def ircur(
 ) -> Iterator[State]:
     """IRCUR; features are not used.
 
-    ``sampling · r · log n`` rows and columns are looked at, afresh in every iteration or always the same ones: the share
-    of M that is read falls with n, to some reads of a large matrix in all. S costs one more, unless
-    ``solve(..., sparse=False)`` asks for L alone. It needs the rank, and memory for the sampled rows and columns, which
-    are most of a small matrix. No guarantee is known, and it may end wrong without noticing: 2 of 40 draws at 120 × 100.
+    ``sampling · r · log n`` rows and columns are looked at, afresh in every iteration or always the same ones: the
+    larger M, the smaller the share of it that is read. S costs one read more, unless ``solve(..., sparse=False)`` asks
+    for L alone. It needs the rank, and memory for the sampled rows and columns, which are most of a small matrix. No
+    guarantee is known, and it may end wrong without noticing: 2 of 40 draws did at 120 × 100.
 
     Parameters
     ----------
