@@ -428,6 +428,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _regressed(self, M: Array, V: Array) -> Array:
         """Scores from the rows themselves."""
+        if np.isinf(self.zeta_) and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
+            return M @ V
         # A fit that was stopped early may not have a threshold yet.
         return row_scores(M, V, self.zeta_ if np.isfinite(self.zeta_) else None)
 

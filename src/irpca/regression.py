@@ -45,6 +45,8 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
     -------
     array of shape (m, r)
     """
+    if V.shape[1] == 0:
+        return np.zeros((len(M), 0))
     step = max(1, CHUNK_ENTRIES // max(M.shape[1], 1))
     pieces = [
         _chunk(np.asarray(M[first : first + step], dtype=float), V, M.dtype, zeta, starts, floor)

@@ -61,7 +61,7 @@ class State:
     ----------
     L : the low-rank part
     zeta : the threshold that belongs to it: S is M − L where that exceeds zeta
-    step : relative change of L, ``‖L_t − L_{t−1}‖_F / ‖L_t‖_F``
+    step : relative change of L, ``‖L_t − L_{t−1}‖_F / ‖L_t‖_F``, or of what else must come to rest if that is larger
     trim : what rode along on the read that made L, if M was read
     noise : standard deviation of the noise as far as it is known
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol

@@ -222,6 +222,8 @@ class EngineSuite:
         same(cut.rows, expected.rows, case.dtype)
         same(cut.cols, expected.cols, case.dtype)
         assert (engine.reads, reference.reads) == (2, 2)
+        exceeding = reference.times(case.L, expected, case.X)[-1].trimmed
+        assert exceeding <= min(n1 * int(share * n2), n2 * int(share * n1))
 
     @pytest.mark.parametrize("box", [np.inf, 22.0])
     def test_dual(self, case, box):

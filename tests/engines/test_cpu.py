@@ -235,9 +235,22 @@ from irpca.lowrank import LowRank
 M = np.ones((600, 600))
 ask = lambda: CpuEngine(M, threads=2).corruption(LowRank.zero(M.shape), 0.5)[0].nnz
 assert ask() == 360_000
-child = os.fork()
+import threading
+from irpca.engines import single_threaded_blas
+ready, done = threading.Event(), threading.Event()
+def read():  # in another thread, which the child does not have
+    with single_threaded_blas:
+        ready.set()
+        done.wait()
+threading.Thread(target=read).start()
+ready.wait()
+with single_threaded_blas:  # as in a callback
+    child = os.fork()
+    if child == 0:
+        assert single_threaded_blas.inside == 1
 if child == 0:
-    os._exit(ask() != 360_000)
+    os._exit(ask() != 360_000 or single_threaded_blas.inside != 0)
+done.set()
 print(os.waitpid(child, 0)[1], ask())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

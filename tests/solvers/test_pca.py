@@ -39,6 +39,21 @@ def test_nothing_is_a_gross_error():
     assert problem.relative_error(result.L) > 0.05  # gross errors pull it, which is what it is here to show
 
 
-def test_two_reads_an_iteration():
+def test_eight_reads_an_iteration():
     result = irpca.solve(gaussian(100, 80).M, rank=3, solver="pca", max_iter=500)
-    np.testing.assert_array_equal(np.diff(result.history.reads), 2)
+    np.testing.assert_array_equal(np.diff(result.history.reads), 8)
+
+
+def test_converges_where_the_spectrum_is_flat():
+    M = np.random.default_rng(0).standard_normal((300, 200))
+    result = irpca.solve(M, rank=3, solver="pca")
+    assert result.converged
+    s = np.linalg.svd(M, compute_uv=False)
+    np.testing.assert_allclose(result.L.singular_values, s[:3], rtol=1e-10)
+
+
+def test_scores_of_the_fitted_rows_give_L():
+    problem = gaussian(100, 80)
+    model = irpca.InductiveRobustPCA(rank=3, solver="pca").fit(problem.M)
+    L = model.low_rank_.dense()
+    assert np.linalg.norm(model.inverse_transform(model.transform(problem.M)) - L) <= 1e-7 * np.linalg.norm(L)

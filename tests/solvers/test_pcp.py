@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import transcriptions
+from sklearn.exceptions import ConvergenceWarning
 from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
@@ -46,7 +47,7 @@ def test_what_is_cut_from_L_does_not_turn_up_in_S():
     U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (90, 60))
     L = LowRank(U, np.diag([1.0, 5e-8]), V)
     rule = multipliers(CpuEngine(L.dense()), None, 1.5, None, rng)
-    state = rule.state(L, 0.0, Trim(kept=90 * 60, trimmed=0, energy=0.0, largest=0.0), np.dtype(float))
+    state = rule.state(L, Trim(kept=90 * 60, trimmed=0, energy=0.0, largest=0.0), np.dtype(float))
     assert state.L.rank == 1
     assert np.abs(L.dense() - state.L.dense()).max() <= state.zeta <= 1e-4 * np.abs(L.dense()).max()
 
@@ -196,3 +197,26 @@ def test_single_precision_ends_too():
 def test_refusals(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         irpca.solve(np.eye(5), solver="pcp", **options)
+
+
+@pytest.mark.parametrize("solver", ["pcp", "pcpf"])
+def test_a_loose_tol_ends_sooner(solver):
+    problem = conditioned(120, 100)
+    runs = [irpca.solve(problem.M, problem.F1, problem.F2, solver=solver, tol=tol) for tol in (1e-3, 1e-10)]
+    assert runs[0].n_iter < runs[1].n_iter
+    assert all(run.history.step[-1] <= tol for run, tol in zip(runs, (1e-3, 1e-8), strict=True))
+
+
+def test_an_unfinished_run_with_a_full_S_is_doubted():
+    problem = conditioned(60, 50)
+    result = irpca.solve(problem.M, solver="pcp", lam=0.04, max_iter=20)
+    assert result.status.name == "MAX_ITER"
+    assert any("S fills up" in doubt for doubt in result.doubts)
+
+
+def test_an_L_of_rank_zero_has_no_scores():
+    M = conditioned(60, 50).M
+    with pytest.warns(ConvergenceWarning):
+        model = irpca.InductiveRobustPCA(solver="pcp", solver_options={"lam": 1e-4}).fit(M)
+    assert model.rank_ == 0
+    assert model.transform(M).shape == (60, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ContextDecorator
 from functools import cache
 from itertools import pairwise
@@ -50,10 +50,6 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="irpca")
 
 
-if hasattr(os, "register_at_fork"):  # threads do not follow into a forked process
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-
-
 class _SingleThreadedBlas(ContextDecorator):
     """Holds BLAS to one thread for as long as any pass is under way.
 
@@ -64,6 +60,7 @@ class _SingleThreadedBlas(ContextDecorator):
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.inside = 0
+        self.mine = threading.local()  # how often this thread is inside
         self.limit: Any = None
 
     def __enter__(self) -> None:
@@ -71,15 +68,28 @@ class _SingleThreadedBlas(ContextDecorator):
             if self.inside == 0:
                 self.limit = _blas().limit(limits=1, user_api="blas")
             self.inside += 1
+            self.mine.depth = getattr(self.mine, "depth", 0) + 1
 
     def __exit__(self, *_: object) -> None:
         with self.lock:
             self.inside -= 1
+            self.mine.depth -= 1
             if self.inside == 0:
                 self.limit.restore_original_limits()
 
+    def after_fork(self) -> None:
+        """Only the thread that forked lives on: what others held is let go."""
+        held, self.lock, self.inside = self.inside, threading.Lock(), getattr(self.mine, "depth", 0)
+        if held and not self.inside:
+            self.limit.restore_original_limits()
+
 
 single_threaded_blas = _SingleThreadedBlas()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)
+    os.register_at_fork(after_in_child=single_threaded_blas.after_fork)
 
 
 class CpuEngine:
@@ -301,7 +311,13 @@ class CpuEngine:
         with single_threaded_blas:
             if self._small or self.threads == 1:
                 return list(map(work, shares))
-            return list(_pool(self.threads).map(work, shares))
+            running = [_pool(self.threads).submit(work, share) for share in shares]
+            try:
+                return [future.result() for future in running]
+            finally:  # nobody works on in the background after an error, or Ctrl-C
+                for future in running:
+                    future.cancel()
+                wait(running)
 
     def _combined(self, tallies: Iterable[Tally]) -> Trim:
         total = Tally()

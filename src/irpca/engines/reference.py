@@ -81,7 +81,7 @@ class ReferenceEngine:
         n1, n2 = self.shape
         rows = np.sort(size, axis=1)[:, n2 - 1 - per_row] if per_row < n2 else np.zeros(n1)
         cols = np.sort(size, axis=0)[n1 - 1 - per_col] if per_col < n1 else np.zeros(n2)
-        return Cut(rows.astype(self.dtype), cols.astype(self.dtype))
+        return Cut(*(_rounded_up(limits, self.dtype) for limits in (rows, cols)))
 
     def dual(self) -> ReferenceDual:
         return ReferenceDual(self)
@@ -140,6 +140,12 @@ class ReferenceDual:
         self.Y = step.penalty * (A - S)
         T, zeros = M - B - S, int((S == 0).sum())
         return Trim(zeros, S.size - zeros, float((T**2).sum()), float(np.abs(T).max()))
+
+
+def _rounded_up(limits: Array, dtype: np.dtype) -> Array:
+    """In the precision of M, but none lower: more entries would exceed it."""
+    rounded = limits.astype(dtype)
+    return np.where(rounded < limits, np.nextafter(rounded, dtype.type(np.inf)), rounded)
 
 
 def _bad(values: Array) -> int:

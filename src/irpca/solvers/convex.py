@@ -23,7 +23,7 @@ from .subspace import SPARE, first_look
 
 NOISE = "If M is noisy or rounded, this program has no room for it but S. Raise lam to keep S sparse"
 BALANCE = 3.0, 30.0  # where the dual residual may lie, in units of the primal one, before the penalty follows
-CLOSE = 1e-8  # how small both residuals must be, beside L and beside the dual variable, if rounding allows
+CLOSE = 1e-8  # residuals this small, beside L and beside the dual variable, are as good as none
 
 
 @dataclass
@@ -43,7 +43,7 @@ class Multipliers:
     rounding: float
     previous: float = 0.0
     turn: int = 0
-    close: bool = False
+    unrest: float = np.inf
 
     @property
     def tolerance(self) -> float:
@@ -61,8 +61,8 @@ class Multipliers:
         size = float(np.linalg.norm(L.core)) or self.size
         primal = float(np.sqrt(trim.energy)) / size
         dual = self.penalty * moved / self.dual_size
-        still = dual <= self.tolerance or moved <= self.rounding * size
-        self.close = still and primal <= self.tolerance
+        still = moved <= self.rounding * size  # then the dual residual is rounding, however large the penalty
+        self.unrest = max(primal, 0.0 if still else dual, moved / size)
         self.previous = self.penalty
         low, high = BALANCE
         turn = int(dual < low * primal) - int(dual > high * primal)
@@ -71,19 +71,20 @@ class Multipliers:
         self.turn = turn or self.turn
         self.penalty *= self.growth**turn
 
-    def state(self, L: LowRank, moved: float, trim: Trim, dtype: np.dtype) -> State:
-        size = float(np.linalg.norm(L.core))
+    def state(self, L: LowRank, trim: Trim, dtype: np.dtype) -> State:
+        finished = self.unrest <= self.tolerance
+        full = saturation(trim, NOISE)
         L = _significant(L, 10 * self.tolerance)
         # Where S is zero, M − L is T, what L moved since, and what was cut from it.
         zeta = max(2 * trim.largest, GROSS * typical(L), threshold_floor(L, dtype))
         return State(
             L,
             zeta,
-            moved / size if size > 0 else float(moved > 0),
+            self.unrest,  # L may stand still while the constraint is not met
             trim,
             tolerance=self.tolerance,
-            settled=self.close,
-            failure=saturation(trim, NOISE) if self.close else None,
+            failure=full if finished else None,
+            doubts=(full,) if full and not finished else (),
         )
 
 
@@ -99,7 +100,8 @@ def multipliers(
     return Multipliers(
         weight,
         penalty,
-        # Y_0 is a multiple of M, so the first step is one from zero with a larger penalty.
+        # Y_0 is a multiple of M, so the first step is one from zero with a larger penalty (with a box not quite: it
+        # only moves the start).
         first=penalty + 1 / max(norm, trim.largest / weight),
         growth=growth,
         box=np.inf if box in (None, np.inf) else number("linf_bound", box, 0),

@@ -56,13 +56,13 @@ def descend(
         factors = LowRank(U, np.eye(rank), V)
         TV, TtU, trim = engine.sides(factors, engine.cut(factors, *counts[1]), V, U)
         U, V = update(U, V, TV.astype(float), TtU.astype(float))
-        if not max(np.abs(U).max(), np.abs(V).max()) <= farthest:
+        if not (np.abs(U).max() <= farthest and np.abs(V).max() <= farthest):  # nor NaN
             yield State(L, np.inf, np.inf, trim)
             return
         new = LowRank.from_product(U, V)
         yield State(
             new,
-            # The lowest that keeps all that was kept; the sparsifier takes more than there is, down to nothing.
+            # About the lowest that keeps all that was kept; the sparsifier takes more than there is, down to nothing.
             max(trim.largest, GROSS * typical(new), threshold_floor(new, engine.dtype)),
             relative_distance(new, L),
             trim,

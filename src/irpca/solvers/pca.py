@@ -12,18 +12,20 @@ from ..lowrank import LowRank, relative_distance
 from ..result import State
 from .subspace import SPARE, Cleaned, first_look, leading
 
+ROUNDS = 4  # of subspace iteration in one iteration: singular values that lie close together take many
+
 
 def pca(engine: Engine, F1: Features, F2: Features, rank: int, *, random_state: np.random.Generator) -> Iterator[State]:
-    """The best approximation of M of the given rank, by subspace iteration: two reads of M an iteration.
+    """The best approximation of M of the given rank, by subspace iteration: eight reads of M an iteration.
 
     It needs the rank. S is empty: nothing is told from noise.
     """
     L = LowRank.zero(engine.shape)
     M = Cleaned(engine, L, np.inf)
-    _, V, all_of_it = first_look(engine, rank + SPARE, random_state)
+    _, V, all_of_it = first_look(engine, 2 * rank + SPARE, random_state)
     eps = float(np.finfo(engine.dtype).eps)
     while True:
-        U, s, V = leading(M, V, rank, most=1)
+        U, s, V = leading(M, V, rank, tol=0.0, most=ROUNDS)
         new = LowRank(U[:, :rank], np.diag(s[:rank]), V[:, :rank])
         # What a projection leaves of M: no read is needed for that.
         left = Trim(all_of_it.kept, 0, max(all_of_it.energy - float((s[:rank] ** 2).sum()), 0.0), np.nan)

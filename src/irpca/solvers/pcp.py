@@ -36,7 +36,8 @@ def pcp(
     lam : float or None
         λ; None: 1/√max(n1, n2).
     linf_bound : float or None
-        Bound on the entries of M − S, and so of L: the program of Hsu et al., which needs no random places.
+        Bound on the entries of M − S, and so of L: the program of Hsu et al., which needs no random places. Thousands
+        of iterations may be needed where it is smaller than the largest entry of L.
     growth : float
         Factor by which the penalty follows the residuals.
     """
@@ -58,10 +59,9 @@ def pcp(
         k = len(kept)
         new = LowRank(U[:, :k], np.diag(kept), V[:, :k])
         V = V[:, : k + SPARE]
-        step_size = relative_distance(new, L)
-        moved = step_size * max(float(np.linalg.norm(kept)), np.finfo(float).tiny)
+        moved = relative_distance(new, L) * float(np.linalg.norm(kept)) if k else float(np.linalg.norm(L.core))
         rule.adapt(new, moved, Z.trim)
-        yield rule.state(new, moved, Z.trim, engine.dtype)
+        yield rule.state(new, Z.trim, engine.dtype)
         step, L = rule.step(new, L), new
 
 

@@ -35,7 +35,8 @@ def pcpf(
     program : {"whitened", "raw"}
         ``"whitened"`` has orthonormal features in the place of F1, F2, as the authors assume: it is ‖L‖_* that is
         small, and the units of features do not matter. ``"raw"`` has F1, F2 as they are, a different program unless
-        they are orthonormal; its singular-value step is linearised, and slow if they are badly conditioned.
+        they are orthonormal; its singular-value step is linearised, and takes thousands of iterations if they are
+        badly conditioned.
     lam : float or None
         λ; None: 1/√max(n1, n2).
     growth : float
@@ -74,7 +75,7 @@ def pcpf(
         L = LowRank.from_core(F1.Q, C, F2.Q, len(s))
         moved = float(np.linalg.norm(C - before))
         rule.adapt(L, moved, trim)
-        yield rule.state(L, moved, trim, engine.dtype)
+        yield rule.state(L, trim, engine.dtype)
         ahead = C + rule.previous / rule.penalty * (C - before)
         step = Ascent(LowRank.from_core(F1.Q, ahead, F2.Q), rule.penalty, rule.lam)
 
