@@ -46,7 +46,7 @@ LIBRARIES = {
     "polars": {"estimator"},
     "matplotlib": {"plots"},
     "numba": {"engines.kernels"},
-    "threadpoolctl": {"engines.cpu"},
+    "threadpoolctl": {"engines.threads"},
     "torch": {"engines.gpu", "engines.gpu_kernels"},
     "triton": {"engines.gpu_kernels"},
     "cupy": {"engines.gpu", "engines.gpu_kernels"},

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from itertools import islice
 
 import numpy as np
 
 from irpca import Status
 from irpca.datasets import Problem, make_problem
+from irpca.engines import CpuEngine
+from irpca.features import Features
 from irpca.solvers import subspace
 
 SHAPES = [(200, 200), (300, 150), (150, 300)]
@@ -75,3 +78,16 @@ def start_exactly(monkeypatch, *names):
 
 def distance(A, B):
     return np.linalg.norm(A - B) / np.linalg.norm(B)
+
+
+def first_iterates(run, M, rank, count, **options):
+    """What a solver without features yields first, on a matrix of its own."""
+    F1, F2 = map(Features.identity, M.shape)
+    return list(islice(run(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
+
+
+def same_steps(states, transcribed):
+    """The iterates of a gradient method, and how many entries it set aside for each."""
+    for state, (L, S) in zip(states, transcribed[1:], strict=True):
+        assert distance(state.L.dense(), L) <= 1e-8
+        assert state.trim.trimmed == np.count_nonzero(S)

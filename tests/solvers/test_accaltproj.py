@@ -1,22 +1,12 @@
 """Accelerated alternating projections: iterate by iterate against the method typed literally, and recovery."""
 
-from itertools import islice
-
 import numpy as np
 import pytest
 import transcriptions
-from solvers.field import SHAPES, conditioned, distance, gaussian, recovers, start_exactly
+from solvers.field import SHAPES, conditioned, distance, first_iterates, gaussian, recovers, start_exactly
 
 import irpca
-from irpca.engines import CpuEngine
-from irpca.features import Features
 from irpca.solvers import accaltproj
-
-
-def iterates(M, rank, count, **options):
-    F1, F2 = map(Features.identity, M.shape)
-    run = accaltproj(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options)
-    return list(islice(run, count))
 
 
 @pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
@@ -26,7 +16,7 @@ def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corru
     """Also where it fails, and where the authors' own factors are not used."""
     start_exactly(monkeypatch, "accaltproj")
     problem = make(*shape, corruption=corruption)
-    mine = iterates(problem.M, 3, 16, beta=0.06, beta_init=0.2, decay=0.6)
+    mine = first_iterates(accaltproj, problem.M, 3, 16, beta=0.06, beta_init=0.2, decay=0.6)
     theirs = transcriptions.accaltproj(problem.M, 3, 0.06, 0.2, 0.6, T=15)
     for state, (L, S, zeta) in zip(mine, theirs, strict=True):
         assert distance(state.L.dense(), L) <= 1e-8
@@ -39,7 +29,7 @@ def test_the_defaults(monkeypatch):
     start_exactly(monkeypatch, "accaltproj")
     problem = gaussian(100, 60)
     beta = 0.5 * (100 * 60) ** -0.25
-    mine = iterates(problem.M, 3, 12)
+    mine = first_iterates(accaltproj, problem.M, 3, 12)
     theirs = transcriptions.accaltproj(problem.M, 3, beta, 2 * beta, 0.7, T=11)
     assert max(distance(state.L.dense(), L) for state, (L, _, _) in zip(mine, theirs, strict=True)) <= 1e-8
     (choice,) = mine[-1].choices

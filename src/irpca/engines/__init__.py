@@ -8,8 +8,9 @@ import numpy as np
 
 from ..lowrank import Array
 from .base import Ascent, Cut, Dual, Engine, Trim
-from .cpu import CpuEngine, single_threaded_blas
+from .cpu import CpuEngine
 from .reference import ReferenceEngine
+from .threads import single_threaded_blas
 
 __all__ = [
     "Ascent",

@@ -1,17 +1,13 @@
 """The engine for arrays in memory or memory-mapped: tiles that fit in cache, threads, single-threaded BLAS.
 
-Each thread owns a block of rows at a time. Alternating a threaded BLAS with another pool of threads costs
-more than the arithmetic, so BLAS is held to one thread inside a pass.
+Each thread owns a block of rows at a time.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ContextDecorator
-from functools import cache
+from concurrent.futures import wait
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -21,6 +17,7 @@ from scipy.sparse import csr_array
 from ..lowrank import Array, LowRank
 from . import kernels, tiles
 from .base import Ascent, Cut, Trim, in_precision, not_finite
+from .threads import available_cores, pool, single_threaded_blas
 from .tiles import Duals, Factors, Step, Tally, Tiles, Trimmed
 
 INLINE_ENTRIES = 1 << 17  # below this a pool costs more than it brings
@@ -29,67 +26,6 @@ Share = TypeVar("Share")
 Piece = TypeVar("Piece")
 Factor = tuple[Array, Array | None]  # a block to multiply with T, and one to multiply with the kept entries
 Product = tuple[Any, Any]
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):  # not on macOS and Windows
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-@cache
-def _blas() -> Any:
-    from threadpoolctl import ThreadpoolController
-
-    return ThreadpoolController()
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    """Threads that wait for work; to start them takes as long as a pass over a small matrix."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="irpca")
-
-
-class _SingleThreadedBlas(ContextDecorator):
-    """Holds BLAS to one thread for as long as any pass is under way.
-
-    The setting belongs to the whole process, so passes of several engines in several threads share it: the
-    first one in sets it, the last one out puts back what was there.
-    """
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.inside = 0
-        self.mine = threading.local()  # how often this thread is inside
-        self.limit: Any = None
-
-    def __enter__(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.limit = _blas().limit(limits=1, user_api="blas")
-            self.inside += 1
-            self.mine.depth = getattr(self.mine, "depth", 0) + 1
-
-    def __exit__(self, *_: object) -> None:
-        with self.lock:
-            self.inside -= 1
-            self.mine.depth -= 1
-            if self.inside == 0:
-                self.limit.restore_original_limits()
-
-    def after_fork(self) -> None:
-        """Only the thread that forked lives on: what others held is let go."""
-        held, self.lock, self.inside = self.inside, threading.Lock(), getattr(self.mine, "depth", 0)
-        if held and not self.inside:
-            self.limit.restore_original_limits()
-
-
-single_threaded_blas = _SingleThreadedBlas()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)
-    os.register_at_fork(after_in_child=single_threaded_blas.after_fork)
 
 
 class CpuEngine:
@@ -109,7 +45,7 @@ class CpuEngine:
         self.transposed = not M.flags.c_contiguous and abs(M.strides[0]) < abs(M.strides[1])
         self.A = np.asarray(M.T if self.transposed else M).view()
         self.A.flags.writeable = False  # it is the user's; and one compiled kernel serves both kinds
-        self.threads = threads or _available_cores()
+        self.threads = threads or available_cores()
         self.reads = 0.0
 
     @property
@@ -311,7 +247,7 @@ class CpuEngine:
         with single_threaded_blas:
             if self._small or self.threads == 1:
                 return list(map(work, shares))
-            running = [_pool(self.threads).submit(work, share) for share in shares]
+            running = [pool(self.threads).submit(work, share) for share in shares]
             try:
                 return [future.result() for future in running]
             finally:  # nobody works on in the background after an error, or Ctrl-C

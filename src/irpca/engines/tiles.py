@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,7 @@ class Tally:
         self.largest = max(self.largest, largest)
 
 
-class Tiles:
+class Tiles(ABC):
     """Some rows of A, cut into tiles; what is made of a tile is left to the classes below."""
 
     def __init__(self, A: Array, rows: range) -> None:
@@ -54,8 +55,9 @@ class Tiles:
             cols = slice(first, min(first + self.width, n2))
             yield cols, *self.made(rows, cols)
 
+    @abstractmethod
     def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
-        raise NotImplementedError
+        """The tile at these rows and columns, and its kept entries if wanted."""
 
     def buffer(self) -> Array:
         return np.empty(self.height * self.width, self.A.dtype)

@@ -78,7 +78,7 @@ def accaltproj(
             trim,
             tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=zeta <= 1.1 * lowest or nothing_left(new, trim),
-            failure=saturation(trim),
+            failure=saturation(1 - trim.kept_share),
             choices=choices,
         )
         L = new

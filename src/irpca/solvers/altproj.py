@@ -36,9 +36,8 @@ def altproj(
     Parameters
     ----------
     beta : float or None
-        Threshold per unit of singular value. None: (n1 n2)^(-1/4) / 2, as in AccAltProj: of a quarter, half, one and
-        two times (n1 n2)^(-1/4), the authors' own, it recovered from most corruption here. Their theory has
-        4 μ² r / √(n1 n2).
+        Threshold per unit of singular value. None: (n1 n2)^(-1/4) / 2, as in AccAltProj. It recovered from more
+        corruption than the authors' own, (n1 n2)^(-1/4), and than twice that. Their theory has 4 μ² r / √(n1 n2).
     decay : float
         The ½ in 2⁻ᵗ: the closer to 1, the more corruption is survived, in more iterations.
     """
@@ -68,7 +67,7 @@ def altproj(
                 M_S.trim,
                 tolerance=10 * float(np.finfo(engine.dtype).eps),
                 settled=k == rank and (zeta <= 1.1 * lowest or nothing_left(new, M_S.trim)),
-                failure=saturation(M_S.trim),
+                failure=saturation(1 - M_S.trim.kept_share),
                 choices=choices,
             )
             L = new

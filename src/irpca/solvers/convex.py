@@ -73,7 +73,7 @@ class Multipliers:
 
     def state(self, L: LowRank, trim: Trim, dtype: np.dtype) -> State:
         finished = self.unrest <= self.tolerance
-        full = saturation(trim, NOISE)
+        full = saturation(1 - trim.kept_share, NOISE)
         L = _significant(L, 10 * self.tolerance)
         # Where S is zero, M − L is T, what L moved since, and what was cut from it.
         zeta = max(2 * trim.largest, GROSS * typical(L), threshold_floor(L, dtype))

@@ -31,11 +31,11 @@ def nothing_left(L: LowRank, trim: Trim) -> bool:
     return trim.largest <= GROSS * typical(L)
 
 
-def saturation(trim: Trim | None, advice: str = NOISE) -> str | None:
-    """What to tell when S fills up."""
-    if trim is None or trim.kept_share >= 1 - SWAMPED:
+def saturation(full: float, advice: str = NOISE) -> str | None:
+    """What to tell when S holds the share ``full`` of the entries."""
+    if full <= SWAMPED:
         return None
     return (
-        f"S fills up: {1 - trim.kept_share:.0%} of the entries are beyond the threshold. {advice}, or take "
-        "solver='irpca', which finds its own threshold"
+        f"S fills up: {full:.0%} of the entries are beyond the threshold. {advice}, or take solver='irpca', which "
+        "finds its own threshold"
     )

@@ -12,10 +12,11 @@ from ..features import Features
 from ..lowrank import Array, LowRank, relative_distance
 from ..result import State
 from ..sampling import check_scale
-from .endings import SWAMPED, threshold_floor
+from .endings import saturation, threshold_floor
 from .options import number
 
 WEAK = 1e-10  # singular values of the crossing that are smaller than this, beside the largest, count as zero
+RARE = "Raise sampling, let decay be closer to 1"
 CLOSE = 1e-5  # the authors' tolerance: the residual on rows and columns, relative to M
 
 
@@ -78,7 +79,7 @@ def ircur(
             tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=bool(residual <= CLOSE),
             expected_corruption=1 - share,
-            failure=_failure(1 - share),
+            failure=saturation(1 - share, RARE),
         )
         L = new
 
@@ -95,12 +96,3 @@ def _from_cross(C: Array, R: Array, crossing: Array, rank: int) -> LowRank:
     if k == 0:
         return LowRank.zero((len(C), R.shape[1]))
     return LowRank.from_product(C @ (vt[:k].T / s[:k]), R.T @ u[:, :k])
-
-
-def _failure(full: float) -> str | None:
-    if full <= SWAMPED:
-        return None
-    return (
-        f"S fills up: {full:.0%} of the sampled entries are beyond the threshold. Raise sampling, let decay be closer "
-        "to 1, or take solver='irpca', which finds its own threshold"
-    )
