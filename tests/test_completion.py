@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+import transcriptions
 from scipy.sparse import bsr_array, coo_array, csc_matrix, csr_array, dia_array, eye_array
 
 import irpca
@@ -465,3 +466,16 @@ def test_it_says_when_it_reaches_far():
     L = np.abs(found.L.dense()).max() / 5
     assert L > 2
     assert any(f"L reaches {L:.2g} times the largest observed value" in doubt for doubt in found.doubts)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_the_same_minimum_as_the_transcription(noise):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 50))
+    M += noise * rng.standard_normal(M.shape)
+    rows, cols = np.nonzero(rng.random(M.shape) < 0.5)
+    observed = coo_array((M[rows, cols], (rows, cols)), shape=M.shape)
+    X, S, Y = transcriptions.optspace(rows, cols, M[rows, cols], M.shape, 2, T=2000, tol=1e-10)
+    found = optspace(observed, 2, tol=1e-10)
+    theirs = X @ S @ Y.T
+    assert np.linalg.norm(found.L.dense() - theirs) <= 1e-6 * np.linalg.norm(theirs)

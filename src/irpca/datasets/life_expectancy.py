@@ -52,7 +52,7 @@ class LifeExpectancy:
             2       6.5 %    0.42   −45 years    −31 years
             3       6.2 %    0.29   −44 years    −28 years
             4       5.2 %    0.22   −42 years    −37 years
-            5       6.0 %    0.17   −38 years    −15 years
+            5       6.0 %    0.16   −38 years    −15 years
             6       5.4 %    0.13   −41 years    −34 years
             ======  =======  =====  ===========  =============
 

@@ -49,7 +49,7 @@ def ircur(
     number("sampling", sampling, 0)
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape
-    sizes = [max(rank, int(np.ceil(min(sampling * rank * np.log(n), n * n)))) for n in (n1, n2)]
+    sizes = [max(rank, sampling * rank * np.log(n)) for n in (n1, n2)]
 
     L = LowRank.zero(engine.shape)
     zeta = np.inf
@@ -84,9 +84,9 @@ def ircur(
         L = new
 
 
-def _lines(n: int, size: int, rng: np.random.Generator) -> Array:
+def _lines(n: int, size: float, rng: np.random.Generator) -> Array:
     """Drawn with replacement, and each taken once: as the authors draw. All, where so many are asked for."""
-    return np.unique(rng.integers(0, n, size)) if size < n * np.log(n) else np.arange(n)
+    return np.arange(n) if size >= n * np.log(n) else np.unique(rng.integers(0, n, int(np.ceil(size))))
 
 
 def _from_cross(C: Array, R: Array, crossing: Array, rank: int) -> LowRank:
