@@ -46,9 +46,9 @@ def laid_out(M, layout):
 
 
 class Case:
-    """A matrix M, a low-rank L and another one to judge by, such that no residual is close to the threshold.
+    """A matrix M, a low-rank L and another one, such that no residual is close to the threshold.
 
-    |M − L| is below 0.9 or above 20, or M − L is near −3; ``about`` is L − 3 on a block, so that it keeps
+    |M − L| is below 0.9 or above 20, or M − L is near −3; ``other`` is L − 3 on a block, so that it keeps
     what L trims there, and trims what L keeps.
     """
 
@@ -58,7 +58,7 @@ class Case:
         self.dtype = dtype
         self.L = self.low_rank(rng, shape, rank)
         some_rows, some_cols = (np.arange(n) % 2.0 == 0 for n in shape)
-        self.about = LowRank(
+        self.other = LowRank(
             np.column_stack([self.L.left, some_rows]),
             block_diag(self.L.core, [[-3.0]]),
             np.column_stack([self.L.right, some_cols]),
@@ -148,12 +148,19 @@ class EngineSuite:
         same(G, expected, np.float64, case.dtype)
         same_trim(trim, expected_trim, case.dtype)
 
-    def test_core_judged_about_another(self, case):
+    def test_normal_equations(self, case):
+        """Two sets of kept entries at the same time, each asked twice."""
         engine, reference = self.pair(case.M)
-        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2, about=case.about)
-        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2, about=case.about)
-        same(G, expected, np.float64, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
+        rng = np.random.default_rng(4)
+        for L in case.L, case.other:
+            normal, expected = (asked.normal(L, ZETA, case.Q1, case.Q2) for asked in (engine, reference))
+            same(normal.gradient, expected.gradient, np.float64, case.dtype)
+            same_trim(normal.trim, expected.trim, case.dtype)
+            engine.normal(case.L, 25.0, case.Q1, case.Q2)
+            for _ in range(2):
+                P = rng.standard_normal(expected.gradient.shape)
+                same(normal.times(P), expected.times(P), np.float64, case.dtype)
+        assert engine.reads == reference.reads + 2 == 8
 
     def test_times(self, case):
         engine, reference = self.pair(case.M)
@@ -233,7 +240,7 @@ class EngineSuite:
         steps = [
             Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
             None,
-            Ascent(case.about, 0.3, 0.25, box),
+            Ascent(case.other, 0.3, 0.25, box),
             Ascent(case.L, 0.5, 0.25, box),
         ]
         for step in steps:
@@ -291,9 +298,7 @@ class EngineSuite:
 
     def test_L_in_single_precision(self, dtype):
         case = Case((30, 17), dtype)
-        case.L, case.about = (
-            LowRank(*(B.astype(np.float32) for B in (A.left, A.core, A.right))) for A in (case.L, case.about)
-        )
+        case.L = LowRank(*(B.astype(np.float32) for B in (case.L.left, case.L.core, case.L.right)))
         self.ask_everything(case, ZETA, precision=np.float32)
 
     def ask_everything(self, case, zeta, precision=None):
@@ -301,17 +306,18 @@ class EngineSuite:
         engine, reference = self.pair(case.M)
         questions = {
             "core": (case.L, zeta, case.Q1, case.Q2),
-            "core about": (case.L, zeta, case.Q1, case.Q2, case.about),
             "times": (case.L, zeta, case.X, case.col_weights),
             "t_times": (case.L, zeta, case.Y, case.row_weights),
         }
         for question, asked in questions.items():
-            method = question.removesuffix(" about")
-            *answers, trim = getattr(engine, method)(*asked)
-            *expected, expected_trim = getattr(reference, method)(*asked)
+            *answers, trim = getattr(engine, question)(*asked)
+            *expected, expected_trim = getattr(reference, question)(*asked)
             for answer, right in zip(answers, expected, strict=True):
-                same(answer, right, np.float64 if method == "core" else case.dtype, precision)
+                same(answer, right, np.float64 if question == "core" else case.dtype, precision)
             same_trim(trim, expected_trim, precision)
+        normal, expected_normal = (asked.normal(case.L, zeta, case.Q1, case.Q2) for asked in (engine, reference))
+        P = np.ones(normal.gradient.shape)
+        same(normal.times(P), expected_normal.times(P), np.float64, precision)
         S, trim = engine.corruption(case.L, zeta)
         expected_S, expected_trim = reference.corruption(case.L, zeta)
         assert S.nnz == trim.trimmed
@@ -344,12 +350,11 @@ class EngineSuite:
         M = np.array([[at, above, below], [-at, -above, -below]])
         engine, nothing = self.make(M), LowRank.zero(M.shape)
         kept_right = np.array([[1, 0, 1], [1, 0, 1]])
-        about = LowRank(np.ones((2, 1)), np.zeros((1, 1)), np.ones((3, 1)))
         for kept in (
             engine.times(nothing, zeta, np.eye(3), np.eye(3))[1],
             engine.t_times(nothing, zeta, np.eye(2), np.eye(2))[1].T,
             engine.core(nothing, zeta, np.eye(2), np.eye(3))[0] != 0,
-            engine.core(nothing, zeta, np.eye(2), np.eye(3), about=about)[0] != 0,
+            engine.normal(nothing, zeta, np.eye(2), np.eye(3)).times(np.ones((2, 3))),
             engine.corruption(nothing, zeta)[0].toarray() == 0,
         ):
             np.testing.assert_array_equal(kept, kept_right)
@@ -383,9 +388,11 @@ class EngineSuite:
     def test_reads(self, layout):
         case = Case((30, 17), layout=layout)
         engine = self.make(case.M)
+        normal = engine.normal(case.L, ZETA, case.Q1, case.Q2)
         for ask in (
             lambda: engine.core(case.L, ZETA, case.Q1, case.Q2),
-            lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=case.about),
+            lambda: engine.normal(case.L, ZETA, case.Q1, case.Q2),
+            lambda: normal.times(np.ones(normal.gradient.shape)),
             lambda: engine.times(case.L, ZETA, case.X, case.col_weights),
             lambda: engine.t_times(case.L, ZETA, case.Y, case.row_weights),
             lambda: engine.sides(case.L, ZETA, case.X, case.Y),
@@ -431,7 +438,7 @@ class EngineSuite:
 
     def thin_answers(self, engine, case, zeta):
         return (
-            engine.core(case.L, zeta, case.Q1, case.Q2, about=case.about),
+            engine.core(case.L, zeta, case.Q1, case.Q2),
             engine.times(case.L, zeta, case.X, case.col_weights),
             engine.t_times(case.L, zeta, case.Y, case.row_weights),
             engine.corruption(case.L, zeta),
@@ -448,7 +455,7 @@ class EngineSuite:
         engine = self.make(laid_out(M, layout))
         for ask in (
             lambda: engine.core(case.L, zeta, case.Q1, case.Q2),
-            lambda: engine.core(case.L, zeta, case.Q1, case.Q2, about=case.about),
+            lambda: engine.normal(case.L, zeta, case.Q1, case.Q2),
             lambda: engine.times(case.L, zeta, case.X),
             lambda: engine.times(case.L, zeta, case.X, case.col_weights),
             lambda: engine.t_times(case.L, zeta, case.Y),
@@ -471,7 +478,7 @@ class EngineSuite:
         engine = self.make(case.M)
         for ask in (
             lambda: engine.core(L, ZETA, case.Q1, case.Q2),
-            lambda: engine.core(case.L, ZETA, case.Q1, case.Q2, about=L),
+            lambda: engine.normal(L, ZETA, case.Q1, case.Q2),
             lambda: engine.times(L, ZETA, case.X, case.col_weights),
             lambda: engine.t_times(L, ZETA, case.Y, case.row_weights),
             lambda: engine.sides(L, ZETA, case.X, case.Y),

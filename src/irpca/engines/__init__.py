@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import Ascent, Cut, Dual, Engine, Trim
+from .base import Ascent, Cut, Dual, Engine, Normal, Trim
 from .cpu import CpuEngine
 from .reference import ReferenceEngine
 from .threads import single_threaded_blas
@@ -18,6 +18,7 @@ __all__ = [
     "Cut",
     "Dual",
     "Engine",
+    "Normal",
     "ReferenceEngine",
     "Trim",
     "as_matrix",

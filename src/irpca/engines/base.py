@@ -88,12 +88,29 @@ class Dual(Protocol):
         ...
 
 
+class Normal(Protocol):
+    """Least squares for X on a frozen set of kept entries: ``M − L − Q1 X Q2ᵀ`` small there.
+
+    ``times(X) = gradient`` at the solution. Each question marked * counts as one read.
+
+    Attributes
+    ----------
+    gradient : ``Q1.T @ T @ Q2``, in double precision
+    trim : what rode along on the read that decided what is kept
+    """
+
+    gradient: Array
+    trim: Trim
+
+    def times(self, P: Array) -> Array:
+        """* ``Q1.T @ (Q1 @ P @ Q2.T where kept, else 0) @ Q2``. Costs 4·n1·n2·d2 flops."""
+        ...
+
+
 class Engine(Protocol):
     """The only owner of M.
 
     Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch.
-    ``about``, where given, decides which entries are kept (``|M - about| <= zeta``) while the values still
-    come from ``M - L``: that is how least squares on a frozen set of kept entries is asked for.
     ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
     with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
@@ -117,10 +134,12 @@ class Engine(Protocol):
         """Keep a tall thin block next to M, in M's precision."""
         ...
 
-    def core(
-        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
-    ) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
+        ...
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> Normal:
+        """* The normal equations of least squares on the entries that L keeps. As ``core``, and a byte per entry."""
         ...
 
     def times(
@@ -165,9 +184,11 @@ class Engine(Protocol):
 
 
 def in_precision(zeta: float, dtype: np.dtype) -> Any:
-    """The threshold in the precision of M: an entry of that very size is kept, in float32 as in float64."""
-    with np.errstate(over="ignore"):
-        return dtype.type(zeta)
+    """The threshold in the precision of M: an entry of that very size is kept, in float32 as in float64.
+
+    What is infinite is never kept.
+    """
+    return dtype.type(min(float(zeta), float(np.finfo(dtype).max)))
 
 
 def not_finite(count: int) -> Exception:
@@ -209,11 +230,12 @@ class Transposed:
     def place(self, B: Array) -> Array:
         return self.engine.place(B)
 
-    def core(
-        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
-    ) -> tuple[Array, Trim]:
-        G, trim = self.engine.core(L.T, _turned(zeta), Q2, Q1, None if about is None else about.T)
+    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+        G, trim = self.engine.core(L.T, _turned(zeta), Q2, Q1)
         return G.T, trim
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> Normal:
+        return TransposedNormal(self.engine.normal(L.T, zeta, Q2, Q1))
 
     def times(
         self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
@@ -244,6 +266,17 @@ class Transposed:
 
     def entries(self, rows: Array, cols: Array) -> Array:
         return self.engine.entries(cols, rows)
+
+
+class TransposedNormal:
+    """The same normal equations, seen from the other side."""
+
+    def __init__(self, normal: Normal) -> None:
+        self.normal = normal
+        self.gradient, self.trim = normal.gradient.T, normal.trim
+
+    def times(self, P: Array) -> Array:
+        return self.normal.times(P.T).T
 
 
 class TransposedDual:

@@ -6,19 +6,22 @@ Each thread owns a block of rows at a time.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import wait
-from itertools import pairwise
+from contextlib import closing
+from itertools import islice, pairwise
 from typing import Any, TypeVar
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
-from . import kernels, tiles
+from . import tiles
 from .base import Ascent, Cut, Trim, in_precision, not_finite
+from .listing import GrowingRows, Lister
 from .threads import available_cores, pool, single_threaded_blas
-from .tiles import Duals, Factors, Step, Tally, Tiles, Trimmed
+from .tiles import Duals, Factors, Masked, Step, Tally, Tiles, Trimmed
 
 INLINE_ENTRIES = 1 << 17  # below this a pool costs more than it brings
 
@@ -64,10 +67,11 @@ class CpuEngine:
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def core(
-        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
-    ) -> tuple[Array, Trim]:
-        return self._core(self._trimmed(L, zeta, about), Q1, Q2)
+    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+        return self._core(self._trimmed(L, zeta), Q1, Q2)
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> CpuNormal:
+        return CpuNormal(self, L, zeta, Q1, Q2)
 
     def times(
         self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
@@ -95,31 +99,15 @@ class CpuEngine:
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
         self.reads += 1
-        U, Vt = self._factors(L.T if self.transposed else L)
-        zeta = in_precision(zeta, self.dtype)
-        n1, n2 = self.A.shape
-        step = max(1, tiles.TILE_BYTES // (n2 * self.dtype.itemsize))
-        counts = np.zeros(n1 + 1, np.int64)
-        index_dtype = np.int32 if n2 <= np.iinfo(np.int32).max else np.int64
-
-        def work(first: int) -> tuple[Array, Array, Tally]:
-            last = min(first + step, n1)
-            P = U[first:last] @ Vt
-            cols, values = np.empty(P.size + 1, index_dtype), np.empty(P.size + 1, self.dtype)
-            tally = Tally()
-            found = kernels.flag(self.A, first, P, zeta, cols, values, counts[first + 1 : last + 1])
-            tally.add(P.size, found)
-            n = P.size - tally.kept
-            return cols[:n].copy(), values[:n].copy(), tally
-
-        indices, values, tallies = zip(*self._map(work, range(0, n1, step)), strict=True)
-        trim = self._combined(tallies)
-        # SciPy brings both kinds of indices to one type, the smallest that can count the entries of S.
-        indptr = np.cumsum(counts)
-        if indptr[-1] <= np.iinfo(np.int32).max:  # or SciPy widens the indices to match
-            indptr = indptr.astype(index_dtype)
-        S = csr_array((np.concatenate(values), np.concatenate(indices), indptr), shape=(n1, n2))
-        return (csr_array(S.T) if self.transposed else S), trim
+        factors = self._factors(L.T if self.transposed else L)
+        S = GrowingRows(self.shape, self.dtype)
+        zeta, parts = in_precision(zeta, self.dtype), 4 * self.threads
+        find, total = Lister(self.A, factors, zeta, S.index, self.transposed, parts), Tally()
+        with closing(self._in_order(find, find.chunks)) as pieces:
+            for found in pieces:
+                S.append(found)
+                total.include(found.tally)
+        return S.finished(), self._trim(total)
 
     def block(self, rows: Array, cols: Array) -> Array:
         self.reads += len(rows) * len(cols) / self.A.size
@@ -130,15 +118,14 @@ class CpuEngine:
         return _finite(self.A[cols, rows] if self.transposed else self.A[rows, cols])
 
     def _trimmed(
-        self, L: LowRank, zeta: float | Cut, about: LowRank | None = None, want_kept: bool = False
+        self, L: LowRank, zeta: float | Cut, want_kept: bool = False, remember: Array | None = None
     ) -> Callable[[range], Tiles]:
         """What makes tiles of T for one thread's rows."""
         if self.transposed:
-            L, about = L.T, None if about is None else about.T
-            zeta = zeta.T if isinstance(zeta, Cut) else zeta
+            L, zeta = L.T, zeta.T if isinstance(zeta, Cut) else zeta
         limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)
-        factors, judge = self._factors(L), None if about is None else self._factors(about)
-        return lambda rows: Trimmed(self.A, rows, factors, limit, judge, want_kept)
+        factors = self._factors(L)
+        return lambda rows: Trimmed(self.A, rows, factors, limit, want_kept, remember)
 
     def _core(self, tiles_of: Callable[[range], Tiles], Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """``Q1.T @ T @ Q2``: every thread sums over its rows."""
@@ -222,7 +209,7 @@ class CpuEngine:
                 found[lines] = size[:, m - 1 - largest]
             return finite
 
-        if not all(self._map(work, range(0, n, step))):
+        if not all(self._in_order(work, range(0, n, step))):
             raise not_finite(sum(_bad(row) for row in self.A))
         return found
 
@@ -237,31 +224,58 @@ class CpuEngine:
         parts = 1 if self._small else min(self.threads, n)
         edges = [n * part // parts for part in range(parts + 1)]
         shares = [tiles_of(range(first, last)) for first, last in pairwise(edges)]
-        return self._map(work, shares), self._combined(share.tally for share in shares)
+        pieces, total = self._map(work, shares), Tally()
+        for share in shares:
+            total.include(share.tally)
+        return pieces, self._trim(total)
 
     @property
     def _small(self) -> bool:
         return self.A.size < INLINE_ENTRIES
 
-    def _map(self, work: Callable[[Share], Piece], shares: Iterable[Share]) -> list[Piece]:
+    def _map(self, work: Callable[[Share], Piece], shares: Sequence[Share]) -> list[Piece]:
+        return list(self._in_order(work, shares, ahead=len(shares)))
+
+    def _in_order(
+        self, work: Callable[[Share], Piece], shares: Iterable[Share], ahead: int | None = None
+    ) -> Generator[Piece, None, None]:
+        """The pieces in the order of their shares; threads are at most ``ahead`` shares ahead of who takes them."""
         with single_threaded_blas:
             if self._small or self.threads == 1:
-                return list(map(work, shares))
-            running = [pool(self.threads).submit(work, share) for share in shares]
+                yield from map(work, shares)
+                return
+            waiting = iter(shares)
+            start = pool(self.threads).submit
+            running = deque(start(work, share) for share in islice(waiting, ahead or 2 * self.threads))
             try:
-                return [future.result() for future in running]
+                while running:
+                    piece = running.popleft().result()
+                    running.extend(start(work, share) for share in islice(waiting, 1))
+                    yield piece
             finally:  # nobody works on in the background after an error, or Ctrl-C
                 for future in running:
                     future.cancel()
                 wait(running)
 
-    def _combined(self, tallies: Iterable[Tally]) -> Trim:
-        total = Tally()
-        for tally in tallies:
-            total.add(tally.size, (tally.kept, tally.bad, tally.energy, tally.largest))
-        if total.bad:
+    def _trim(self, total: Tally) -> Trim:
+        if not total.finite:
             raise not_finite(sum(_bad(row) for row in self.A))
         return Trim(total.kept, total.size - total.kept, total.energy, total.largest)
+
+
+class CpuNormal:
+    """Normal equations; the kept entries are remembered in a byte each."""
+
+    def __init__(self, engine: CpuEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> None:
+        self.engine, self.Q1, self.Q2 = engine, engine.place(Q1), engine.place(Q2)
+        self.K = np.empty(engine.A.shape, np.uint8)
+        self.gradient, self.trim = engine._core(engine._trimmed(L, zeta, remember=self.K), self.Q1, self.Q2)
+
+    def times(self, P: Array) -> Array:
+        engine = self.engine
+        L = LowRank(self.Q1, P, self.Q2)
+        factors = engine._factors(L.T if engine.transposed else L)
+        return engine._core(lambda rows: Masked(engine.A, rows, factors, self.K), self.Q1, self.Q2)[0]
 
 
 class CpuDual:

@@ -33,27 +33,27 @@ class ReferenceEngine:
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def _trimmed(self, L: LowRank, zeta: float | Cut, about: LowRank | None = None) -> tuple[Array, Array, Trim]:
+    def _trimmed(self, L: LowRank, zeta: float | Cut) -> tuple[Array, Array, Trim]:
         """T in double precision, the kept mask K, and what rides along."""
         self.reads += 1
         residual = self.M - L.dense().astype(float)
-        judged = residual if about is None else self.M - about.dense().astype(float)
-        if not np.isfinite(judged).all():
+        if not np.isfinite(residual).all():
             raise not_finite(_bad(self.M))
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Cut):
-            kept = np.abs(judged) <= np.maximum.outer(zeta.rows, zeta.cols)
+            kept = np.abs(residual) <= np.maximum.outer(zeta.rows, zeta.cols)
         else:
-            kept = np.abs(judged) <= in_precision(zeta, self.dtype)
+            kept = np.abs(residual) <= in_precision(zeta, self.dtype)
         T = np.where(kept, residual, 0.0)
         n_kept = int(kept.sum())
         return T, kept, Trim(n_kept, kept.size - n_kept, float((T**2).sum()), float(np.abs(T).max()))
 
-    def core(
-        self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array, about: LowRank | None = None
-    ) -> tuple[Array, Trim]:
-        T, _, trim = self._trimmed(L, zeta, about)
+    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+        T, _, trim = self._trimmed(L, zeta)
         return Q1.T @ T @ Q2, trim
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> ReferenceNormal:
+        return ReferenceNormal(self, L, zeta, Q1, Q2)
 
     def times(
         self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
@@ -106,6 +106,19 @@ class ReferenceEngine:
         if bad := _bad(picked):
             raise not_finite(bad)
         return picked
+
+
+class ReferenceNormal:
+    """Normal equations with a dense mask."""
+
+    def __init__(self, engine: ReferenceEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> None:
+        self.engine, self.Q1, self.Q2 = engine, Q1, Q2
+        T, self.K, self.trim = engine._trimmed(L, zeta)
+        self.gradient = Q1.T @ T @ Q2
+
+    def times(self, P: Array) -> Array:
+        self.engine.reads += 1
+        return self.Q1.T @ (self.K * (self.Q1 @ P @ self.Q2.T)) @ self.Q2
 
 
 class ReferenceDual:

@@ -23,15 +23,18 @@ class Tally:
     """Running totals of what rides along."""
 
     def __init__(self) -> None:
-        self.size, self.kept, self.bad, self.energy, self.largest = 0, 0, 0, 0.0, 0.0
+        self.size, self.kept, self.finite, self.energy, self.largest = 0, 0, True, 0.0, 0.0
 
     def add(self, size: int, counted: kernels.Counts) -> None:
-        kept, bad, energy, largest = counted
+        kept, finite, energy, largest = counted
         self.size += size
         self.kept += kept
-        self.bad += bad
+        self.finite &= finite
         self.energy += energy
         self.largest = max(self.largest, largest)
+
+    def include(self, other: Tally) -> None:
+        self.add(other.size, (other.kept, other.finite, other.energy, other.largest))
 
 
 class Tiles(ABC):
@@ -69,26 +72,42 @@ def _part(buffer: Array | None, rows: slice, cols: slice) -> Any:
 
 
 class Trimmed(Tiles):
-    """Tiles of T = M − L where that is at most zeta, else 0."""
+    """Tiles of T = M − L where that is at most zeta, else 0.
+
+    The kept entries are ones in a tile of their own, if wanted, or in the matrix ``remember``, as large as A, if given.
+    """
 
     def __init__(
-        self, A: Array, rows: range, factors: Factors, zeta: Any, judge: Factors | None = None, want_kept: bool = False
+        self, A: Array, rows: range, factors: Factors, zeta: Any, want_kept: bool = False, remember: Array | None = None
     ) -> None:
         super().__init__(A, rows)
-        self.factors, self.judge = factors, judge
+        self.factors = factors
         self.limits = (A.dtype.type(0), zeta.rows, zeta.cols) if isinstance(zeta, Cut) else (zeta, None, None)
-        self.T = self.buffer()
-        self.judged = None if judge is None else self.buffer()
+        self.T, self.remember = self.buffer(), remember
         self.K = self.buffer() if want_kept else None
 
     def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
-        T, judged, K = (_part(buffer, rows, cols) for buffer in (self.T, self.judged, self.K))
+        T, K = _part(self.T, rows, cols), _part(self.K, rows, cols)
+        if self.remember is not None:
+            K = self.remember[rows, cols]
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
-        if self.judge is not None:
-            np.matmul(self.judge[0][rows], self.judge[1][:, cols], out=judged)
-        counted = kernels.trim(self.A, rows.start, cols.start, T, judged, K, *self.limits)
-        self.tally.add(T.size, counted)
+        self.tally.add(T.size, kernels.trim(self.A, rows.start, cols.start, T, K, *self.limits))
         return T, K
+
+
+class Masked(Tiles):
+    """Tiles of a low-rank matrix where K is one, else 0."""
+
+    def __init__(self, A: Array, rows: range, factors: Factors, K: Array) -> None:
+        super().__init__(A, rows)
+        self.factors, self.K = factors, K
+        self.P = self.buffer()
+
+    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
+        P = _part(self.P, rows, cols)
+        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
+        kernels.mask(P, self.K[rows, cols])
+        return P, None
 
 
 @dataclass(frozen=True)
@@ -112,7 +131,7 @@ class Duals(Tiles):
     def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
         Y = self.Y[rows, cols]
         if self.step is None:
-            self.tally.add(Y.size, (Y.size, 0, 0.0, 0.0))
+            self.tally.add(Y.size, (Y.size, True, 0.0, 0.0))
             return Y, None
         B, step = _part(self.B, rows, cols), self.step
         np.matmul(step.factors[0][rows], step.factors[1][:, cols], out=B)

@@ -239,14 +239,5 @@ def _least_squares(
 
     By conjugate gradients; each step asks the engine once.
     """
-    kept_by = LowRank.from_core(Q1, C, Q2, rank)
-    G0, _ = engine.core(kept_by, zeta, Q1, Q2)
-    reach = max(float(np.linalg.norm(C)), float(np.linalg.norm(G0)))
-
-    def operator(P: Array) -> Array:
-        # A difference of two gradients; a P as large as C keeps the digits.
-        stretch = reach / np.linalg.norm(P)
-        probe, _ = engine.core(LowRank(Q1, C + stretch * P, Q2), zeta, Q1, Q2, about=kept_by)
-        return (G0 - probe) / stretch
-
-    return conjugate_gradients(G0, operator, tol, most)
+    normal = engine.normal(LowRank.from_core(Q1, C, Q2, rank), zeta, Q1, Q2)
+    return conjugate_gradients(normal.gradient, normal.times, tol, most)

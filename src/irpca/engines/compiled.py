@@ -1,0 +1,199 @@
+"""The kernels as loops for numba; imported by :mod:`irpca.engines.kernels` when one of them is first asked for.
+
+The loops are shaped so that LLVM turns them into vector instructions, which is four to ten times as fast: rows are
+taken out of the matrix first (no index can be negative then); no two arrays in a loop are views of one buffer; the
+largest entry is found among integers, since a maximum that minds NaN does not cross lanes; counts within a row are
+floats, which are as wide as the entries.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+from ..lowrank import Array
+from .kernels import Counts
+
+WORD = 64  # entries that are looked at together when the flagged ones are listed
+
+
+def compiled(loops: Any) -> Any:
+    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
+    try:
+        return njit(cache=True, **options)(loops)
+    except RuntimeError:  # nowhere to write the cache
+        return njit(**options)(loops)
+
+
+@intrinsic
+def bits(context: Any, x: Any) -> Any:
+    """A float as an integer of the same size: the same order among those that are not negative, NaN beyond all."""
+    integer = types.int32 if x == types.float32 else types.int64
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], target.get_value_type(integer))
+
+    return integer(x), generate
+
+
+@intrinsic
+def number(context: Any, x: Any) -> Any:
+    """The inverse of :func:`bits`."""
+    real = types.float32 if x == types.int32 else types.float64
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], target.get_value_type(real))
+
+    return real(x), generate
+
+
+@intrinsic
+def outside(context: Any, row: Any, start: Any, limit: Any) -> Any:
+    """A bit for each of the WORD entries from ``start`` on: whether it is beyond ±limit, or not a number."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = target.make_array(row)(target, builder, args[0])
+        number = target.get_value_type(row.dtype)
+        vector = ir.VectorType(number, WORD)
+        place = builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer())
+        values = builder.load(place)
+        values.align = row.dtype.bitwidth // 8
+
+        def everywhere(x: Any) -> Any:
+            first, nothing = ir.Constant(ir.IntType(32), 0), ir.Constant(vector, ir.Undefined)
+            lanes = ir.Constant(ir.VectorType(ir.IntType(32), WORD), [0] * WORD)
+            return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
+
+        above = builder.fcmp_unordered(">", values, everywhere(args[2]))
+        below = builder.fcmp_unordered("<", values, everywhere(builder.fneg(args[2])))
+        return builder.bitcast(builder.or_(above, below), ir.IntType(WORD))
+
+    return types.uint64(row, types.int64, row.dtype), generate
+
+
+@intrinsic
+def lowest(context: Any, word: Any) -> Any:
+    """The position of the lowest bit that is set; there must be one."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@compiled
+def trim(
+    M: Array, i: int, j: int, P: Array, K: Array | None, zeta: Any, cut_rows: Array | None, cut_cols: Array | None
+) -> Counts:
+    kept, energy = 0, 0.0
+    zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
+    peak = top = bits(zero)
+    for p in range(P.shape[0]):
+        row_kept, row_energy = zero, 0.0
+        m, t = M[i + p][j : j + width], P[p]
+        if K is not None:  # decided when it is compiled, as is the question about a cut
+            k = K[p]
+        if cut_rows is not None and cut_cols is not None:
+            row_limit, col_limits = cut_rows[i + p], cut_cols[j : j + width]
+        for q in range(width):
+            value = m[q] - t[q]
+            size = abs(value)
+            top = max(top, bits(size))
+            keep = size <= zeta if cut_rows is None else (size <= row_limit) | (size <= col_limits[q])
+            value = value if keep else zero
+            t[q] = value
+            if K is not None:
+                k[q] = keep
+            row_kept += one if keep else zero
+            row_energy += np.float64(value) * np.float64(value)
+            peak = max(peak, bits(abs(value)))
+        kept += int(row_kept)
+        energy += row_energy
+    return kept, top < bits(P.dtype.type(np.inf)), energy, float(number(peak))
+
+
+@compiled
+def flag(M: Array, i: int, j: int, P: Array, zeta: Any, where: Array, values: Array, counts: Array) -> Counts:
+    n, energy = 0, 0.0
+    zero, width = P.dtype.type(0), P.shape[1]
+    peak = top = bits(zero)
+    for p in range(P.shape[0]):
+        start, row_energy = n, 0.0
+        m, r = M[i + p][j : j + width], P[p]
+        for q in range(width):
+            value = m[q] - r[q]
+            r[q] = value
+            size = abs(value)
+            top = max(top, bits(size))
+            size = size if size <= zeta else zero
+            row_energy += np.float64(size) * np.float64(size)
+            peak = max(peak, bits(size))
+        energy += row_energy
+        last = width - width % WORD
+        for first in range(0, last, WORD):
+            word = outside(r, first, zeta)
+            while word:
+                q = first + lowest(word)
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+                word &= word - np.uint64(1)
+        for q in range(last, width):
+            if not abs(r[q]) <= zeta:
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+        counts[p] = n - start
+    return P.size - n, top < bits(P.dtype.type(np.inf)), energy, float(number(peak))
+
+
+@compiled
+def turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
+    row_counts[:] = 0
+    for k in range(len(where)):
+        row_counts[where[k]] += 1
+    ends = np.cumsum(row_counts) - row_counts
+    k = 0
+    for col in range(len(counts)):
+        for _ in range(counts[col]):
+            end = ends[where[k]]
+            cols[end], turned[end] = col, values[k]
+            ends[where[k]] += 1
+            k += 1
+
+
+@compiled
+def mask(P: Array, K: Array) -> None:
+    for p in range(P.shape[0]):
+        t, k = P[p], K[p]
+        for q in range(P.shape[1]):
+            t[q] *= k[q]
+
+
+@compiled
+def ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: Any, box: Any) -> Counts:
+    kept, energy = 0, 0.0
+    zero, one, width = B.dtype.type(0), B.dtype.type(1), B.shape[1]
+    peak = top = bits(zero)
+    for p in range(B.shape[0]):
+        row_kept, row_energy = zero, 0.0
+        m, b, y = M[i + p][j : j + width], B[p], Y[p]
+        for q in range(width):
+            raised = y[q] + penalty * (m[q] - b[q])
+            top = max(top, bits(abs(raised)))
+            new = min(max(raised, -bound), bound)
+            s = (raised - new) / penalty
+            inside = min(max(s, m[q] - box), m[q] + box)
+            new += penalty * (s - inside)
+            row_kept += one if inside == zero else zero
+            t = (new - y[q]) / penalty
+            y[q] = new
+            row_energy += np.float64(t) * np.float64(t)
+            peak = max(peak, bits(abs(t)))
+        kept += int(row_kept)
+        energy += row_energy
+    return kept, top < bits(B.dtype.type(np.inf)), energy, float(number(peak))

@@ -1,0 +1,132 @@
+"""S as it is found: the flagged entries of some lines of M at a time, written where they will stay.
+
+How many there are is known only at the end. Room is made for as many as the lines read so far suggest, so that there is
+never a second copy of S.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from ..lowrank import Array
+from . import kernels, tiles
+from .tiles import Factors, Tally
+
+SPARE = 1.05  # of the room that the lines read so far suggest
+CHUNK = 1 << 20  # entries that a thread looks through before it hands over what it found
+STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use memory badly
+WIDTH = 64  # stored columns, of which a strip has a multiple: a word of the kernel, some lines of cache
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The flagged entries of some lines: where they are in their line, and by how much; piece by piece, in order."""
+
+    pieces: list[tuple[Array, Array]]
+    counts: Array  # for each line
+    tally: Tally
+
+
+class Lister:
+    """Finds the entries of some lines of M that differ from L by more than zeta.
+
+    Parameters
+    ----------
+    A : array, C-contiguous along its rows
+    factors : of L, as A is stored
+    zeta : in the precision of A
+    index : dtype of positions
+    across : bool
+        Lines are stored columns. A strip of them is read along the stored rows, then what was found is turned.
+    parts : int
+        The least number of chunks to make.
+    """
+
+    def __init__(self, A: Array, factors: Factors, zeta: Any, index: np.dtype, across: bool, parts: int) -> None:
+        self.A, self.factors, self.zeta, self.index, self.across = A, factors, zeta, index, across
+        lines, length = A.shape[::-1] if across else A.shape
+        step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
+        step = -(-step // WIDTH) * WIDTH if across else step
+        self.chunks = [slice(first, min(first + step, lines)) for first in range(0, lines, step)]
+        self.width = min(step, lines) if across else A.shape[1]
+        self.height = max(1, tiles.TILE_BYTES // (self.width * A.dtype.itemsize))
+        self.free: list[tuple[Array, Array, Array]] = []  # buffers, to be used again
+
+    def __call__(self, chunk: slice) -> Found:
+        n1, n2 = self.A.shape
+        if not self.across:
+            return self._found(chunk, slice(0, n2))
+        return self._turned(self._found(slice(0, n1), chunk), chunk.stop - chunk.start)
+
+    def _found(self, rows: slice, cols: slice) -> Found:
+        found = Found([], np.empty(rows.stop - rows.start, np.int64), Tally())
+        tile, where, values = buffers = self._buffers()
+        width = cols.stop - cols.start
+        for first in range(rows.start, rows.stop, self.height):
+            some = slice(first, min(first + self.height, rows.stop))
+            P = tile[: (some.stop - first) * width].reshape(-1, width)
+            counts = found.counts[first - rows.start : some.stop - rows.start]
+            np.matmul(self.factors[0][some], self.factors[1][:, cols], out=P)
+            counted = kernels.flag(self.A, first, cols.start, P, self.zeta, where, values, counts)
+            found.tally.add(P.size, counted)
+            n = P.size - counted[0]
+            found.pieces.append((where[:n].copy(), values[:n].copy()))
+        self.free.append(buffers)
+        return found
+
+    def _turned(self, found: Found, lines: int) -> Found:
+        where, values = (np.concatenate(pieces) for pieces in zip(*found.pieces, strict=True))
+        turned, counts = (np.empty_like(where), np.empty_like(values)), np.empty(lines, np.int64)
+        kernels.turn(where, values, found.counts, *turned, counts)
+        return Found([turned], counts, found.tally)
+
+    def _buffers(self) -> tuple[Array, Array, Array]:
+        try:
+            return self.free.pop()
+        except IndexError:
+            size, number = self.height * self.width, self.A.dtype
+            return np.empty(size, number), np.empty(size, self.index), np.empty(size, number)
+
+
+class GrowingRows:
+    """A CSR array that receives a few rows at a time."""
+
+    def __init__(self, shape: tuple[int, int], dtype: np.dtype) -> None:
+        self.shape, self.dtype = shape, dtype
+        self.index = np.dtype(np.int32 if shape[1] <= np.iinfo(np.int32).max else np.int64)
+        self.ends = np.zeros(shape[0] + 1, np.int64)
+        self.rows = 0
+        self.room: tuple[Array, Array] | None = None
+
+    def append(self, found: Found) -> None:
+        used, rows = int(self.ends[self.rows]), self.rows + len(found.counts)
+        self.ends[self.rows + 1 : rows + 1] = used + np.cumsum(found.counts)
+        self.rows, end = rows, int(self.ends[rows])
+        suggested = int(SPARE * end * self.shape[0] / rows) + 1
+        if self.room is None:
+            self.room = np.empty(suggested, self.index), np.empty(suggested, self.dtype)
+        elif end > len(self.room[0]):
+            self._resize(suggested)
+        for where, values in found.pieces:
+            new = slice(used, used + len(where))
+            self.room[0][new], self.room[1][new] = where, values
+            used = new.stop
+
+    def finished(self) -> csr_array:
+        assert self.room is not None and self.rows == self.shape[0]
+        self._resize(int(self.ends[-1]))
+        indices, values = self.room
+        # SciPy brings both kinds of indices to one type, the smallest that can count the entries of S.
+        ends = self.ends if self.ends[-1] > np.iinfo(np.int32).max else self.ends.astype(self.index)
+        S = csr_array((values, indices, ends), shape=self.shape)
+        S.has_canonical_format = True  # in order, nothing twice: to find that out would be another read of S
+        return S
+
+    def _resize(self, size: int) -> None:
+        """In place: Linux moves large arrays without copying them."""
+        for room in self.room or ():
+            room.resize(size, refcheck=False)
