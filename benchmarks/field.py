@@ -1,18 +1,19 @@
-"""All solvers on one problem, in one interleaved run: the time each needs to recover L, against the default.
+"""The field on one problem, in one interleaved run: the time each solver needs to recover L, against the default.
 
-``python -m benchmarks.field``. Every method gets what it asks for: the rank, the features, the true share of corrupted
-entries. How many iterations it takes until ‖L − L_true‖ ≤ 1e-6 ‖L_true‖ is found outside the clock; what is timed is a
-run of so many iterations, S included. A method that never gets there is timed to its own end, and its row says so.
+Every method gets what it asks for: the rank, the features, the true share of corrupted entries. How many iterations it
+takes until ‖L − L_true‖ is small enough is found outside the clock; what is timed is a run of so many iterations. A
+method that never gets there is timed to its own end, and its row says so.
 
-``--transcriptions`` adds the same methods as one would type them in NumPy (``tests/transcriptions.py``), with the same
-parameters and as many iterations as they need: how much of a win is owed to the engine and not to the method.
+``field`` is everyone at n = 1000, S included. ``rivals`` is those that come closest, at n = 5000 and without S: the
+others would take longer than the rest of the benchmark. ``transcriptions`` adds the same methods as one would type them
+in NumPy (``tests/transcriptions.py``), with the same parameters and as many iterations as they need: how much of a win
+is owed to the engine and not to the method.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import time
+import inspect
+import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,29 +22,32 @@ from typing import Any
 import numpy as np
 
 import irpca
-from irpca.datasets import Problem, make_problem
+from irpca.lowrank import relative_distance
 from irpca.solvers import SOLVERS
 
-from .against_oracle import Answer, check, from_tests, oracle_read, task_of
-from .runner import interleave, load, machine, table, times
+from . import problems
+from .case import Bar, Case, Found, Report, at_least, shown
+from .contenders import ORACLE, Answer, check, oracle_read
+from .problems import Task
+from .runner import from_tests, interleave, times, worst
 
-RECOVERED = 1e-6
 PATIENCE = 3000  # iterations
-DEFAULT, ORACLE = "irpca", "oracle read"
+DEFAULT = "irpca"
+BARS = {"accaltproj": 100, "pcpf": 100, "ircur": 20}  # times as fast as these
 
 
-def variants(problem: Problem) -> Iterator[tuple[str, dict[str, Any]]]:
+def variants(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every solver by name, with the options it needs on this problem."""
-    rank = int(np.linalg.matrix_rank(problem.W))
-    most = max(problem.corrupted.mean(axis=axis).max() for axis in (0, 1))
-    mean = problem.corrupted.mean()
-    c_W = float(np.linalg.norm(problem.W, 2))
+    assert task.S is not None
+    most = max(np.diff(task.S.indptr).max() / task.M.shape[1], np.bincount(task.S.indices).max() / task.M.shape[0])
+    mean = task.S.nnz / task.M.size
+    c_W = float(np.linalg.norm(task.W, 2))
     # What the sparsifiers take must cover the fullest row and column, and the less beyond that the better.
     needs = {"rpca_gd": {"corruption": max(mean, most / 1.5)}, "scaledgd": {"corruption": max(mean, most / 2)}}
     for name, solver in SOLVERS.items():
         given: dict[str, Any] = {"solver": name, "max_iter": PATIENCE}
         if solver.rank != "found":
-            given["rank"] = rank
+            given["rank"] = task.rank
         if name == "irpca_iht":
             yield "irpca_iht, as printed", {**given, "variant": "paper", "c_W": c_W}
             yield "irpca_iht, whitened", {**given, "variant": "whitened", "c_W": c_W}
@@ -53,33 +57,38 @@ def variants(problem: Problem) -> Iterator[tuple[str, dict[str, Any]]]:
             yield f'{name}, rank="auto"', {**given, "rank": "auto"}
 
 
-def solve(problem: Problem, seed: int, iterations: Any = (), **options: Any) -> Answer:
+def solve(task: Task, seed: int, iterations: Any = (), **options: Any) -> Answer:
     """A full run, or one of as many iterations as this seed needs."""
     if seed < len(iterations) and iterations[seed] is not None:
         options |= {"max_iter": iterations[seed], "tol": 0.0}
-    features = (problem.F1, problem.F2) if SOLVERS[options["solver"]].features else ()
-    result = irpca.solve(problem.M, *features, random_state=seed, **options)
+    features = (task.F1, task.F2) if SOLVERS[options["solver"]].features else ()
+    result = irpca.solve(task.M, *features, random_state=seed, **options)
     return Answer(result.L, result.S, result.rank, result.reads, result.status.name)
 
 
-def iterations_needed(problem: Problem, seed: int, options: dict[str, Any]) -> int | None:
-    """Iterations until L is recovered, or None if it never is."""
-    errors: list[float] = []
+def iterations_needed(task: Task, repeats: int, tolerance: float, options: dict[str, Any]) -> list[int | None]:
+    """Iterations until L is recovered, or None if it never is, for every seed."""
 
-    def watch(state: irpca.State, history: irpca.History) -> bool:
-        errors.append(problem.relative_error(state.L))
-        return errors[-1] <= RECOVERED
+    def needed(seed: int) -> int | None:
+        errors: list[float] = []
 
-    solve(problem, seed, **options, sparse=False, callbacks=watch)
-    return len(errors) if errors[-1] <= RECOVERED else None
+        def watch(state: irpca.State, history: irpca.History) -> bool:
+            errors.append(relative_distance(task.L, state.L))
+            return errors[-1] <= tolerance
+
+        solve(task, seed, **{**options, "sparse": False}, callbacks=watch)
+        return len(errors) if errors[-1] <= tolerance else None
+
+    draws = "random_state" in inspect.signature(SOLVERS[options["solver"]].run).parameters
+    return [needed(seed) for seed in range(repeats)] if draws else repeats * [needed(0)]
 
 
-def transcribed(problem: Problem) -> dict[str, Any]:
+def transcribed(task: Task) -> dict[str, Any]:
     """What the transcriptions take as they are: the two convex programs, and AltProj in all its stages."""
     plain = from_tests("transcriptions")
-    Q1, Q2 = (np.linalg.qr(F)[0] for F in (problem.F1, problem.F2))
-    rank = int(np.linalg.matrix_rank(problem.W))
-    M = problem.M
+    assert task.F2 is not None
+    Q1, Q2 = (np.linalg.qr(F)[0] for F in (task.F1, task.F2))
+    M = task.M
 
     def pcpf(_: int) -> Answer:
         H, S = plain.pcpf(M, Q1, Q2)
@@ -89,82 +98,90 @@ def transcribed(problem: Problem) -> dict[str, Any]:
         return Answer(*plain.pcp(M))
 
     def altproj(_: int) -> Answer:
-        L, S, _ = plain.altproj(M, rank, (M.shape[0] * M.shape[1]) ** -0.25 / 2, T=20)[-1]
+        L, S, _ = plain.altproj(M, task.rank, M.size**-0.25 / 2, T=20)[-1]
         return Answer(L, S)
 
     return {f"{run.__name__}, transcribed": run for run in (pcpf, pcp, altproj)}
 
 
-def measure(problem: Problem, repeats: int, transcriptions: bool = False) -> dict[str, dict[str, Any]]:
+def measure(
+    n: int,
+    tolerance: float,
+    repeats: int,
+    solvers: tuple[str, ...] = tuple(SOLVERS),
+    sparse: bool = True,
+    transcriptions: bool = False,
+    **size: Any,
+) -> Found:
     """Times, ratios and errors of every method."""
-    runs: dict[str, Any] = {ORACLE: partial(oracle_read, task_of(problem))}
+    with tempfile.TemporaryDirectory() as folder:
+        task = problems.make(Path(folder), n, n, **size)
+    runs: dict[str, Any] = {ORACLE: partial(oracle_read, task)} if sparse else {}
     needed = {}
-    for name, options in variants(problem):
-        needed[name] = [iterations_needed(problem, seed, options) for seed in range(repeats)]
-        runs[name] = partial(solve, problem, iterations=needed[name], **options)
+    for name, options in variants(task):
+        if name.partition(",")[0] in solvers:
+            needed[name] = iterations_needed(task, repeats, tolerance, options)
+            runs[name] = partial(solve, task, iterations=needed[name], sparse=sparse, **options)
     if transcriptions:
-        runs |= transcribed(problem)
-    records = interleave(runs, repeats, lambda _, answer: check(problem, answer))
+        runs |= transcribed(task)
+    records = interleave(runs, repeats, lambda _, answer: check(task, answer))
     return {
-        name: {**times(rounds, records[DEFAULT]), "iterations": needed.get(name, [None]), "rounds": rounds}
-        for name, rounds in records.items()
+        "kappa": float(np.linalg.cond(task.F1)),
+        "sparse": sparse,
+        "contenders": {
+            name: {**times(rounds, records[DEFAULT]), "iterations": needed.get(name), "rounds": rounds}
+            for name, rounds in records.items()
+        },
     }
 
 
-def report(rows: dict[str, dict[str, Any]]) -> str:
-    header = (
-        "to ‖L − L_true‖ ≤ 1e-6",
-        "s",
-        "min",
-        "max",
-        "/irpca",
-        "iterations",
-        "reads",
-        "error of L",
-        "S: false",
-        "missed",
-    )
+def report(found: Found) -> Report:
+    size, tolerance = found["sizes"], found["sizes"]["tolerance"]
+    header = ("", "s", "min", "max", "/irpca", "iterations", "reads", "error of L", "S: false", "missed")
     lines = []
-    for name, row in sorted(rows.items(), key=lambda item: item[1]["seconds"]):
-        rounds = row["rounds"]
-        error = max(record["error"] for record in rounds)
-        reads = rounds[0]["reads"]
+    for name, row in sorted(found["contenders"].items(), key=lambda item: item[1]["seconds"]):
+        rounds, iterations = row["rounds"], row["iterations"]
+        error = worst(rounds, "error")
         lines.append(
             (
                 name,
                 *(f"{row[key]:.3f}" for key in ("seconds", "fastest", "slowest")),
                 f"{row['ratio']:.1f}",
-                "–" if None in row["iterations"] else str(max(row["iterations"])),
-                "–" if reads is None else f"{reads:.1f}",
-                f"{error:.1e}" + ("" if error <= RECOVERED else ", not recovered"),
-                *(str(max(record[key] for record in rounds)) for key in ("false", "missed")),
+                "–" if iterations is None or None in iterations else str(max(iterations)),
+                shown(worst(rounds, "reads"), ".3g"),
+                f"{error:.1e}" + ("" if error <= tolerance else ", not recovered"),
+                *(shown(worst(rounds, key), ",d") for key in ("false", "missed")),
             )
         )
-    return table(header, lines)
+    written = "written" if found["sparse"] else "left out"
+    title = (
+        f"n = {size['n']:,}, d = {size['d']}, r = {size['rank']}, {size['corruption']:.0%} corrupted, float64, "
+        f"κ(F) = {found['kappa']:.3g}; to ‖L − L_true‖ ≤ {tolerance:g} ‖L_true‖, S {written}"
+    )
+    return Report(title, header, lines)
 
 
-def main(words: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.field", description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=1000, help="rows and columns of M (1000)")
-    parser.add_argument("--d", type=int, default=20, help="features per row and per column (20)")
-    parser.add_argument("--rank", type=int, default=5)
-    parser.add_argument("--corruption", type=float, default=0.1, help="share of corrupted entries (0.1)")
-    parser.add_argument("--repeats", type=int, default=5, help="timed rounds (5)")
-    parser.add_argument("--transcriptions", action="store_true", help="the same methods typed in NumPy, too")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write every number there, too")
-    chosen = parser.parse_args(words)
-    started, on = time.perf_counter(), machine()
-    commit = (on["commit"] or "no commit")[:12] + (" + uncommitted changes in src" if on["uncommitted"] else "")
-    print(f"{on['cpu']}, {on['cores']} cores, load {on['load']}, Python {on['python']}, irpca at {commit}", flush=True)
-    problem = make_problem(chosen.n, chosen.n, chosen.d, chosen.d, chosen.rank, chosen.corruption)
-    print(f"\n{problem}, κ(F) = {np.linalg.cond(problem.F1):.3g}", flush=True)
-    rows = measure(problem, chosen.repeats, chosen.transcriptions)
-    print(report(rows))
-    print(f"\n{time.perf_counter() - started:.0f} s in all, load at the end {load()}")
-    if chosen.json:
-        settings = {name: getattr(chosen, name) for name in ("n", "d", "rank", "corruption", "repeats")}
-        chosen.json.write_text(json.dumps({"machine": on, "settings": settings, "solvers": rows}, indent=1) + "\n")
+def bars(found: Found) -> list[Bar]:
+    rows = found["contenders"]
+    lines = []
+    for name, limit in BARS.items():
+        error = worst(rows[name]["rounds"], "error")
+        told = f"L {worst(rows[DEFAULT]['rounds'], 'error'):.1e}, {name} {error:.1e}"
+        lines.append(Bar(f"{name}, against irpca", *at_least(limit, rows[name]["ratio"]), told))
+    return lines
 
 
-if __name__ == "__main__":
-    main()
+FIELD = {"n": 1000, "d": 20, "rank": 5, "corruption": 0.1, "tolerance": 1e-6, "repeats": 3}
+SMALL = {"n": 150, "d": 8, "rank": 2, "corruption": 0.1, "tolerance": 1e-6, "repeats": 1}
+CASES = (
+    Case("field", measure, FIELD, SMALL, report),
+    Case(
+        "rivals",
+        partial(measure, solvers=(DEFAULT, *BARS), sparse=False),
+        {"n": 5000, "d": 40, "rank": 5, "corruption": 0.3, "tolerance": 1e-7, "repeats": 5},
+        {**SMALL, "n": 300, "tolerance": 1e-7},
+        report,
+        bars,
+    ),
+    Case("transcriptions", partial(measure, transcriptions=True), FIELD, SMALL, report, asked=True),
+)

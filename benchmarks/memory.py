@@ -19,11 +19,11 @@ from .runner import ROOT
 STATUS = Path("/proc/self/status")
 
 
-def peak_extra(module: str, folder: Path, name: str) -> int | None:
-    """Bytes beyond M that the contender ``name`` of ``module`` needs on the task saved in ``folder``."""
+def peak_extra(folder: Path, warm_up: Path, name: str, module: str = "benchmarks.contenders") -> int | None:
+    """Bytes beyond M that a contender needs on the task in ``folder``, after one in ``warm_up`` of the same kind."""
     if not STATUS.exists():
         return None
-    words = [sys.executable, "-m", "benchmarks.memory", module, str(folder), name]
+    words = [sys.executable, "-m", "benchmarks.memory", module, str(folder), str(warm_up), name]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"the memory of {name!r} could not be measured:\n{done.stderr}")
@@ -36,13 +36,13 @@ def resident(field: str) -> int:
     return 1024 * int(line.split()[1])
 
 
-def _measure(module: str, folder: str, name: str) -> int:
+def _measure(module: str, folder: str, warm_up: str, name: str) -> int:
     from importlib import import_module
 
-    benchmark = import_module(module)
-    run = benchmark.CONTENDERS[name]
-    run(benchmark.small_task(), 0)
-    task = benchmark.Task.load(Path(folder))
+    contenders = import_module(module)
+    run = contenders.CONTENDERS[name]
+    run(contenders.Task.load(Path(warm_up)), 0)
+    task = contenders.Task.load(Path(folder))
     before = resident("VmRSS")
     answer = run(task, 0)
     after = resident("VmHWM")

@@ -68,6 +68,71 @@ def test_lists_will_do():
     assert Features.of([[1, 2], [3, 4], [5, 7]], 3).d == 2
 
 
+# Many rows: a look at some of them is enough, and Q is found when it is asked for.
+
+
+def many_rows(rng, n=5000, d=6):
+    return rng.standard_normal((n, d)) @ rng.standard_normal((d, d)) * np.logspace(-4, 4, d)
+
+
+def test_a_look_at_some_rows_gives_coordinates_close_to_orthonormal(rng):
+    F = many_rows(rng)
+    features = Features.of(F, 5000)
+    basis = F @ features.to_basis
+    assert features.d == 6
+    s = np.linalg.svd(basis, compute_uv=False)
+    assert 0.8 < s[-1] <= s[0] < 1.25
+    assert "_orthonormal" not in vars(features)
+    index = rng.integers(5000, size=40)
+    Q, R = features.restrict(index)
+    np.testing.assert_allclose(Q @ R, basis[index], rtol=0, atol=1e-14)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(6), rtol=0, atol=1e-13)
+    A = rng.standard_normal((6, 2))
+    np.testing.assert_allclose(features.extend(A), basis @ A, rtol=0, atol=1e-13)
+
+
+def test_the_same_answers_as_from_all_rows(rng):
+    F = many_rows(rng)
+    features = Features.of(F, 5000)
+    Q, R = np.linalg.qr(F)
+    all_rows = Features(F, 5000, 6, exact=(Q, R))
+    assert features.exact is None
+    np.testing.assert_allclose(features.Q.T @ features.Q, np.eye(6), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(features.Q @ features.R / R.std(axis=0), F / R.std(axis=0), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(features.leverage, all_rows.leverage, rtol=1e-10)
+    for name in "mu", "kappa", "sigma_max":
+        assert getattr(features, name) == pytest.approx(getattr(all_rows, name), rel=1e-9)
+    A = rng.standard_normal((6, 2)) / np.logspace(-4, 4, 6)[:, None]
+    for found in features.coefficients(F @ A), all_rows.coefficients(F @ A):
+        np.testing.assert_allclose(found / A, 1, rtol=1e-9)
+    index = np.arange(5, 300)
+    assert not features.coherent
+    for several in features, all_rows:
+        np.testing.assert_allclose(projector(several.restrict(index)[0]), projector(F[index]), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("why", ["one row stands out", "a rare feature", "a repeated feature", "collinear", "few rows"])
+def test_all_rows_are_looked_at_where_some_may_not_speak_for_them(rng, why):
+    F = rng.standard_normal((5000, 4))
+    if why == "one row stands out":
+        F[77, 2] = 30
+    elif why == "a rare feature":
+        F[:, 1] = np.arange(5000) == 77
+    elif why == "a repeated feature":
+        F[:, 3] = F[:, 0]
+    elif why == "collinear":
+        F[:, 3] = F[:, 0] + 1e-6 * F[:, 3]
+    elif why == "few rows":
+        F = F[:1000]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FeatureWarning)
+        features = Features.of(F, len(F))
+    assert features.to_basis is None and features.exact is not None
+    assert features.d == (3 if why == "a repeated feature" else 4)
+    if why in ("one row stands out", "a rare feature"):
+        assert features.coherent
+
+
 # Constants of the paper.
 
 

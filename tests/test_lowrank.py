@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irpca.lowrank import LowRank, relative_change, relative_distance, singular_triplets
+from irpca.lowrank import LowRank, relative_change, relative_distance, singular_triplets, tall_qr
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 9)
@@ -228,3 +228,25 @@ def test_truncate_of_a_matrix_that_is_short_already(rng):
     Q1, Q2, (a, b) = orthonormal(rng, 9, 4), orthonormal(rng, 8, 4), rng.standard_normal((2, 4))
     L = LowRank.from_core(Q1, np.outer(a, b), Q2, 1)
     np.testing.assert_allclose(L.dense(), np.outer(Q1 @ a, Q2 @ b), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("condition", [1.0, 1e3, 1e8, 1e15])
+@pytest.mark.parametrize("shape", [(3000, 6), (20, 6), (6, 6)])
+def test_tall_qr(shape, condition):
+    rng = np.random.default_rng(0)
+    d = shape[1]
+    B = np.linalg.qr(rng.standard_normal(shape))[0] * np.geomspace(1, 1 / condition, d) @ rng.standard_normal((d, d))
+    B *= np.logspace(-60, 60, d)  # units do not matter
+    Q, R = tall_qr(B)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(d), rtol=0, atol=1e-14 * d)
+    np.testing.assert_allclose(np.tril(R, -1), 0, atol=0)
+    size = np.abs(B).max(axis=0)
+    np.testing.assert_allclose(Q @ R / size, B / size, rtol=0, atol=1e-13)
+
+
+def test_tall_qr_of_a_column_of_zeros():
+    B = np.random.default_rng(0).standard_normal((3000, 4))
+    B[:, 2] = 0
+    Q, R = tall_qr(B)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(4), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(Q @ R, B, rtol=0, atol=1e-13)

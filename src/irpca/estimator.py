@@ -461,7 +461,7 @@ class _Side:
 
     @classmethod
     def of(cls, name: str, labels: Any, F: Any, features: Features, factor: Array) -> _Side:
-        basis = None if features.Q is None else features.solve(features.Q.T @ factor)
+        basis = features.coefficients(factor) if features.given else None
         return cls(name, labels, _labels(F, "columns"), basis)
 
     def place(self, F: Any) -> Array:

@@ -9,7 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
-from .lowrank import Array
+from .lowrank import Array, tall_qr
+
+ROWS_PER_FEATURE = 8  # to look at
+FEWEST_ROWS = 256
+CACHE = 1 << 16  # entries that are looked at twice while they are at hand
+FAR = 16.0  # times the root mean square: beyond that an entry stands out of all but the longest tails
 
 
 class FeatureWarning(UserWarning):
@@ -18,35 +23,44 @@ class FeatureWarning(UserWarning):
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Features F of the n rows (or columns) of M, as ``F = Q @ R`` with orthonormal Q.
+    """Features F of the n rows (or columns) of M, and coordinates for what they span.
 
-    Solvers work in the coordinates of Q: the same L, the same rank, and no condition number. Directions that
-    repeat others are dropped, so Q may have fewer columns than F.
+    Solvers work in orthonormal coordinates, ``F = Q @ R``: the same L, the same rank, and no condition number. To find
+    Q takes time in proportion to n; whoever needs a few rows only works in ``basis``, which is close to Q. Directions
+    that repeat others are dropped, so both may have fewer columns than F.
 
     Parameters
     ----------
     F : array of shape (n, d), or None
         None means identity features: nothing is known about this side. The n×n identity is never made.
-    Q : array of shape (n, k), or None
-    R : array of shape (k, d), or None
     n : int
+    d : int
+        Number of directions left for L on this side.
+    to_basis : array of shape (d, d), or None
+        ``basis = F @ to_basis``; None: the basis is Q.
+    exact : (Q, R), or None
+        None: to be found when they are asked for.
     """
 
     F: Array | None
-    Q: Array | None
-    R: Array | None
     n: int
+    d: int
+    to_basis: Array | None = None
+    exact: tuple[Array, Array] | None = None
 
     @classmethod
     def identity(cls, n: int) -> Features:
-        return cls(None, None, None, n)
+        return cls(None, n, n)
 
     @classmethod
     def of(cls, F: Array | None, n: int, name: str = "F1", side: str = "rows") -> Features:
-        """Check features against the side of M that they describe, and orthonormalise them."""
+        """Check features against the side of M that they describe, and find coordinates."""
         if F is None:
             return cls.identity(n)
-        F = _checked(F, n, name, side)
+        F, largest = _checked(F, n, name, side)
+        to_basis = _whitening(F, largest)
+        if to_basis is not None:
+            return cls(F, n, F.shape[1], to_basis)
         Q, R = np.linalg.qr(F)
         # Scaling columns makes the rank decision independent of the units of single features.
         unit = _unit_columns(R)
@@ -55,22 +69,54 @@ class Features:
         if k < F.shape[1]:
             warnings.warn(_redundancy(unit, k, _rounding(F), name), FeatureWarning, stacklevel=_outside())
             Q, R = Q @ u[:, :k], u[:, :k].T @ R
-        return cls(F, Q, R, n)
+        return cls(F, n, k, exact=(Q, R))
 
     @property
     def given(self) -> bool:
         return self.F is not None
 
+    @cached_property
+    def _orthonormal(self) -> tuple[Array, Array] | tuple[None, None]:
+        if self.F is None:
+            return None, None
+        return self.exact or tall_qr(self.F)
+
     @property
-    def d(self) -> int:
-        """Number of directions left for L on this side."""
-        return self.n if self.Q is None else self.Q.shape[1]
+    def Q(self) -> Array | None:
+        """Orthonormal columns with the span of F; None stands for the identity."""
+        return self._orthonormal[0]
+
+    @property
+    def R(self) -> Array | None:
+        return self._orthonormal[1]
+
+    @property
+    def coherent(self) -> bool:
+        """Whether a few rows carry so much of a direction that rows drawn at random may miss it."""
+        return self.to_basis is None and self.mu > 2
 
     def restrict(self, index: Array) -> tuple[Array, Array]:
-        """Orthonormal coordinates of the given rows alone: ``Q[index] = Q_block @ R_block``."""
-        assert self.Q is not None
-        Q, R = np.linalg.qr(self.Q[index])
-        return Q, R
+        """Orthonormal coordinates of the given rows alone: ``basis[index] = Q_block @ R_block``."""
+        assert self.F is not None
+        rows = self.exact[0][index] if self.exact else self.F[index] @ self.to_basis
+        return tall_qr(rows)
+
+    def extend(self, A: Array) -> Array:
+        """``basis @ A``."""
+        assert self.F is not None
+        return self.exact[0] @ A if self.exact else self.F @ (self.to_basis @ A)
+
+    def coefficients(self, B: Array) -> Array:
+        """A with ``F @ A = B`` for a B in the span of F; the shortest such A if there are several."""
+        if self.F is None:
+            return B
+        if self.to_basis is None:
+            assert self.Q is not None
+            return self.solve(self.Q.T @ B)
+        rows = _some_rows(self.F)
+        assert rows is not None
+        Q, R = self.restrict(rows)
+        return self.to_basis @ np.linalg.solve(R, Q.T @ B[rows])
 
     def solve(self, C: Array) -> Array:
         """``R⁺ @ C``: from orthonormal coordinates back to the user's own (the shortest such W)."""
@@ -107,8 +153,8 @@ class Features:
         return float(np.sqrt(self.leverage.max() * self.n / self.d))
 
 
-def _checked(F: Array, n: int, name: str, side: str) -> Array:
-    """F as a float64 array of shape (n, d), or an error that says what to do."""
+def _checked(F: Array, n: int, name: str, side: str) -> tuple[Array, Array]:
+    """F as a float64 array of shape (n, d) and the largest size in every column, or an error that says what to do."""
     if hasattr(F, "tocsr"):
         raise ValueError(f"{name} is a sparse matrix; pass {name}.toarray()")
     if isinstance(F, np.ma.MaskedArray):
@@ -132,16 +178,60 @@ def _checked(F: Array, n: int, name: str, side: str) -> Array:
         raise ValueError(f"{name} has {len(F)} rows but M has {n} {side}{hint}")
     if F.shape[1] == 0:
         raise ValueError(f"{name} has no columns; pass None if nothing is known about the {side} of M")
-    if not np.isfinite(F).all():
+    largest = _largest(F)
+    if not np.isfinite(largest).all():
         raise ValueError(f"{name} holds NaN or infinite values; every one of the {side} needs all its features")
     if F.shape[1] > n:
         raise ValueError(
             f"{name} has {F.shape[1]} features for only {n} {side} of M: they explain anything; "
             f"pass fewer than {n} features, or None if nothing is known about the {side}"
         )
-    if not F.any():
+    if not largest.any():
         raise ValueError(f"{name} is all zero; pass None if nothing is known about the {side} of M")
-    return F
+    return F, largest
+
+
+def _some_rows(F: Array) -> Array | None:
+    """Rows to look at in place of all; None if that saves little."""
+    n, d = F.shape
+    m = max(ROWS_PER_FEATURE * d, FEWEST_ROWS)
+    return np.random.default_rng(0).integers(n, size=m) if n >= 4 * m else None
+
+
+def _whitening(F: Array, largest: Array) -> Array | None:
+    """A with F @ A close to orthonormal, found from a few rows; None if these may not speak for all.
+
+    They do if they are well conditioned, none of them stands out, and no entry of F is far larger than theirs.
+    """
+    rows = _some_rows(F)
+    if rows is None:
+        return None
+    part = F[rows]
+    with np.errstate(over="ignore", under="ignore"):
+        scale = np.sqrt(np.mean(part**2, axis=0))
+    if not (np.isfinite(scale).all() and (scale > 0).all() and (largest <= FAR * scale).all()):
+        return None
+    Q, R = np.linalg.qr(part / scale)
+    s = np.linalg.svd(R, compute_uv=False)
+    if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * F.shape[1] / len(rows):
+        return None
+    return np.linalg.inv(R * scale) * np.sqrt(len(rows) / len(F))
+
+
+def _largest(F: Array) -> Array:
+    """The largest size in every column; NaN where there is one."""
+    n, d = F.shape
+    together = max(1, 2048 // d)  # rows that are taken as one, since NumPy is slow at short ones
+    step = together * max(1, CACHE // (together * d))
+    found = np.zeros(d)
+    for first in range(0, n, step):
+        part = F[first : first + step]
+        rest = len(part) % together
+        for some in part[: len(part) - rest].reshape(-1, together * d), part[len(part) - rest :]:
+            if len(some):
+                sizes = np.maximum(some.max(axis=0), -some.min(axis=0)).reshape(-1, d)
+                found = np.maximum(found, sizes.max(axis=0))
+    return found
 
 
 def _unit_columns(R: Array) -> Array:

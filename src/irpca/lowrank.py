@@ -10,6 +10,9 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 
+SMALL = 1 << 13  # entries; below, Householder's way is as fast
+WELL_CONDITIONED = 1e-4  # its square leaves 8 digits to go by
+
 
 def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, Array]:
     """The leading singular triplets ``u, s, v`` of a small matrix, ``C ≈ u @ diag(s) @ v.T``, signs fixed.
@@ -23,6 +26,39 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
         sign = np.sign(v[np.abs(v).argmax(axis=0), np.arange(r)])
         u, v = u * sign, v * sign
     return u, s, v
+
+
+def tall_qr(B: Array) -> tuple[Array, Array]:
+    """``B = Q @ R`` with orthonormal Q, for many more rows than columns.
+
+    By Cholesky, again until Q hardly changes: where B is well conditioned as accurate as Householder's way, and several
+    times as fast.
+    """
+    n, d = B.shape
+    if n < 4 * d or n * d < SMALL:
+        return _householder(B)
+    Q, R = B, np.eye(d)
+    while True:
+        G = Q.T @ Q
+        size = np.sqrt(np.diag(G))
+        if not (size > 0).all():
+            return _householder(B)
+        try:
+            step = np.linalg.cholesky(G / size / size[:, None]).T
+        except np.linalg.LinAlgError:
+            return _householder(B)
+        new = np.diag(step).min()  # the least part of a column that is new beside those before it
+        if new < WELL_CONDITIONED:
+            return _householder(B)
+        step = step * size
+        Q, R = Q @ np.linalg.inv(step), step @ R
+        if new > 0.9:
+            return Q, R
+
+
+def _householder(B: Array) -> tuple[Array, Array]:
+    Q, R = np.linalg.qr(B)
+    return Q, R
 
 
 def relative_change(new: Array, old: Array) -> float:
@@ -71,8 +107,8 @@ class LowRank:
     @classmethod
     def from_product(cls, U: Array, V: Array, rank: int | None = None) -> LowRank:
         """``U @ V.T`` with orthonormal outer factors, truncated to ``rank``."""
-        Q1, R1 = np.linalg.qr(U)
-        Q2, R2 = np.linalg.qr(V)
+        Q1, R1 = tall_qr(U)
+        Q2, R2 = tall_qr(V)
         return cls.from_core(Q1, R1 @ R2.T, Q2, rank)
 
     @property

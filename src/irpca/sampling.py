@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import choose
+from .engines import both_sides, choose
 from .engines.base import Engine
 from .features import Features
-from .lowrank import Array, LowRank
+from .lowrank import Array, LowRank, tall_qr
 
 ROWS_PER_FEATURE = 8
 AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from fewer are believed too easily
@@ -94,20 +94,34 @@ def resolution(distinct: Array, counts: Array) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """Some rows and columns of M with the features that belong to them, in orthonormal coordinates of their own."""
+    """Some rows and columns of M with the features that belong to them, in orthonormal coordinates of their own.
+
+    Attributes
+    ----------
+    engine : owner of the block
+    Q1, R1 : ``basis[rows] = Q1 @ R1`` of the row features
+    Q2, R2 : the same of the columns
+    F1, F2 : features of all of M
+    small : whether a larger block would have been affordable, so that only an exact fit is to be believed
+    """
 
     engine: Engine
     Q1: Array
     R1: Array
     Q2: Array
     R2: Array
-    whole: bool
+    F1: Features
+    F2: Features
+    small: bool = False
 
-    def lift(self, C: Array) -> Array:
-        """The core of the block in the coordinates of all of M."""
-        if self.whole:
-            return C
-        return np.linalg.solve(self.R2, np.linalg.solve(self.R1, C).T).T
+    def lift(self, L: LowRank) -> LowRank:
+        """The matrix of the size of M whose rows and columns in the block are those of L."""
+        (Q1, R1), (Q2, R2) = both_sides(
+            lambda F, Q, R, factor: tall_qr(F.extend(np.linalg.solve(R, Q.T @ factor))),
+            (self.F1, self.Q1, self.R1, L.left),
+            (self.F2, self.Q2, self.R2, L.right),
+        )
+        return LowRank.from_core(Q1, R1 @ L.core @ R2.T, Q2)
 
 
 def in_memory(piece: Array) -> Engine:
@@ -122,18 +136,24 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
     def sides(factor: int) -> tuple[int, int]:
         return min(n1, max(factor * F1.d, FEWEST_ROWS)), min(n2, max(factor * F2.d, FEWEST_ROWS))
 
-    factor = ROWS_PER_FEATURE if math.prod(sides(ROWS_PER_FEATURE)) <= WORTH_IT * n1 * n2 else AT_LEAST
-    while math.prod(sides(factor)) <= min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
-        if block := _block(engine, F1, F2, *sides(factor), rng):
+    affordable = min(BLOCK_ENTRIES, WORTH_IT * n1 * n2)
+    usual = math.prod(sides(ROWS_PER_FEATURE))
+    factor = ROWS_PER_FEATURE if usual == math.prod(sides(AT_LEAST)) else AT_LEAST
+    while math.prod(sides(factor)) <= affordable:
+        small = math.prod(sides(factor)) < usual <= affordable
+        if block := _block(engine, F1, F2, *sides(factor), rng, small):
             yield block
         factor *= 2
-    assert F1.Q is not None and F2.Q is not None
-    whole = Block(engine, F1.Q, np.eye(F1.d), F2.Q, np.eye(F2.d), whole=True)
     if n1 * n2 <= BLOCK_ENTRIES:
-        yield whole
+        yield _whole(engine, F1, F2)
     else:
         m1, m2 = _largest(n1, n2, 2 * F1.d, 2 * F2.d, int(n1 * np.sqrt(BLOCK_ENTRIES / (n1 * n2))))
-        yield _block(engine, F1, F2, m1, m2, rng) or whole  # slow, but better than nothing to go by
+        yield _block(engine, F1, F2, m1, m2, rng) or _whole(engine, F1, F2)  # slow, but better than nothing to go by
+
+
+def _whole(engine: Engine, F1: Features, F2: Features) -> Block:
+    (Q1, R1), (Q2, R2) = F1.restrict(np.arange(F1.n)), F2.restrict(np.arange(F2.n))
+    return Block(engine, Q1, R1, Q2, R2, F1, F2)
 
 
 def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, int]:
@@ -143,13 +163,15 @@ def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, 
     return min(n1, max(least1, BLOCK_ENTRIES // m2)), m2
 
 
-def _block(engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator) -> Block | None:
+def _block(
+    engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False
+) -> Block | None:
     rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
     (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
     if max(_stretch(R1), _stretch(R2)) > 1e4:
         return None  # some direction of the features is all but absent from these lines
     piece = engine.block(rows, cols)
-    return Block(in_memory(piece), Q1, R1, Q2, R2, whole=False)
+    return Block(in_memory(piece), Q1, R1, Q2, R2, F1, F2, small)
 
 
 def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
@@ -157,7 +179,7 @@ def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
     if m >= F.n:
         return np.arange(F.n)
     weights = None
-    if F.given and F.mu > 2:
+    if F.given and F.coherent:
         weights = 0.5 / F.n + 0.5 * F.leverage / F.leverage.sum()
         weights /= weights.sum()
     return np.sort(rng.choice(F.n, size=m, replace=False, p=weights))

@@ -10,6 +10,7 @@ from .result import Choice, State
 from .sampling import Sample, atoms, check_scale, resolution, stored_precision
 from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
 
+GLANCE = 1 << 13  # entries that tell an exact fit from others
 QUICK = 1 << 15  # entries to judge a fit by while looking for it
 THOROUGH = 1 << 18  # and for the final estimates
 GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
@@ -31,21 +32,38 @@ class Judge:
     rng : Generator
     lagging : bool
         Whether single rows may lag behind a fit that is exact elsewhere: not if features tie them all together.
+    entries : int
+        How many to look at.
     """
 
-    def __init__(self, engine: Engine, noise: float | None, rng: np.random.Generator, lagging: bool = True) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        noise: float | None,
+        rng: np.random.Generator,
+        lagging: bool = True,
+        entries: int = QUICK,
+    ) -> None:
         self.engine, self.noise, self.rng, self.lagging = engine, noise, rng, lagging
-        drawn = Sample.draw(engine, QUICK, rng)
+        self.rises = 5  # how often the level may rise again: it must come to rest
+        self.majority = False  # whether the noise is what the majority of the entries has
+        n1, n2 = engine.shape
+        self.most = float(np.sqrt(2 * np.log(n1 * n2)))  # the largest of n1·n2 Gaussians lies about there
+        self.entries = 0
+        self.look(entries)
+
+    def look(self, entries: int) -> None:
+        """Draw the entries to judge by, unless as many have been drawn."""
+        if entries <= self.entries:
+            return
+        self.entries = entries
+        drawn = Sample.draw(self.engine, entries, self.rng)
         check_scale(float(np.abs(drawn.values).max()))
         spectrum = np.unique(drawn.values, return_counts=True)
         self.atoms = atoms(*spectrum)
         self.resolution = resolution(*spectrum)
         self.drawn, self.sample = drawn, self.telling(drawn)
         self.stored = stored_precision(*spectrum)
-        self.rises = 5  # how often the level may rise again: it must come to rest
-        self.majority = False  # whether the noise is what the majority of the entries has
-        n1, n2 = engine.shape
-        self.most = float(np.sqrt(2 * np.log(n1 * n2)))  # the largest of n1·n2 Gaussians lies about there
 
     def floor(self, L: LowRank) -> float:
         """The size of rounding errors in M − L."""

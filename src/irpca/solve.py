@@ -135,7 +135,7 @@ def solve(
     S, trim = final or (None, state.trim)
     share = explained(state.L, trim, state.noise)
     doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
-    if status is Status.CONVERGED:
+    if status in (Status.CONVERGED, Status.MAX_ITER):
         doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S, state.zeta))
     return Result(
         L=state.L,
@@ -211,13 +211,12 @@ def _as_expected(state: State, trim: Trim) -> bool:
 
 
 def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
-    """W in the user's own coordinates, from L = Q1 C Q2ᵀ."""
+    """W in the user's own coordinates."""
     if not (F1.given or F2.given):
         return None
     left, right = L.thin()
-    left = left if F1.Q is None else F1.solve(F1.Q.T @ left)
-    right = right if F2.Q is None else F2.solve(F2.Q.T @ right)
-    return left @ right.T
+    W: Array = F1.coefficients(left) @ F2.coefficients(right).T
+    return W
 
 
 def _doubts(share: float, rank: int, most: int, S: Any, zeta: float) -> Iterator[str]:

@@ -35,6 +35,12 @@ ROOM = 1000.0  # what is no larger than so many times rounding is not a gross er
 CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
 
 
+def quantile(sizes: Array, q: float) -> float:
+    """The q-quantile, as the entry next below it."""
+    at = int(q * (len(sizes) - 1))
+    return float(np.partition(sizes, at)[at])
+
+
 def rounding_floor(dtype: np.dtype, largest: float) -> float:
     """The size below which a residual is rounding: S must not fill with it.
 

@@ -160,7 +160,10 @@ class EngineSuite:
             for _ in range(2):
                 P = rng.standard_normal(expected.gradient.shape)
                 same(normal.times(P), expected.times(P), np.float64, case.dtype)
-        assert engine.reads == reference.reads + 2 == 8
+            asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
+            for answer, right in zip(normal.sides(*asked), expected.sides(*asked), strict=True):
+                same(answer, right, case.dtype)
+        assert engine.reads == reference.reads + 2 == 10
 
     def test_times(self, case):
         engine, reference = self.pair(case.M)
@@ -393,6 +396,7 @@ class EngineSuite:
             lambda: engine.core(case.L, ZETA, case.Q1, case.Q2),
             lambda: engine.normal(case.L, ZETA, case.Q1, case.Q2),
             lambda: normal.times(np.ones(normal.gradient.shape)),
+            lambda: normal.sides(case.L, case.X, case.Y),
             lambda: engine.times(case.L, ZETA, case.X, case.col_weights),
             lambda: engine.t_times(case.L, ZETA, case.Y, case.row_weights),
             lambda: engine.sides(case.L, ZETA, case.X, case.Y),

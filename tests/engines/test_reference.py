@@ -4,6 +4,7 @@ from engines.conformance import Case, EngineSuite
 
 from irpca.engines import Ascent, ReferenceEngine
 from irpca.engines.base import Transposed
+from irpca.lowrank import LowRank
 
 
 class TestReference(EngineSuite):
@@ -34,6 +35,9 @@ def test_every_question_against_its_formula():
     np.testing.assert_allclose(normal.gradient, G, rtol=0, atol=1e-13)
     fitted = np.where(np.abs(R) <= 1, case.Q1 @ P @ case.Q2.T, 0)
     np.testing.assert_allclose(normal.times(P), case.Q1.T @ fitted @ case.Q2, rtol=0, atol=1e-12)
+    KX, KY = normal.sides(LowRank(case.Q1, P, case.Q2), case.X, case.Y)
+    np.testing.assert_allclose(KX, fitted @ case.X, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(KY, fitted.T @ case.Y, rtol=0, atol=1e-12)
 
     TX, sums, _ = engine.times(case.L, 1.0, case.X, case.col_weights)
     np.testing.assert_allclose(TX, T @ case.X, rtol=0, atol=1e-13)

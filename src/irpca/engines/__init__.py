@@ -10,7 +10,7 @@ from ..lowrank import Array
 from .base import Ascent, Cut, Dual, Engine, Normal, Trim
 from .cpu import CpuEngine
 from .reference import ReferenceEngine
-from .threads import single_threaded_blas
+from .threads import both_sides, single_threaded_blas
 
 __all__ = [
     "Ascent",
@@ -22,6 +22,7 @@ __all__ = [
     "ReferenceEngine",
     "Trim",
     "as_matrix",
+    "both_sides",
     "choose",
     "single_threaded_blas",
 ]

@@ -103,7 +103,11 @@ class Normal(Protocol):
     trim: Trim
 
     def times(self, P: Array) -> Array:
-        """* ``Q1.T @ (Q1 @ P @ Q2.T where kept, else 0) @ Q2``. Costs 4·n1·n2·d2 flops."""
+        """* ``Q1.T @ K @ Q2`` with K = Q1 P Q2ᵀ where kept, else 0. Costs 4·n1·n2·d2 flops."""
+        ...
+
+    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        """* ``K @ X`` and ``K.T @ Y`` with K = L where kept, else 0. Costs 2·n1·n2·(r + columns of both) flops."""
         ...
 
 
@@ -277,6 +281,9 @@ class TransposedNormal:
 
     def times(self, P: Array) -> Array:
         return self.normal.times(P.T).T
+
+    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        return self.normal.sides(L.T, Y, X)[::-1]
 
 
 class TransposedDual:

@@ -272,10 +272,15 @@ class CpuNormal:
         self.gradient, self.trim = engine._core(engine._trimmed(L, zeta, remember=self.K), self.Q1, self.Q2)
 
     def times(self, P: Array) -> Array:
-        engine = self.engine
-        L = LowRank(self.Q1, P, self.Q2)
-        factors = engine._factors(L.T if engine.transposed else L)
-        return engine._core(lambda rows: Masked(engine.A, rows, factors, self.K), self.Q1, self.Q2)[0]
+        return self.engine._core(self._masked(LowRank(self.Q1, P, self.Q2)), self.Q1, self.Q2)[0]
+
+    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        (KX, _), (KY, _), _ = self.engine._products(self._masked(L), (X, None), (Y, None))
+        return KX, KY
+
+    def _masked(self, L: LowRank) -> Callable[[range], Tiles]:
+        factors = self.engine._factors(L.T if self.engine.transposed else L)
+        return lambda rows: Masked(self.engine.A, rows, factors, self.K)
 
 
 class CpuDual:

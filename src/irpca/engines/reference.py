@@ -120,6 +120,11 @@ class ReferenceNormal:
         self.engine.reads += 1
         return self.Q1.T @ (self.K * (self.Q1 @ P @ self.Q2.T)) @ self.Q2
 
+    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        self.engine.reads += 1
+        K = self.K * L.dense()
+        return (K @ X).astype(self.engine.dtype), (K.T @ Y).astype(self.engine.dtype)
+
 
 class ReferenceDual:
     """Y as a dense array beside M."""

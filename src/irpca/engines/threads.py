@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ContextDecorator
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
+
+Answer = TypeVar("Answer")
 
 
 def available_cores() -> int:
@@ -30,6 +33,17 @@ def _blas() -> Any:
 def pool(threads: int) -> ThreadPoolExecutor:
     """Threads that wait for work; to start them takes as long as a pass over a small matrix."""
     return ThreadPoolExecutor(threads, thread_name_prefix="irpca")
+
+
+def both_sides(work: Callable[..., Answer], first: tuple[Any, ...], second: tuple[Any, ...]) -> tuple[Answer, Answer]:
+    """``work`` on two sets of arguments at the same time."""
+    if available_cores() == 1:
+        return work(*first), work(*second)
+    other = pool(available_cores()).submit(work, *second)
+    try:
+        return work(*first), other.result()
+    finally:
+        wait([other])
 
 
 class _SingleThreadedBlas(ContextDecorator):

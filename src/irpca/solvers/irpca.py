@@ -14,18 +14,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..engines.base import Engine, Transposed
+from ..engines.base import Engine, Normal, Transposed
 from ..features import Features
-from ..lowrank import Array, LowRank, relative_change, singular_triplets
+from ..lowrank import Array, LowRank, relative_change, relative_distance, singular_triplets
 from ..regression import conjugate_gradients
 from ..result import Choice, State
 from ..sampling import Block, Sample, blocks
-from ..selection import Judge, choose_rank
-from ..threshold import MAJORITY_STARTS, STARTS, Level
+from ..selection import GLANCE, QUICK, Judge, choose_rank
+from ..threshold import MAJORITY_STARTS, STARTS, Level, quantile
 from .alternating import alternating
 from .sweeps import DECAY
 
 CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
+ROUNDING = 1e-14  # of a core of size one
+CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to the matrices of its rank
+MOST_STEPS = 40  # of conjugate gradients
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
 
@@ -50,7 +53,8 @@ def irpca(
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
     if F1.given and F2.given:
-        yield from inductive(engine, F1, F2, rank, Judge(engine, noise, random_state, lagging=False), random_state)
+        judge = Judge(engine, noise, random_state, lagging=False, entries=GLANCE)
+        yield from inductive(engine, F1, F2, rank, judge, random_state)
     elif F1.given:  # the same problem from the other side
         turned = Transposed(engine)
         judge = Judge(turned, noise, random_state)
@@ -64,7 +68,6 @@ def inductive(
     engine: Engine, F1: Features, F2: Features, rank: int | None, judge: Judge, rng: np.random.Generator
 ) -> Iterator[State]:
     """Features on both sides: L = Q1 C Q2ᵀ with a small core C."""
-    assert F1.Q is not None and F2.Q is not None
     most = min(F1.d, F2.d)
 
     fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
@@ -77,19 +80,22 @@ def inductive(
                 "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
             )
         fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
-    C, L, now = fit.C, fit.L, fit.level
+    L, now = fit.L, fit.level
 
     # All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
     chosen: tuple[Choice, ...] = ()
     if now.exact:
         if rank is None:
             # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-            chosen = (choose_rank(np.linalg.svd(fit.block_C, compute_uv=False), C.shape, now.floor, now.clean),)
+            found = fit.on_block
+            chosen = (choose_rank(found.singular_values, (F1.d, F2.d), now.floor, now.clean),)
             rank = chosen[0].value
-            C, L = _truncated(C, rank), L.truncate(rank)
+            L = fit.block.lift(found.truncate(rank))
         yield judge.state(
             L, now, 0.0, None, chosen, judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
         )
+    assert F1.Q is not None and F2.Q is not None
+    C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
     Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
     for reads in itertools.count(1):
         # Flagged entries count as missing, hence the division by the kept share.
@@ -111,15 +117,18 @@ def inductive(
 
 @dataclass(frozen=True, eq=False)
 class _Fit:
-    """A core found on a block, and what the judge says of it."""
+    """What was found on a block, the same for all of M, and what the judge says of it."""
 
     block: Block
-    block_C: Array
-    C: Array
+    on_block: LowRank
     L: LowRank
     level: Level
     score: float
     objection: str | None
+
+    @property
+    def convincing(self) -> bool:
+        return self.objection is None and (self.level.exact or not self.block.small)
 
 
 def _on_blocks(
@@ -128,62 +137,50 @@ def _on_blocks(
     """The best fit on blocks of growing size, up to the first convincing one."""
     fit: _Fit | None = None
     for block in blocks(engine, F1, F2, rng):
-        for q, k in MAJORITY_STARTS if judge.majority else STARTS:
-            found = _start(block, F1, F2, rank, q, k, judge, rng)
+        judge.look(GLANCE if block.small else QUICK)
+        starts = MAJORITY_STARTS if judge.majority else STARTS
+        for q, k in starts[:1] if block.small else starts:
+            found = _start(block, rank, q, k, judge, rng)
             yield State(found.L, found.level.zeta, 1.0, settled=False)
-            fit = found if fit is None or found.score < fit.score else fit
-            if fit.objection is None:
-                return _finish(fit, F1, F2, rank, judge)
+            fit = found if fit is None or fit.block.small or found.score < fit.score else fit
+            if fit.convincing:
+                return _finish(fit, rank, judge)
     assert fit is not None
-    return _finish(fit, F1, F2, rank, judge)
+    return _finish(fit, rank, judge)
 
 
-def _finish(fit: _Fit, F1: Features, F2: Features, rank: int, judge: Judge) -> _Fit:
+def _finish(fit: _Fit, rank: int, judge: Judge) -> _Fit:
     """Phase 2 on the block: the threshold that suits the noise, estimated anew until it stays."""
     block = fit.block
     for _ in range(PHASE_1):
         if fit.level.exact:
             break
-        update = _least_squares(block.engine, block.Q1, fit.block_C, block.Q2, fit.level.zeta, rank)
-        block_C = _truncated(fit.block_C + update, rank)
-        moved = relative_change(block_C, fit.block_C)
-        C = block.lift(block_C)
-        L = LowRank.from_core(F1.Q, C, F2.Q, rank)
+        on_block, moved = _least_squares(block, fit.on_block, fit.level.zeta, rank)
+        L = block.lift(on_block)
         before = fit.level
-        fit = replace(fit, block_C=block_C, C=C, L=L, level=judge.level(L))
+        fit = replace(fit, on_block=on_block, L=L, level=judge.level(L))
         if moved < 1e-3 and fit.level.sigma > 0.95 * before.sigma:
             break
     return fit
 
 
-def _start(
-    block: Block,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    q: float,
-    k: float,
-    judge: Judge,
-    rng: np.random.Generator,
-) -> _Fit:
+def _start(block: Block, rank: int, q: float, k: float, judge: Judge, rng: np.random.Generator) -> _Fit:
     """Phase 1 on a block, and the judge's view of it.
 
     Features such as indicators tie a coefficient to a few cells of M. A threshold that falls at once can trim those
     cells whole, and the coefficient never comes back; then the start is made again with one that falls slowly.
     """
     sample = judge.telling(Sample.draw(block.engine, 1 << 13, rng))
-    block_C, zeta = _high_breakdown(block, sample, rank, q, k, judge)
-    if _uncovered(block, block_C, rank, zeta):
+    on_block, zeta = _high_breakdown(block, sample, rank, q, k, judge)
+    if _uncovered(block, on_block, zeta):
         top = float(np.abs(sample.values).max())
-        block_C, _ = _high_breakdown(block, sample, rank, q, k, judge, top, DECAY)
-    on_block = LowRank.from_core(block.Q1, block_C, block.Q2, rank)
+        on_block, _ = _high_breakdown(block, sample, rank, q, k, judge, top, DECAY)
     largest = float(np.abs(sample.at(on_block)).max())
     seen = judge.judged(sample.sizes(on_block), largest, 0.0)
-    C = block.lift(block_C)
-    L = LowRank.from_core(F1.Q, C, F2.Q, rank)
+    L = block.lift(on_block)
     found = judge.level(L)
-    objection = judge.objection(L, found, block.engine.n_observed, _unknowns(L, F1, F2), seen)
-    return _Fit(block, block_C, C, L, found, judge.score(L), objection)
+    objection = judge.objection(L, found, block.engine.n_observed, _unknowns(L, block.F1, block.F2), seen)
+    return _Fit(block, on_block, L, found, judge.score(L), objection)
 
 
 def _high_breakdown(
@@ -195,28 +192,23 @@ def _high_breakdown(
     judge: Judge,
     top: float = 0.0,
     decay: float = np.inf,
-) -> tuple[Array, float]:
-    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns the core and the last ζ."""
-    C = np.zeros((block.Q1.shape[1], block.Q2.shape[1]))
+) -> tuple[LowRank, float]:
+    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns L and the last ζ."""
     L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
     for _ in range(PHASE_1):
         lowest = top if np.isinf(zeta) else zeta / decay
-        before, zeta = zeta, max(k * float(np.quantile(sample.sizes(L), q)), lowest, floor)
-        update = _least_squares(block.engine, block.Q1, C, block.Q2, zeta, rank)
-        previous, C = C, _truncated(C + update, rank)
-        moved = relative_change(C, previous)
-        L = LowRank.from_core(block.Q1, C, block.Q2, rank)
+        before, zeta = zeta, max(k * quantile(sample.sizes(L), q), lowest, floor)
+        L, moved = _least_squares(block, L, zeta, rank)
         floor = judge.floor_of(float(np.abs(sample.at(L)).max()))
         falling = zeta > 1.02 * floor and zeta < before / 1.02
         at_rest = moved <= 1e-12 and not (falling and np.isfinite(decay))
         if at_rest or (moved <= 0.01 and zeta > floor and not falling):
             break
-    return C, zeta
+    return L, zeta
 
 
-def _uncovered(block: Block, C: Array, rank: int, zeta: float) -> bool:
+def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
     """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
-    L = LowRank.from_core(block.Q1, C, block.Q2, rank)
     _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
     assert kept is not None
     coverage = (block.Q1**2).T @ kept
@@ -227,17 +219,42 @@ def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
     return L.rank * (F1.d + F2.d - L.rank)
 
 
-def _truncated(C: Array, rank: int) -> Array:
-    u, s, v = singular_triplets(C, rank)
-    return (u * s) @ v.T
+def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[LowRank, float]:
+    """Least squares on the entries that L keeps, of rank ``rank``, and by how much L moved, relative to its size.
 
-
-def _least_squares(
-    engine: Engine, Q1: Array, C: Array, Q2: Array, zeta: float, rank: int, tol: float = 1e-3, most: int = 30
-) -> Array:
-    """The update X that minimises ``‖M − Q1 (C + X) Q2ᵀ‖`` over the entries that C, of rank ``rank``, keeps.
-
-    By conjugate gradients; each step asks the engine once.
+    By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is worth, as
+    far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along
+    the matrices of the same rank, which takes fewer flops and fewer entries.
     """
-    normal = engine.normal(LowRank.from_core(Q1, C, Q2, rank), zeta, Q1, Q2)
-    return conjugate_gradients(normal.gradient, normal.times, tol, most)
+    normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
+    size = float(np.linalg.norm(L.core))
+    off = float(np.linalg.norm(normal.gradient)) / (normal.trim.kept_share * size) if size > 0 else 1.0
+    digits = float(np.clip(max(min(off, 1.0) ** 2, ROUNDING / max(off, ROUNDING)), 1e-10, 1e-2))
+    u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
+    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < CLOSE * L.singular_values[-1]:
+        return _along_rank(block, L, u, v, normal, digits)
+    C = u @ L.core @ v.T
+    new = LowRank.from_core(
+        block.Q1, C + conjugate_gradients(normal.gradient, normal.times, digits, MOST_STEPS), block.Q2, rank
+    )
+    return new, relative_distance(new, L)
+
+
+def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:
+    """The step u Bᵀ + A vᵀ, A orthogonal to u: all directions in which L = Q1 u s vᵀ Q2ᵀ can move at its rank."""
+    d1 = len(u)
+
+    def tangent(left: Array, right: Array) -> Array:
+        return np.vstack([left - u @ (u.T @ left), right])
+
+    def operator(P: Array) -> Array:
+        A, B = P[:d1], P[d1:]
+        step = LowRank(np.hstack([L.left, block.Q1 @ A]), np.eye(2 * L.rank), np.hstack([block.Q2 @ B, L.right]))
+        KX, KY = normal.sides(step, L.right, L.left)
+        return tangent(block.Q1.T @ KX, block.Q2.T @ KY)
+
+    step = conjugate_gradients(tangent(normal.gradient @ v, normal.gradient.T @ u), operator, digits, MOST_STEPS)
+    A, B = step[:d1], step[d1:]
+    core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
+    new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
+    return new, float(np.linalg.norm(step) / np.linalg.norm(new.core))
