@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
 
-SMALL = 1 << 13  # entries; below, Householder's way is as fast
+SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
 WELL_CONDITIONED = 1e-4  # its square leaves 8 digits to go by
 
 
@@ -143,8 +143,15 @@ class LowRank:
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
         U, V = self.thin()
-        left, right = np.take(U, np.asarray(rows), axis=0), np.take(V, np.asarray(cols), axis=0)
-        return np.einsum("...r,...r->...", left, right)
+        rows, cols = np.broadcast_arrays(rows, cols)
+        found = np.empty(rows.shape, np.result_type(U, V))
+        at, out = (rows.ravel(), cols.ravel()), found.ravel()
+        step = max(1, SMALL // max(1, U.shape[1]))  # what is gathered stays in cache
+        for first in range(0, len(out), step):
+            some = slice(first, first + step)
+            left, right = np.take(U, at[0][some], axis=0), np.take(V, at[1][some], axis=0)
+            np.einsum("kr,kr->k", left, right, out=out[some])
+        return found
 
     def dense(self) -> Array:
         """The full matrix, n1 × n2."""

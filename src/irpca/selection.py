@@ -12,13 +12,14 @@ from .threshold import Level, consensus, has_core, has_valley, level, rounding_f
 
 GLANCE = 1 << 13  # entries that tell an exact fit from others
 QUICK = 1 << 15  # entries to judge a fit by while looking for it
-THOROUGH = 1 << 18  # and for the final estimates
+THOROUGH = 1 << 17  # and for the final estimates
 GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
 ENTRIES_PER_UNKNOWN = 3  # the least to believe a fit on a block
 HOLLOW = 10  # fewer clean entries than this for every unknown: a fit to nothing
 NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
 BLOWN_UP = 3.0  # L beyond this multiple of the largest entry of M is an artefact
 NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
+FASTEST = 0.05  # the least that the length of a step is believed to shrink to
 
 
 class Judge:
@@ -79,6 +80,8 @@ class Judge:
         Atoms are left out, and values that come in steps are blurred by half a step, which is how well they are known.
         """
         keep = self._telling(sample.values)
+        if keep.all() and not self.resolution:
+            return sample
         return Sample(sample.rows[keep], sample.cols[keep], self._blurred(sample.values[keep]))
 
     def residuals(self, piece: Array, fitted: Array) -> Array:
@@ -93,7 +96,7 @@ class Judge:
         return bool((self.drawn.sizes(L)[rare] <= self.floor(L)).mean() > 0.5)
 
     def _telling(self, values: Array) -> Array:
-        keep = ~np.isin(values, self.atoms)
+        keep = ~np.isin(values, self.atoms) if len(self.atoms) else np.ones(values.shape, bool)
         return keep if keep.sum() >= 30 else np.ones(values.shape, bool)
 
     def _blurred(self, values: Array) -> Array:
@@ -146,9 +149,14 @@ class Judge:
         failure: str | None = None,
         unknowns: int = 0,
         doubts: tuple[str, ...] = (),
+        rate: float = 1.0,
     ) -> State:
-        """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record."""
-        tolerance = max(NEGLIGIBLE * _statistical_error(L, unknowns, now), 10 * float(np.finfo(self.engine.dtype).eps))
+        """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record.
+
+        Each step is about ``rate`` times as long as the one before it; what is left after this one is as much shorter.
+        """
+        negligible = NEGLIGIBLE * _statistical_error(L, unknowns, now) / max(rate, FASTEST)
+        tolerance = max(negligible, 10 * float(np.finfo(self.engine.dtype).eps))
         entries = len(self.sample.values)
         if not now.exact and step <= tolerance:
             sample = self.telling(Sample.draw(self.engine, THOROUGH, self.rng))

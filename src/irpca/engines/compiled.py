@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from ..lowrank import Array
 from .kernels import Counts
 
+LINE = 64  # bytes of a line of cache
 WORD = 64  # entries that are looked at together when the flagged ones are listed
 
 
@@ -73,6 +74,25 @@ def outside(context: Any, row: Any, start: Any, limit: Any) -> Any:
         return builder.bitcast(builder.or_(above, below), ir.IntType(WORD))
 
     return types.uint64(row, types.int64, row.dtype), generate
+
+
+@intrinsic
+def fetch(context: Any, row: Any, start: Any) -> Any:
+    """Ask for the WORD entries from ``start`` on ahead of time: to be in cache when they are read."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = target.make_array(row)(target, builder, args[0])
+        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+        ask = builder.module.declare_intrinsic(
+            "llvm.prefetch.p0", fnty=ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        )
+        line = LINE * 8 // row.dtype.bitwidth
+        for k in range(0, WORD, line):
+            place = builder.gep(array.data, [builder.add(args[1], ir.Constant(args[1].type, k))])
+            builder.call(ask, [builder.bitcast(place, byte), *(ir.Constant(word, x) for x in (0, 3, 1))])
+        return target.get_dummy_value()
+
+    return types.void(row, types.int64), generate
 
 
 @intrinsic
@@ -134,7 +154,9 @@ def flag(M: Array, i: int, j: int, P: Array, zeta: Any, where: Array, values: Ar
             peak = max(peak, bits(size))
         energy += row_energy
         last = width - width % WORD
+        following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
         for first in range(0, last, WORD):
+            fetch(following, first)
             word = outside(r, first, zeta)
             while word:
                 q = first + lowest(word)

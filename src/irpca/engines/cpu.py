@@ -101,12 +101,13 @@ class CpuEngine:
         self.reads += 1
         factors = self._factors(L.T if self.transposed else L)
         S = GrowingRows(self.shape, self.dtype)
-        zeta, parts = in_precision(zeta, self.dtype), 4 * self.threads
+        zeta, parts = in_precision(zeta, self.dtype), 8 * self.threads
         find, total = Lister(self.A, factors, zeta, S.index, self.transposed, parts), Tally()
         with closing(self._in_order(find, find.chunks)) as pieces:
             for found in pieces:
                 S.append(found)
                 total.include(found.tally)
+                find.release(found)
         return S.finished(), self._trim(total)
 
     def block(self, rows: Array, cols: Array) -> Array:

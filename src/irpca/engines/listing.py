@@ -22,13 +22,21 @@ STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use m
 WIDTH = 64  # stored columns, of which a strip has a multiple: a word of the kernel, some lines of cache
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Found:
-    """The flagged entries of some lines: where they are in their line, and by how much; piece by piece, in order."""
+    """The flagged entries of some lines, in order: where they are in their line, and by how much."""
 
-    pieces: list[tuple[Array, Array]]
+    where: Array
+    values: Array
     counts: Array  # for each line
     tally: Tally
+    n: int = 0  # that many of the first two; the rest is spare room
+
+    def make_room(self, more: int) -> None:
+        if self.n + more > len(self.where):
+            old = self.where, self.values
+            self.where, self.values = (np.empty(self.n + self.n // 4 + more, room.dtype) for room in old)
+            self.where[: self.n], self.values[: self.n] = (room[: self.n] for room in old)
 
 
 class Lister:
@@ -52,9 +60,11 @@ class Lister:
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
         step = -(-step // WIDTH) * WIDTH if across else step
         self.chunks = [slice(first, min(first + step, lines)) for first in range(0, lines, step)]
-        self.width = min(step, lines) if across else A.shape[1]
-        self.height = max(1, tiles.TILE_BYTES // (self.width * A.dtype.itemsize))
-        self.free: list[tuple[Array, Array, Array]] = []  # buffers, to be used again
+        width = min(step, lines) if across else A.shape[1]
+        self.height = max(1, min(tiles.TILE_BYTES // A.dtype.itemsize, step * length // 4) // width)
+        self.tile = self.height * width
+        self.tiles: list[Array] = []  # buffers, to be used again
+        self.rooms: list[tuple[Array, Array]] = []
 
     def __call__(self, chunk: slice) -> Found:
         n1, n2 = self.A.shape
@@ -62,34 +72,48 @@ class Lister:
             return self._found(chunk, slice(0, n2))
         return self._turned(self._found(slice(0, n1), chunk), chunk.stop - chunk.start)
 
+    def release(self, found: Found) -> None:
+        """What was found has been written elsewhere."""
+        self.rooms.append((found.where, found.values))
+
     def _found(self, rows: slice, cols: slice) -> Found:
-        found = Found([], np.empty(rows.stop - rows.start, np.int64), Tally())
-        tile, where, values = buffers = self._buffers()
+        found = Found(*self._room(), np.empty(rows.stop - rows.start, np.int64), Tally())
+        tile = self._tile()
         width = cols.stop - cols.start
         for first in range(rows.start, rows.stop, self.height):
             some = slice(first, min(first + self.height, rows.stop))
             P = tile[: (some.stop - first) * width].reshape(-1, width)
             counts = found.counts[first - rows.start : some.stop - rows.start]
             np.matmul(self.factors[0][some], self.factors[1][:, cols], out=P)
+            found.make_room(P.size)
+            where, values = found.where[found.n :], found.values[found.n :]
             counted = kernels.flag(self.A, first, cols.start, P, self.zeta, where, values, counts)
             found.tally.add(P.size, counted)
-            n = P.size - counted[0]
-            found.pieces.append((where[:n].copy(), values[:n].copy()))
-        self.free.append(buffers)
+            found.n += P.size - counted[0]
+        self.tiles.append(tile)
         return found
 
     def _turned(self, found: Found, lines: int) -> Found:
-        where, values = (np.concatenate(pieces) for pieces in zip(*found.pieces, strict=True))
-        turned, counts = (np.empty_like(where), np.empty_like(values)), np.empty(lines, np.int64)
-        kernels.turn(where, values, found.counts, *turned, counts)
-        return Found([turned], counts, found.tally)
+        turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)
+        turned.make_room(found.n)
+        turned.n = n = found.n
+        kernels.turn(
+            found.where[:n], found.values[:n], found.counts, turned.where[:n], turned.values[:n], turned.counts
+        )
+        self.release(found)
+        return turned
 
-    def _buffers(self) -> tuple[Array, Array, Array]:
+    def _tile(self) -> Array:
         try:
-            return self.free.pop()
+            return self.tiles.pop()
         except IndexError:
-            size, number = self.height * self.width, self.A.dtype
-            return np.empty(size, number), np.empty(size, self.index), np.empty(size, number)
+            return np.empty(self.tile, self.A.dtype)
+
+    def _room(self) -> tuple[Array, Array]:
+        try:
+            return self.rooms.pop()
+        except IndexError:
+            return np.empty(self.tile, self.index), np.empty(self.tile, self.A.dtype)
 
 
 class GrowingRows:
@@ -111,10 +135,7 @@ class GrowingRows:
             self.room = np.empty(suggested, self.index), np.empty(suggested, self.dtype)
         elif end > len(self.room[0]):
             self._resize(suggested)
-        for where, values in found.pieces:
-            new = slice(used, used + len(where))
-            self.room[0][new], self.room[1][new] = where, values
-            used = new.stop
+        self.room[0][used:end], self.room[1][used:end] = found.where[: found.n], found.values[: found.n]
 
     def finished(self) -> csr_array:
         assert self.room is not None and self.rows == self.shape[0]

@@ -94,24 +94,27 @@ def inductive(
         yield judge.state(
             L, now, 0.0, None, chosen, judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
         )
+    del fit  # and what is as long as M with it
     assert F1.Q is not None and F2.Q is not None
     C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
     Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
+    step, steady = np.inf, False
     for reads in itertools.count(1):
         # Flagged entries count as missing, hence the division by the kept share.
         G, trim = engine.core(L, now.zeta, Q1, Q2)
-        C_next = C + G / max(trim.kept_share, 0.01)
+        u, s, v = singular_triplets(C + G / max(trim.kept_share, 0.01), rank)
+        last, step = step, relative_change((u * s) @ v.T, C)
+        rate = step / last if steady else 1.0  # a new threshold would be another iteration
         if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
-            chosen = (choose_rank(np.linalg.svd(C_next, compute_uv=False), C.shape, now.sigma, now.clean),)
+            chosen = (choose_rank(s, C.shape, now.sigma, now.clean),)
             rank = chosen[0].value
-        u, s, v = singular_triplets(C_next, rank)
-        C_next = (u * s) @ v.T
-        step = relative_change(C_next, C)
-        C, L = C_next, LowRank(F1.Q @ u, np.diag(s), F2.Q @ v)
+            u, s, v = u[:, :rank], s[:rank], v[:, :rank]
+        C = (u * s) @ v.T
+        L = LowRank(F1.Q, C, F2.Q) if rank is None else LowRank(F1.Q @ u, np.diag(s), F2.Q @ v)
         now, steady = judge.updated(now, L)
         unknowns = _unknowns(L, F1, F2)
         objection = judge.objection(L, now, engine.n_observed, unknowns, now)
-        state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts)
+        state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts, rate)
         yield state if steady and rank is not None else replace(state, settled=False)
 
 
