@@ -9,7 +9,7 @@ release = irpca.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "myst_parser"]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "_templates", "methods-table.md", "speed-table.md"]  # the tables are included by other pages
+exclude_patterns = ["_build", "_templates", "methods-table.md", "speed-table.md"]  # tables are included
 
 autodoc_typehints = "none"  # the docstrings give types and shapes
 autosummary_generate = True

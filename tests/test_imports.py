@@ -54,7 +54,7 @@ LIBRARIES = {
     "dask": {"engines.distributed"},
     "zarr": {"engines.distributed"},
 }
-HEAVY = ["sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
+HEAVY = ["scipy", "sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
 
 
 def name_of(path, root):
@@ -203,7 +203,7 @@ problem = irpca.datasets.make_problem(30, 20, d1=3, d2=3, rank=1, corruption=0.1
 irpca.solve(problem.M, problem.F1, problem.F2, rank=1, solver="irpca_iht")
 print(*[name for name in {HEAVY} if name in sys.modules])
 """
-    assert run(code) == ["numba", "llvmlite"]
+    assert run(code) == ["scipy", "numba", "llvmlite"]
 
 
 def test_every_public_name_is_there():

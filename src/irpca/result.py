@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from .engines.base import Trim
 from .lowrank import Array, LowRank
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class Status(Enum):

@@ -7,9 +7,10 @@ import tracemalloc
 import numpy as np
 import pytest
 from engines.conformance import LAYOUTS, Case, EngineSuite, laid_out, same, same_sparse, same_trim
+from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels, tiles
+from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels, listing, tiles
 from irpca.lowrank import LowRank
 
 
@@ -18,6 +19,9 @@ def many_tiles(monkeypatch):
     """Tiles of a few entries, and threads for the smallest matrix."""
     monkeypatch.setattr(tiles, "TILE_BYTES", 512)
     monkeypatch.setattr(tiles, "TILE_ROWS", 5)
+    monkeypatch.setattr(listing, "TILE_BYTES", 512)
+    monkeypatch.setattr(listing, "CHUNK", 700)
+    monkeypatch.setattr(listing, "STRIP", 700)
     monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
 
 
@@ -121,6 +125,37 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
         tracemalloc.stop()
     assert max(peak.values()) < 0.25 * M.nbytes, peak
     assert min(peak.values()) > 8 * n * d  # else the allocations of NumPy were not seen
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("where", ["everywhere", "first rows", "last rows", "first columns", "one row", "nowhere"])
+def test_S_is_written_once_and_right_wherever_it_is(order, where):
+    """Room for S is made by what the first rows suggest; here they suggest too much or too little."""
+    n1, n2 = 3000, 2000
+    rng = np.random.default_rng(0)
+    M = rng.uniform(-0.5, 0.5, (n1, n2)).astype(np.float32)
+    at = {
+        "everywhere": rng.random(M.shape) < 0.6,
+        "first rows": (np.arange(n1) < 1500)[:, None],
+        "last rows": (np.arange(n1) >= 1200)[:, None],
+        "first columns": np.arange(n2) < 1200,
+        "one row": (np.arange(n1) == 700)[:, None],
+        "nowhere": np.zeros(1, bool),
+    }[where]
+    M = np.asarray(np.where(at, M + 9, M), order=order)
+    engine, L = CpuEngine(M, threads=2), LowRank.zero(M.shape)
+    engine.corruption(L, 1.0)  # whatever is loaded and compiled once
+    tracemalloc.start()
+    S, trim = engine.corruption(L, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    same_sparse(S, csr_array(np.where(np.abs(M) > 1, M, 0)), np.float32)
+    assert trim.trimmed == S.nnz == np.count_nonzero(np.broadcast_to(at, M.shape))
+    size = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
+    for part in S.data, S.indices:
+        assert len(part) == S.nnz and (part.base is None or part.base.nbytes == part.nbytes)  # no room left over
+    if where != "first rows":  # there room is made, but not used, for a full S
+        assert peak < 1.1 * size + 0.75 * M.nbytes  # a second copy would be 1.2 times M
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

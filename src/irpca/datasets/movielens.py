@@ -9,11 +9,14 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.sparse import coo_array, csr_array
 
 from .sources import Source, locate
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 SOURCE = Source(
     name="ml-100k",
@@ -111,8 +114,7 @@ class MovieLens:
 
     def ratings_at(self, places: np.ndarray) -> csr_array:
         """Return the ratings at some places of the file alone, as a matrix of the full shape."""
-        entries = self.stars[places], (self.users[places], self.items[places])
-        return coo_array(entries, shape=self.ratings.shape).tocsr()
+        return _matrix(self.stars[places], self.users[places], self.items[places], self.ratings.shape)
 
     def __repr__(self) -> str:
         return f"MovieLens({len(self.sexes)} users × {len(self.titles)} films, {len(self.stars)} ratings)"
@@ -149,7 +151,7 @@ def load_movielens(path: str | os.PathLike[str] | None = None, *, download: bool
     _check_numbers(folder / "u.data", table, len(users), len(films))
     rows, cols, stars = table[:, 0] - 1, table[:, 1] - 1, table[:, 2].astype(float)
     return MovieLens(
-        ratings=coo_array((stars, (rows, cols)), shape=(len(users), len(films))).tocsr(),
+        ratings=_matrix(stars, rows, cols, (len(users), len(films))),
         users=rows,
         items=cols,
         stars=stars,
@@ -167,6 +169,12 @@ def load_movielens(path: str | os.PathLike[str] | None = None, *, download: bool
 def _lines(file: Path) -> list[str]:
     # Latin-1: the titles are from 1998. Files end in empty lines.
     return [line for line in file.read_text(encoding="latin-1").split("\n") if line]
+
+
+def _matrix(stars: np.ndarray, users: np.ndarray, items: np.ndarray, shape: tuple[int, int]) -> csr_array:
+    from scipy.sparse import coo_array  # takes long, and few need it
+
+    return coo_array((stars, (users, items)), shape=shape).tocsr()
 
 
 def _records(file: Path, length: int) -> list[list[str]]:

@@ -7,12 +7,14 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class Transposed:
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
         S, trim = self.engine.corruption(L.T, zeta)
-        return csr_array(S.T), trim
+        return S.T.tocsr(), trim
 
     def block(self, rows: Array, cols: Array) -> Array:
         return self.engine.block(cols, rows).T

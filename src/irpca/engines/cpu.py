@@ -11,10 +11,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import wait
 from contextlib import closing
 from itertools import islice, pairwise
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
 from . import tiles
@@ -22,6 +21,9 @@ from .base import Ascent, Cut, Trim, in_precision, not_finite
 from .listing import GrowingRows, Lister
 from .threads import available_cores, pool, single_threaded_blas
 from .tiles import Duals, Factors, Masked, Step, Tally, Tiles, Trimmed
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 INLINE_ENTRIES = 1 << 17  # below this a pool costs more than it brings
 
@@ -247,7 +249,7 @@ class CpuEngine:
                 return
             waiting = iter(shares)
             start = pool(self.threads).submit
-            running = deque(start(work, share) for share in islice(waiting, ahead or 2 * self.threads))
+            running = deque(start(work, share) for share in islice(waiting, ahead or self.threads + 1))
             try:
                 while running:
                     piece = running.popleft().result()

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from ..lowrank import Array
 
@@ -64,6 +63,8 @@ def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array
     ``counts`` entries of every column are at the rows ``where``; columns and values go to ``cols`` and ``turned``, row
     by row, their number per row to ``row_counts``.
     """
+    from scipy.sparse import csr_array
+
     listed = csr_array((values, where, np.r_[0, np.cumsum(counts)]), shape=(len(counts), len(row_counts))).tocsc()
     cols[:], turned[:], row_counts[:] = listed.indices, listed.data, np.diff(listed.indptr)
 

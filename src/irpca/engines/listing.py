@@ -7,16 +7,19 @@ never a second copy of S.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from ..lowrank import Array
-from . import kernels, tiles
+from . import kernels
 from .tiles import Factors, Tally
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
 SPARE = 1.05  # of the room that the lines read so far suggest
+TILE_BYTES = 1 << 20  # what is listed at a time
 CHUNK = 1 << 20  # entries that a thread looks through before it hands over what it found
 STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use memory badly
 WIDTH = 64  # stored columns, of which a strip has a multiple: a word of the kernel, some lines of cache
@@ -61,7 +64,7 @@ class Lister:
         step = -(-step // WIDTH) * WIDTH if across else step
         self.chunks = [slice(first, min(first + step, lines)) for first in range(0, lines, step)]
         width = min(step, lines) if across else A.shape[1]
-        self.height = max(1, min(tiles.TILE_BYTES // A.dtype.itemsize, step * length // 4) // width)
+        self.height = max(1, min(TILE_BYTES // A.dtype.itemsize, step * length // 4) // width)
         self.tile = self.height * width
         self.tiles: list[Array] = []  # buffers, to be used again
         self.rooms: list[tuple[Array, Array]] = []
@@ -138,6 +141,8 @@ class GrowingRows:
         self.room[0][used:end], self.room[1][used:end] = found.where[: found.n], found.values[: found.n]
 
     def finished(self) -> csr_array:
+        from scipy.sparse import csr_array  # takes as long to import as all the rest
+
         assert self.room is not None and self.rows == self.shape[0]
         self._resize(int(self.ends[-1]))
         indices, values = self.room

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_array
 
 from ..lowrank import Array, LowRank
 from .base import Ascent, Cut, Trim, in_precision, not_finite
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 class ReferenceEngine:
@@ -87,6 +91,8 @@ class ReferenceEngine:
         return ReferenceDual(self)
 
     def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
+        from scipy.sparse import csr_array
+
         _, kept, trim = self._trimmed(L, zeta)
         # Not from a dense S: a zero residual beyond a negative zeta belongs to it.
         rows, cols = np.nonzero(~kept)

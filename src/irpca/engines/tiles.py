@@ -13,8 +13,9 @@ from ..lowrank import Array
 from . import kernels
 from .base import Cut
 
-TILE_BYTES = 1 << 20  # one tile of L or T; two or three of them share a core's cache
-TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles
+TILE_BYTES = 1 << 22  # one tile of L or T, unless it were a large part of M
+TILE_SHARE = 32  # tiles of M, at least, that are not smaller than a sixteenth of the above
+TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles: whole rows are read fastest
 
 Factors = tuple[Array, Array]
 
@@ -43,8 +44,11 @@ class Tiles(ABC):
     def __init__(self, A: Array, rows: range) -> None:
         self.A, self.rows = A, rows
         self.tally = Tally()
-        entries = max(1, TILE_BYTES // A.dtype.itemsize)
-        self.width = min(A.shape[1], max(1, entries // min(TILE_ROWS, len(rows))))
+        size = min(TILE_BYTES, max(A.nbytes // TILE_SHARE, TILE_BYTES // 16))
+        entries = max(1, size // A.dtype.itemsize)
+        widest = max(1, entries // min(TILE_ROWS, len(rows)))
+        across = -(-A.shape[1] // widest)
+        self.width = -(-A.shape[1] // across)
         self.height = min(len(rows), max(1, entries // self.width))
 
     def __iter__(self) -> Iterator[slice]:
