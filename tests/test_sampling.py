@@ -341,6 +341,36 @@ def test_an_exact_problem_is_solved_from_a_small_block_and_one_read():
     assert result.reads == pytest.approx(1 + looked_at, rel=1e-12)
 
 
+@pytest.mark.parametrize("rank", [3, "auto"])
+@pytest.mark.parametrize("sides", ["rows", "columns", "none"])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_without_features_too_an_exact_problem_takes_one_read(sides, rank, sparse):
+    problem = make_problem(1400, 1100, d1=8, d2=6, rank=3, corruption=0.2, features="conditioned")
+    F1, F2 = problem.F1 if sides == "rows" else None, problem.F2 if sides == "columns" else None
+    result = irpca.solve(problem.M, F1, F2, rank=rank, sparse=sparse)
+    assert problem.relative_error(result.L) <= 1e-10
+    assert result.rank == 3
+    assert result.reads < 1.5
+    if sparse:
+        np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
+    else:
+        assert result.S is None
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_that_was_missed_is_seen_on_the_last_read_and_looked_at_again(axis):
+    """Of one line so much is corrupted that its block hardly ever places it; the entries looked at do not show that."""
+    problem = make_problem(1400, 1100, d1=8, d2=6, rank=3, corruption=0.1, features="conditioned")
+    M, rng = problem.M.copy(), np.random.default_rng(0)
+    line = M[70] if axis == 0 else M[:, 70]
+    wrong = rng.random(len(line)) < 0.75
+    line[wrong] += rng.choice([-1, 1], wrong.sum()) * rng.uniform(0.5, 1, wrong.sum()) * np.abs(problem.L).max() * 5
+    result = irpca.solve(M, rank=3)
+    assert result.reads > 2
+    error = result.L.dense() - problem.L
+    assert np.abs(error).max() <= 1e-9 * np.abs(problem.L).max()
+
+
 def test_blocks_cost_the_share_of_M_they_touch():
     engine = CpuEngine(np.random.default_rng(0).standard_normal((2000, 1500)))
     drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))

@@ -279,7 +279,8 @@ def test_without_S_the_same_W_takes_fewer_reads(problem, sides):
         assert without.W is None and with_S.W is None
     else:
         np.testing.assert_array_equal(without.W, with_S.W)
-    assert without.reads <= with_S.reads - 1
+    # A side without features is fitted line by line, and the last read is the one that checks the lines.
+    assert without.reads <= with_S.reads - (1 if sides == "both" else 0)
     assert without.corruption == pytest.approx(with_S.corruption, abs=0.02)
     assert without.explained == pytest.approx(with_S.explained, rel=1e-3)
 

@@ -69,6 +69,8 @@ class State:
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
     settled : whether a small step may end the run
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
+    one_by_one : the axes (0: rows) whose lines were fitted each for itself, if M has not been read since: one that went
+        wrong would be all but whole in S
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
     """
@@ -81,6 +83,7 @@ class State:
     tolerance: float = 0.0
     settled: bool = True
     expected_corruption: float | None = None
+    one_by_one: tuple[int, ...] = ()
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from .features import Features
 from .lowrank import Array, LowRank
 from .result import History, Result, State, Status
 from .solvers import SOLVERS, Solver
+from .threshold import stray_lines
 
 
 @single_threaded_blas  # what is done between reads is small: threads would only wait for each other
@@ -54,7 +55,7 @@ def solve(
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
     sparse : bool
-        False: do not make S, which saves the last read of M.
+        False: do not return S. With features of both sides that saves the last read of M.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
     random_state : int, Generator or None
@@ -111,10 +112,10 @@ def solve(
                 status = Status.STOPPED
                 break
             if state.settled and state.step <= max(tol, state.tolerance):
-                if not sparse:
+                if not (sparse or state.one_by_one):
                     break
                 final = owner.corruption(state.L, state.zeta)
-                if _as_expected(state, final[1]):
+                if _as_expected(state, *final):
                     break
                 final = None
             if len(history) >= max_iter:
@@ -133,6 +134,7 @@ def solve(
     if sparse and final is None and status is not Status.DIVERGED:
         final = owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
+    S = S if sparse else None
     share = explained(state.L, trim, state.noise)
     doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
     if status in (Status.CONVERGED, Status.MAX_ITER):
@@ -202,12 +204,24 @@ def _is_zero(owner: Engine) -> bool:
     return trim.largest == 0
 
 
-def _as_expected(state: State, trim: Trim) -> bool:
-    """Whether the final read found about as many gross errors as the solver expected from its sample."""
+def _as_expected(state: State, S: Any, trim: Trim) -> bool:
+    """Whether the final read found about as many gross errors as the solver expected from its sample, in all lines."""
     if state.expected_corruption is None or state.trim is not None:
         return True  # nothing was expected, or all of M was seen
+    if any(len(stray_lines(S.shape[1 - axis] - _flagged(S, axis))) for axis in state.one_by_one):
+        return False
     found = 1 - trim.kept_share
     return found <= 1.25 * state.expected_corruption + 0.01
+
+
+def _flagged(S: Any, axis: int) -> Array:
+    """How many entries S has in each row (axis 0) or column."""
+    if axis == 0:
+        return np.diff(S.indptr)
+    counts, step = np.zeros(S.shape[1], np.int64), 1 << 18  # bincount makes a copy of what it counts
+    for first in range(0, S.nnz, step):
+        counts += np.bincount(S.indices[first : first + step], minlength=S.shape[1])
+    return counts
 
 
 def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:

@@ -166,6 +166,11 @@ def efficient_cut(sizes: Array, sigma: float, most: float) -> float:
     return float(cuts[np.nonzero(good)[0][-1]])
 
 
+def stray_lines(kept: Array) -> Array:
+    """Rows (or columns) of which far fewer entries are kept than of others: L is not to be trusted there."""
+    return np.nonzero(kept < 0.5 * np.median(kept))[0]
+
+
 def has_valley(sizes: Array, floor: float) -> bool:
     """Whether small and large residuals are two crowds with a valley between, on a logarithmic scale.
 

@@ -46,6 +46,13 @@ def alternating(
     L, chosen = fit.L, fit.chosen
     unknowns = unknowns_of(L, F2.Q)
     seen = now = judge.level(L, unknowns)
+    if now.exact and fit.distinct and fit.objection is None:
+        # The last read may be all that is left to do; it tells whether rows or columns were missed.
+        if rank is None:
+            chosen = (choose_rank(L.singular_values, (engine.shape[0], F2.d), now.floor, max(now.clean, 0.01)),)
+            L = L.truncate(chosen[0].value)
+        state = judge.state(L, now, 0.0, None, chosen)
+        yield replace(state, one_by_one=(0,) if F2.given else (0, 1))
     threshold = Falling(now.zeta)
     rescues, second_look = RESCUES, True
     starts = MAJORITY_STARTS if judge.majority else HARD_STARTS

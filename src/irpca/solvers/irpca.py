@@ -59,7 +59,7 @@ def irpca(
         turned = Transposed(engine)
         judge = Judge(turned, noise, random_state)
         for state in alternating(turned, F1, rank, judge, random_state, sides=("column", "row")):
-            yield replace(state, L=state.L.T)
+            yield replace(state, L=state.L.T, one_by_one=tuple(1 - axis for axis in state.one_by_one))
     else:
         yield from alternating(engine, F2, rank, Judge(engine, noise, random_state), random_state)
 

@@ -7,6 +7,7 @@ import numpy as np
 from ..engines.base import Engine, Transposed, Trim
 from ..lowrank import Array, LowRank
 from ..regression import Starts, moment_columns, row_scores, row_steps, span_step
+from ..threshold import stray_lines
 
 DECAY = 5.0  # a common threshold that falls faster trims rows that lag behind, whole, and they never come back
 
@@ -40,8 +41,7 @@ def _row_move(
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
     assert sums is not None
     move = row_steps(sums, products)
-    kept = sums[:, -1]
-    stray = np.nonzero(kept < 0.5 * np.median(kept))[0]
+    stray = stray_lines(sums[:, -1])
     if rescue is not None and len(stray):
         move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue, floor=floor) - U[stray]
     return move, trim, stray
