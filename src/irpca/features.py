@@ -115,8 +115,8 @@ class Features:
             return self.solve(self.Q.T @ B)
         rows = _some_rows(self.F)
         assert rows is not None
-        Q, R = self.restrict(rows)
-        return self.to_basis @ np.linalg.solve(R, Q.T @ B[rows])
+        part = self.F[rows] @ self.to_basis  # orthogonal, as it was made
+        return self.to_basis @ (part.T @ B[rows]) * (self.n / len(rows))
 
     def solve(self, C: Array) -> Array:
         """``R⁺ @ C``: from orthonormal coordinates back to the user's own (the shortest such W)."""

@@ -26,7 +26,8 @@ from .alternating import alternating
 from .sweeps import DECAY
 
 CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
-ROUNDING = 1e-14  # of a core of size one
+AT_REST = 1e-9  # after a step this short, relative to L, the next would be below rounding
+ROUNDING = 1e-16
 CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to the matrices of its rank
 MOST_STEPS = 40  # of conjugate gradients
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
@@ -204,7 +205,7 @@ def _high_breakdown(
         L, moved = _least_squares(block, L, zeta, rank)
         floor = judge.floor_of(float(np.abs(sample.at(L)).max()))
         falling = zeta > 1.02 * floor and zeta < before / 1.02
-        at_rest = moved <= 1e-12 and not (falling and np.isfinite(decay))
+        at_rest = moved <= AT_REST and not (falling and np.isfinite(decay))
         if at_rest or (moved <= 0.01 and zeta > floor and not falling):
             break
     return L, zeta
@@ -231,7 +232,8 @@ def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Lo
     """
     normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
     size = float(np.linalg.norm(L.core))
-    off = float(np.linalg.norm(normal.gradient)) / (normal.trim.kept_share * size) if size > 0 else 1.0
+    kept = normal.trim.kept_share * size
+    off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
     digits = float(np.clip(max(min(off, 1.0) ** 2, ROUNDING / max(off, ROUNDING)), 1e-10, 1e-2))
     u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
     if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < CLOSE * L.singular_values[-1]:
