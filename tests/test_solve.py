@@ -685,6 +685,16 @@ def test_a_generator_is_used_as_it_stands_and_moves_on(noisy):
     assert second.history.step != first.history.step
 
 
+@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize("rank", [2, "auto"])
+def test_the_factors_of_L_are_its_singular_vectors(problem, sides, rank):
+    L = solve(problem.M, *sides_of(problem, sides), rank=rank).L
+    s = np.diag(L.core)
+    np.testing.assert_array_equal(L.core, np.diag(np.sort(s)[::-1]))
+    for Q in (L.left, L.right):
+        np.testing.assert_allclose(Q.T @ Q, np.eye(L.rank), rtol=0, atol=1e-13)
+
+
 def test_another_seed_gives_the_same_answer_to_within_the_noise():
     p = make_problem(900, 800, d1=20, d2=16, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
     one, two = (solve(p.M, p.F1, p.F2, random_state=seed) for seed in (1, None))

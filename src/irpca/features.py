@@ -101,10 +101,13 @@ class Features:
         rows = self.exact[0][index] if self.exact else self.F[index] @ self.to_basis
         return tall_qr(rows)
 
-    def extend(self, A: Array) -> Array:
-        """``basis @ A``."""
+    def extend(self, A: Array) -> tuple[Array, Array]:
+        """``basis @ A`` as ``Q @ R`` with orthonormal Q: that of all features, if A has as many columns."""
         assert self.F is not None
-        return self.exact[0] @ A if self.exact else self.F @ (self.to_basis @ A)
+        if A.shape[1] < self.d:
+            return tall_qr(self.exact[0] @ A if self.exact else self.F @ (self.to_basis @ A))
+        assert self.Q is not None and self.R is not None
+        return self.Q, A if self.exact else self.R @ (self.to_basis @ A)
 
     def coefficients(self, B: Array) -> Array:
         """A with ``F @ A = B`` for a B in the span of F; the shortest such A if there are several."""

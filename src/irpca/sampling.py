@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike
 from .engines import both_sides, choose
 from .engines.base import Engine
 from .features import Features
-from .lowrank import Array, LowRank, tall_qr
+from .lowrank import Array, LowRank
 
 ROWS_PER_FEATURE = 8
 AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from fewer are believed too easily
@@ -117,11 +117,13 @@ class Block:
     def lift(self, L: LowRank) -> LowRank:
         """The matrix of the size of M whose rows and columns in the block are those of L."""
         (Q1, R1), (Q2, R2) = both_sides(
-            lambda F, Q, R, factor: tall_qr(F.extend(np.linalg.solve(R, Q.T @ factor))),
+            lambda F, Q, R, factor: F.extend(np.linalg.solve(R, Q.T @ factor)),
             (self.F1, self.Q1, self.R1, L.left),
             (self.F2, self.Q2, self.R2, L.right),
         )
-        return LowRank.from_core(Q1, R1 @ L.core @ R2.T, Q2)
+        core = R1 @ L.core @ R2.T
+        # At full rank Q1 and Q2 are those of all features: no need for another two of their size.
+        return LowRank(Q1, core, Q2) if L.rank == min(self.F1.d, self.F2.d) else LowRank.from_core(Q1, core, Q2)
 
 
 def in_memory(piece: Array) -> Engine:

@@ -112,7 +112,8 @@ def solve(
                 status = Status.STOPPED
                 break
             if state.settled and state.step <= max(tol, state.tolerance):
-                if not (sparse or state.one_by_one):
+                seen = state.trim is not None or state.expected_corruption is None  # all of M, or nothing is expected
+                if seen or not (sparse or state.one_by_one):
                     break
                 final = owner.corruption(state.L, state.zeta)
                 if _as_expected(state, *final):
@@ -132,7 +133,7 @@ def solve(
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
     if sparse and final is None and status is not Status.DIVERGED:
-        final = owner.corruption(state.L, state.zeta)
+        final = owner.corruption(state.L, state.zeta)  # what the solver held has been let go by now
     S, trim = final or (None, state.trim)
     S = S if sparse else None
     share = explained(state.L, trim, state.noise)
@@ -206,8 +207,7 @@ def _is_zero(owner: Engine) -> bool:
 
 def _as_expected(state: State, S: Any, trim: Trim) -> bool:
     """Whether the final read found about as many gross errors as the solver expected from its sample, in all lines."""
-    if state.expected_corruption is None or state.trim is not None:
-        return True  # nothing was expected, or all of M was seen
+    assert state.expected_corruption is not None
     if any(len(stray_lines(S.shape[1 - axis] - _flagged(S, axis))) for axis in state.one_by_one):
         return False
     found = 1 - trim.kept_share
