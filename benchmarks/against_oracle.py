@@ -11,14 +11,15 @@ oracle read
 solve
     ``irpca.solve`` with S: rank and noise given, the rank given, neither.
 
-The fewest bytes and flops, for ``square`` and m = 8d = 400 lines of a block:
+The fewest bytes and flops, for ``square`` and m = 4d = 200 lines of a block:
 
 =================  ==============================================  ===================================================
 bare read          M once, 400 MB                                  n² additions, 0.1 G
 oracle read        and S written once, 8 bytes an entry, 80 MB     residual 2·n²·r = 2 G, n² comparisons
-solve              and F and Q of both sides, 8 MB, and a block    and QR of both sides 8·n·d² = 0.2 G; per question
-                   of 0.6 MB, which stays in cache                 to the block 2·m²·(r + d) = 0.02 G
-solve under noise  and M once per refinement                       and 2·n²·(r + d) = 12 G per refinement
+solve              and F of both sides twice, 16 MB, and a block   and per question to the block 4·m²·d = 8 M or, close
+                   of 0.3 MB, which stays in cache                 to the solution, 8·m²·r = 3 M; some thirty of them
+solve under noise  and M once per refinement                       and 2·n²·(r + d) = 12 G per refinement, the QR of
+                                                                   both sides, 8·n·d² = 0.2 G, and a block of 8d lines
 =================  ==============================================  ===================================================
 
 So the oracle read has to move 1.2 times the bytes of the bare one, and has twenty times its flops: two for each of r

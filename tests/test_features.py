@@ -117,13 +117,21 @@ def test_the_same_answers_as_from_all_rows(rng):
         np.testing.assert_allclose(projector(several.restrict(index)[0]), projector(F[index]), rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("why", ["one row stands out", "a rare feature", "a repeated feature", "collinear", "few rows"])
+WHY = ["one row stands out", "one row breaks a tie", "a rare feature", "a group", "a repeated feature", "collinear"]
+
+
+@pytest.mark.parametrize("why", [*WHY, "few rows"])
 def test_all_rows_are_looked_at_where_some_may_not_speak_for_them(rng, why):
     F = rng.standard_normal((5000, 4))
     if why == "one row stands out":
         F[77, 2] = 30
+    elif why == "one row breaks a tie":
+        F[:, 1] = F[:, 0] + 5e-3 * F[:, 1]
+        F[7, 1] += 5
     elif why == "a rare feature":
         F[:, 1] = np.arange(5000) == 77
+    elif why == "a group":
+        F[:, 1] = rng.random(5000) < 0.03
     elif why == "a repeated feature":
         F[:, 3] = F[:, 0]
     elif why == "collinear":
@@ -135,7 +143,7 @@ def test_all_rows_are_looked_at_where_some_may_not_speak_for_them(rng, why):
         features = Features.of(F, len(F))
     assert features.to_basis is None and features.exact is not None
     assert features.d == (3 if why == "a repeated feature" else 4)
-    if why in ("one row stands out", "a rare feature"):
+    if why in ("one row stands out", "one row breaks a tie", "a rare feature", "a group"):
         assert features.coherent
 
 

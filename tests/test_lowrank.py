@@ -244,6 +244,24 @@ def test_tall_qr(shape, condition):
     np.testing.assert_allclose(Q @ R / size, B / size, rtol=0, atol=1e-13)
 
 
+@pytest.mark.parametrize("size", [1e-170, 1e-161, 1e-150, 1e150, 1e160])
+def test_tall_qr_where_squares_leave_the_range_of_numbers(size):
+    B = np.random.default_rng(0).standard_normal((3000, 4)) * [1, size, 1, 1]
+    Q, R = tall_qr(B)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(4), rtol=0, atol=1e-14)
+    np.testing.assert_allclose(Q @ R / [1, size, 1, 1], B / [1, size, 1, 1], rtol=0, atol=1e-13)
+
+
+def test_tall_qr_of_what_only_looks_well_conditioned():
+    """Kahan's matrix: no column is close to the span of those before it, and all of them together are."""
+    d, c = 60, 0.3
+    kahan = np.diag((1 - c * c) ** (np.arange(d) / 2)) @ (np.eye(d) - c * np.triu(np.ones((d, d)), 1))
+    B = np.linalg.qr(np.random.default_rng(0).standard_normal((3000, d)))[0] @ kahan
+    Q, R = tall_qr(B)
+    np.testing.assert_allclose(Q.T @ Q, np.eye(d), rtol=0, atol=1e-13)
+    np.testing.assert_allclose(Q @ R, B, rtol=0, atol=1e-14)
+
+
 def test_tall_qr_of_a_column_of_zeros():
     B = np.random.default_rng(0).standard_normal((3000, 4))
     B[:, 2] = 0

@@ -13,8 +13,9 @@ from .lowrank import Array, tall_qr
 
 ROWS_PER_FEATURE = 8  # to look at
 FEWEST_ROWS = 256
-CACHE = 1 << 16  # entries that are looked at twice while they are at hand
-FAR = 16.0  # times the root mean square: beyond that an entry stands out of all but the longest tails
+RARE = 0.05  # of the rows
+DIRECTIONS = 16  # in which the rows are measured
+FAR = 8.0  # times the mean square of their lengths: no Gaussian row seems so long in as many directions
 
 
 class FeatureWarning(UserWarning):
@@ -57,10 +58,11 @@ class Features:
         """Check features against the side of M that they describe, and find coordinates."""
         if F is None:
             return cls.identity(n)
-        F, largest = _checked(F, n, name, side)
-        to_basis = _whitening(F, largest)
+        F = _checked(F, n, name, side)
+        to_basis = _whitening(F)
         if to_basis is not None:
             return cls(F, n, F.shape[1], to_basis)
+        _check_values(F, name, side)
         Q, R = np.linalg.qr(F)
         # Scaling columns makes the rank decision independent of the units of single features.
         unit = _unit_columns(R)
@@ -90,10 +92,10 @@ class Features:
     def R(self) -> Array | None:
         return self._orthonormal[1]
 
-    @property
+    @cached_property
     def coherent(self) -> bool:
         """Whether a few rows carry so much of a direction that rows drawn at random may miss it."""
-        return self.to_basis is None and self.mu > 2
+        return self.exact is not None and (self.mu > 2 or _rarest(self.exact[0]) < RARE)
 
     def restrict(self, index: Array) -> tuple[Array, Array]:
         """Orthonormal coordinates of the given rows alone: ``basis[index] = Q_block @ R_block``."""
@@ -156,8 +158,8 @@ class Features:
         return float(np.sqrt(self.leverage.max() * self.n / self.d))
 
 
-def _checked(F: Array, n: int, name: str, side: str) -> tuple[Array, Array]:
-    """F as a float64 array of shape (n, d) and the largest size in every column, or an error that says what to do."""
+def _checked(F: Array, n: int, name: str, side: str) -> Array:
+    """F as a float64 array of shape (n, d), or an error that says what to do."""
     if hasattr(F, "tocsr"):
         raise ValueError(f"{name} is a sparse matrix; pass {name}.toarray()")
     if isinstance(F, np.ma.MaskedArray):
@@ -181,17 +183,24 @@ def _checked(F: Array, n: int, name: str, side: str) -> tuple[Array, Array]:
         raise ValueError(f"{name} has {len(F)} rows but M has {n} {side}{hint}")
     if F.shape[1] == 0:
         raise ValueError(f"{name} has no columns; pass None if nothing is known about the {side} of M")
-    largest = _largest(F)
-    if not np.isfinite(largest).all():
-        raise ValueError(f"{name} holds NaN or infinite values; every one of the {side} needs all its features")
     if F.shape[1] > n:
         raise ValueError(
             f"{name} has {F.shape[1]} features for only {n} {side} of M: they explain anything; "
             f"pass fewer than {n} features, or None if nothing is known about the {side}"
         )
-    if not largest.any():
+    return F
+
+
+def _check_values(F: Array, name: str, side: str) -> None:
+    if not np.isfinite(F).all():
+        raise ValueError(f"{name} holds NaN or infinite values; every one of the {side} needs all its features")
+    if not F.any():
         raise ValueError(f"{name} is all zero; pass None if nothing is known about the {side} of M")
-    return F, largest
+
+
+def _rarest(Q: Array) -> float:
+    """The least share of rows that a column of orthonormal Q lives on: 1/3 for Gaussian ones, p for an indicator."""
+    return float(1 / (len(Q) * (Q**4).sum(axis=0).max()))
 
 
 def _some_rows(F: Array) -> Array | None:
@@ -201,40 +210,30 @@ def _some_rows(F: Array) -> Array | None:
     return np.random.default_rng(0).integers(n, size=m) if n >= 4 * m else None
 
 
-def _whitening(F: Array, largest: Array) -> Array | None:
+def _whitening(F: Array) -> Array | None:
     """A with F @ A close to orthonormal, found from a few rows; None if these may not speak for all.
 
-    They do if they are well conditioned, none of them stands out, and no entry of F is far larger than theirs.
+    They do if they are well conditioned and no row of F @ A is far longer than the others. The lengths of all rows are
+    told, well enough, by a few random directions: one product, which also shows whether all of F is finite.
     """
     rows = _some_rows(F)
     if rows is None:
         return None
+    n, d = F.shape
     part = F[rows]
-    with np.errstate(over="ignore", under="ignore"):
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         scale = np.sqrt(np.mean(part**2, axis=0))
-    if not (np.isfinite(scale).all() and (scale > 0).all() and (largest <= FAR * scale).all()):
+    if not (np.isfinite(scale).all() and (scale > 0).all()):
         return None
     Q, R = np.linalg.qr(part / scale)
     s = np.linalg.svd(R, compute_uv=False)
-    if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * F.shape[1] / len(rows):
+    if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * d / len(rows) or _rarest(Q) < RARE:
         return None
-    return np.linalg.inv(R * scale) * np.sqrt(len(rows) / len(F))
-
-
-def _largest(F: Array) -> Array:
-    """The largest size in every column; NaN where there is one."""
-    n, d = F.shape
-    together = max(1, 2048 // d)  # rows that are taken as one, since NumPy is slow at short ones
-    step = together * max(1, CACHE // (together * d))
-    found = np.zeros(d)
-    for first in range(0, n, step):
-        part = F[first : first + step]
-        rest = len(part) % together
-        for some in part[: len(part) - rest].reshape(-1, together * d), part[len(part) - rest :]:
-            if len(some):
-                sizes = np.maximum(some.max(axis=0), -some.min(axis=0)).reshape(-1, d)
-                found = np.maximum(found, sizes.max(axis=0))
-    return found
+    A = np.linalg.inv(R * scale) * np.sqrt(len(rows) / n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        lengths = F @ (A @ np.random.default_rng(1).standard_normal((d, DIRECTIONS)))
+        longest = np.einsum("ij,ij->i", lengths, lengths).max() / DIRECTIONS
+    return A if longest * n / d <= FAR else None
 
 
 def _unit_columns(R: Array) -> Array:

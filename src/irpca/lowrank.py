@@ -11,7 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 Array = NDArray[Any]
 
 SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
-WELL_CONDITIONED = 1e-4  # its square leaves 8 digits to go by
+MOST_CONDITION = 1e4  # its square leaves 8 digits to go by
+LEAST = 1e-140  # the length of a column whose square keeps all digits
 
 
 def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, Array]:
@@ -31,28 +32,29 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
 def tall_qr(B: Array) -> tuple[Array, Array]:
     """``B = Q @ R`` with orthonormal Q, for many more rows than columns.
 
-    By Cholesky, again until Q hardly changes: where B is well conditioned as accurate as Householder's way, and several
-    times as fast.
+    By Cholesky, again until Q hardly changes: as accurate as Householder's way where B is well conditioned, and several
+    times as fast. Elsewhere Householder's way is taken.
     """
     n, d = B.shape
     if n < 4 * d or n * d < SMALL:
         return _householder(B)
     Q, R = B, np.eye(d)
     while True:
-        G = Q.T @ Q
+        with np.errstate(over="ignore", invalid="ignore"):
+            G = Q.T @ Q
         size = np.sqrt(np.diag(G))
-        if not (size > 0).all():
+        if not (size.min() > LEAST and size.max() < 1 / LEAST):
             return _householder(B)
         try:
             step = np.linalg.cholesky(G / size / size[:, None]).T
         except np.linalg.LinAlgError:
             return _householder(B)
-        new = np.diag(step).min()  # the least part of a column that is new beside those before it
-        if new < WELL_CONDITIONED:
+        back = np.linalg.inv(step)
+        condition = np.linalg.norm(step) * np.linalg.norm(back) / d
+        if condition > MOST_CONDITION:
             return _householder(B)
-        step = step * size
-        Q, R = Q @ np.linalg.inv(step), step @ R
-        if new > 0.9:
+        Q, R = Q @ (back / size[:, None]), (step * size) @ R
+        if condition < 1.1:
             return Q, R
 
 

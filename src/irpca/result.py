@@ -70,7 +70,7 @@ class State:
     settled : whether a small step may end the run
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
     one_by_one : the axes (0: rows) whose lines were fitted each for itself, if M has not been read since: one that went
-        wrong would be all but whole in S
+        wrong would be in S all but whole
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
     """

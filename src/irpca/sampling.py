@@ -22,6 +22,8 @@ AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from
 ENTRIES_PER_DIRECTION = 40
 FEWEST_ROWS = 128
 BLOCK_ENTRIES = 1 << 24  # no block is larger
+ONE_LINE = 0.5  # leverage of a line that a direction of a small block all but hangs on
+LARGE = 1 << 17  # numbers, of which a product takes longer than to wake a thread
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
 
 
@@ -120,6 +122,7 @@ class Block:
             lambda F, Q, R, factor: F.extend(np.linalg.solve(R, Q.T @ factor)),
             (self.F1, self.Q1, self.R1, L.left),
             (self.F2, self.Q2, self.R2, L.right),
+            at_once=min(self.F1.n * self.F1.d, self.F2.n * self.F2.d) > LARGE,
         )
         core = R1 @ L.core @ R2.T
         # At full rank Q1 and Q2 are those of all features: no need for another two of their size.
@@ -140,7 +143,10 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
 
     affordable = min(BLOCK_ENTRIES, WORTH_IT * n1 * n2)
     usual = math.prod(sides(ROWS_PER_FEATURE))
-    factor = ROWS_PER_FEATURE if usual == math.prod(sides(AT_LEAST)) else AT_LEAST
+    factor = AT_LEAST
+    # A direction that few rows speak for is easily lost in a small block, and its rows are too few to be missed.
+    if usual <= affordable and (F1.coherent or F2.coherent or usual == math.prod(sides(AT_LEAST))):
+        factor = ROWS_PER_FEATURE
     while math.prod(sides(factor)) <= affordable:
         small = math.prod(sides(factor)) < usual <= affordable
         if block := _block(engine, F1, F2, *sides(factor), rng, small):
@@ -172,6 +178,8 @@ def _block(
     (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
     if max(_stretch(R1), _stretch(R2)) > 1e4:
         return None  # some direction of the features is all but absent from these lines
+    if small and max(np.einsum("ij,ij->i", Q, Q).max() for Q in (Q1, Q2)) > ONE_LINE:
+        return None
     piece = engine.block(rows, cols)
     return Block(in_memory(piece), Q1, R1, Q2, R2, F1, F2, small)
 

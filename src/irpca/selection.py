@@ -214,9 +214,13 @@ class Judge:
             return (
                 "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
             )
-        if found.clean < 0.95 and found.clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
+        kept = float(np.mean(self.sample.sizes(L) <= found.zeta))
+        clean = (
+            found.clean if kept > 0.5 * found.clean else kept
+        )  # less is kept if the noise is not what it is said to be
+        if clean < 0.95 and clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
             return (
-                f"too few clean entries: about {found.clean:.1%} of {entries} for {unknowns} unknowns, "
+                f"too few clean entries: about {clean:.1%} of {entries} for {unknowns} unknowns, "
                 f"at least {ENTRIES_PER_UNKNOWN} times as many are needed"
             )
         if not found.exact and not has_core(self.sample.sizes(L), found.sigma):

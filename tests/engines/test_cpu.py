@@ -1,7 +1,9 @@
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 import tracemalloc
 
 import numpy as np
@@ -154,8 +156,8 @@ def test_S_is_written_once_and_right_wherever_it_is(order, where):
     size = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
     for part in S.data, S.indices:
         assert len(part) == S.nnz and (part.base is None or part.base.nbytes == part.nbytes)  # no room left over
-    if where != "first rows":  # there room is made, but not used, for a full S
-        assert peak < 1.1 * size + 0.75 * M.nbytes  # a second copy would be 1.2 times M
+    room = 1.6 if where in ("first rows", "last rows") else 1.1
+    assert peak < room * size + 0.75 * M.nbytes  # S and what is on its way; a second copy would be more
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -288,6 +290,33 @@ print(os.waitpid(child, 0)[1], ask())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["0", "360000"], done.stderr
+
+
+def test_an_interrupted_read_leaves_nobody_at_work():
+    engine, busy = CpuEngine(np.ones((600, 600)), threads=2), threading.Event()
+
+    def work(share):
+        busy.set()
+        time.sleep(0.2)
+        busy.clear()
+
+    pieces = engine._in_order(work, range(1), ahead=1)
+    interrupt = threading.Thread(target=lambda: (busy.wait(), os.kill(os.getpid(), signal.SIGINT)))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(pieces)
+    interrupt.join()
+    assert not busy.is_set()
+
+
+def test_solving_while_the_interpreter_shuts_down():
+    code = """
+import atexit, irpca
+problem = irpca.datasets.make_problem(300, 200, d1=4, d2=3, rank=2, corruption=0.1)
+atexit.register(lambda: print(irpca.solve(problem.M, problem.F1, problem.F2, rank=2).status.name))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["CONVERGED"], done.stderr
 
 
 # Kernels.

@@ -408,6 +408,40 @@ def test_a_missing_feature_is_suspected():
     assert any("leave out a part of L" in doubt for doubt in result.doubts)
 
 
+@pytest.mark.parametrize("seed", [6, 11])
+def test_a_direction_that_few_rows_speak_for_is_not_lost_in_S(seed):
+    """Thirty rows of 3000: a block that misses them is exact nearly everywhere, and they are whole in S."""
+    rng = np.random.default_rng(seed)
+    F1, F2 = rng.uniform(-1, 1, (3000, 16)), rng.uniform(-1, 1, (1500, 16))
+    F1[:, 0] = rng.random(3000) < 0.01
+    L = F1 @ rng.standard_normal((16, 4)) @ rng.standard_normal((4, 16)) @ F2.T
+    M = np.where(rng.random(L.shape) < 0.7, L + 10 * L.std() * rng.choice([-1, 1], L.shape), L)
+    result = irpca.solve(M, F1, F2, rank=4)
+    assert result.converged
+    assert np.abs(result.L.dense() - L).max() <= 1e-10 * np.abs(L).max()
+
+
+def test_one_row_that_breaks_a_tie_between_features():
+    rng = np.random.default_rng(1)
+    F1, F2 = rng.uniform(-1, 1, (2, 2500, 12))
+    F1[:, 1] = F1[:, 0] + 5e-3 * F1[:, 1]
+    F1[7, 1] += 5
+    Q = np.linalg.qr(F1)[0]
+    L = Q @ rng.standard_normal((12, 3)) @ rng.standard_normal((3, 12)) @ F2.T
+    L /= L.std()
+    M = L + 0.1 * rng.standard_normal(L.shape) + 9 * (rng.random(L.shape) < 0.05)
+    result = irpca.solve(M, F1, F2, rank=3)
+    assert result.converged and result.reads < 5
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-3 * np.linalg.norm(L)
+
+
+def test_a_noise_far_too_small_is_not_a_success():
+    p = make_problem(300, 200, d1=8, d2=6, rank=2, corruption=0.1, noise=0.1, random_state=1)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=2, noise=1e-6)
+    assert result.status is Status.SATURATED
+    assert any("too few clean entries" in doubt for doubt in result.doubts)
+
+
 @pytest.mark.parametrize("size", [1e-150, 1e150])
 def test_sizes_that_cannot_be_squared_are_refused(size):
     p = small(0)

@@ -83,9 +83,8 @@ def fetch(context: Any, row: Any, start: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = target.make_array(row)(target, builder, args[0])
         byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        ask = builder.module.declare_intrinsic(
-            "llvm.prefetch.p0", fnty=ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        )
+        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
+        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
         line = LINE * 8 // row.dtype.bitwidth
         for k in range(0, WORD, line):
             place = builder.gep(array.data, [builder.add(args[1], ir.Constant(args[1].type, k))])

@@ -252,7 +252,8 @@ class CpuEngine:
             running = deque(start(work, share) for share in islice(waiting, ahead or self.threads + 1))
             try:
                 while running:
-                    piece = running.popleft().result()
+                    piece = running[0].result()
+                    running.popleft()
                     running.extend(start(work, share) for share in islice(waiting, 1))
                     yield piece
             finally:  # nobody works on in the background after an error, or Ctrl-C

@@ -1,7 +1,7 @@
 """S as it is found: the flagged entries of some lines of M at a time, written where they will stay.
 
-How many there are is known only at the end. Room is made for as many as the lines read so far suggest, so that there is
-never a second copy of S.
+How many there are is known only at the end. Room is made for as many as the lines read so far suggest, within limits,
+so that there is no second copy of S, but for what is found in one chunk of M.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SPARE = 1.05  # of the room that the lines read so far suggest
+AT_FIRST = 1 / 8  # of all entries: no more room is made before it is known to be needed
 TILE_BYTES = 1 << 20  # what is listed at a time
 CHUNK = 1 << 20  # entries that a thread looks through before it hands over what it found
 STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use memory badly
@@ -47,7 +48,7 @@ class Lister:
 
     Parameters
     ----------
-    A : array, C-contiguous along its rows
+    A : array whose rows lie together in memory, or nearly
     factors : of L, as A is stored
     zeta : in the precision of A
     index : dtype of positions
@@ -134,6 +135,7 @@ class GrowingRows:
         self.ends[self.rows + 1 : rows + 1] = used + np.cumsum(found.counts)
         self.rows, end = rows, int(self.ends[rows])
         suggested = int(SPARE * end * self.shape[0] / rows) + 1
+        suggested = max(end, min(suggested, max(3 * end // 2, int(AT_FIRST * self.shape[0] * self.shape[1]))))
         if self.room is None:
             self.room = np.empty(suggested, self.index), np.empty(suggested, self.dtype)
         elif end > len(self.room[0]):

@@ -8,9 +8,9 @@ same W; all of M is read only to check, to refine under noise, and to write S.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain, count
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from ..features import Features
 from ..lowrank import Array, LowRank, relative_change, relative_distance, singular_triplets
 from ..regression import conjugate_gradients
 from ..result import Choice, State
-from ..sampling import Block, Sample, blocks
+from ..sampling import Block, Sample, blocks, draw_lines
 from ..selection import GLANCE, QUICK, Judge, choose_rank
 from ..threshold import MAJORITY_STARTS, STARTS, Level, quantile
 from .alternating import alternating
@@ -30,6 +30,8 @@ AT_REST = 1e-9  # after a step this short, relative to L, the next would be belo
 ROUNDING = 1e-16
 CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to the matrices of its rank
 MOST_STEPS = 40  # of conjugate gradients
+LOOKS = 2  # at larger blocks, while there are rows that were missed
+LINES, PER_LINE = 256, 128  # to look at for that
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
 
@@ -71,7 +73,8 @@ def inductive(
     """Features on both sides: L = Q1 C Q2ᵀ with a small core C."""
     most = min(F1.d, F2.d)
 
-    fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
+    candidates = blocks(engine, F1, F2, rng)
+    fit = yield from _on_blocks(candidates, rank or most, judge, rng)
     doubts: tuple[str, ...] = ()
     if not fit.level.exact and not judge.distinct(fit.L):
         judge.majority = True
@@ -80,7 +83,14 @@ def inductive(
                 f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and "
                 "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
             )
-        fit = yield from _on_blocks(engine, F1, F2, rank or most, judge, rng)
+        candidates = blocks(engine, F1, F2, rng)
+        fit = yield from _on_blocks(candidates, rank or most, judge, rng)
+
+    for _ in range(LOOKS):
+        if not (fit.level.exact and _missed_lines(engine, F1, F2, fit, rng)):
+            break
+        if block := next(candidates, None):
+            fit = yield from _on_blocks(chain([block], candidates), rank or most, judge, rng)
     L, now = fit.L, fit.level
 
     # All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
@@ -88,24 +98,23 @@ def inductive(
     if now.exact:
         if rank is None:
             # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-            found = fit.on_block
-            chosen = (choose_rank(found.singular_values, (F1.d, F2.d), now.floor, now.clean),)
+            chosen = (choose_rank(fit.on_block.singular_values, (F1.d, F2.d), now.floor, now.clean),)
             rank = chosen[0].value
-            L = fit.block.lift(found.truncate(rank))
+            L = fit.block.lift(fit.on_block.truncate(rank))
         yield judge.state(
             L, now, 0.0, None, chosen, judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
         )
-    del fit  # and what is as long as M with it
+    del fit, candidates  # and what is as long as M with them
     assert F1.Q is not None and F2.Q is not None
     C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
     Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
     step, steady = np.inf, False
-    for reads in itertools.count(1):
+    for reads in count(1):
         # Flagged entries count as missing, hence the division by the kept share.
         G, trim = engine.core(L, now.zeta, Q1, Q2)
         u, s, v = singular_triplets(C + G / max(trim.kept_share, 0.01), rank)
         last, step = step, relative_change((u * s) @ v.T, C)
-        rate = step / last if steady else 1.0  # a new threshold would be another iteration
+        rate = step / last if steady and last > 0 else 1.0  # a new threshold would be another iteration
         if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
             chosen = (choose_rank(s, C.shape, now.sigma, now.clean),)
             rank = chosen[0].value
@@ -136,11 +145,11 @@ class _Fit:
 
 
 def _on_blocks(
-    engine: Engine, F1: Features, F2: Features, rank: int, judge: Judge, rng: np.random.Generator
+    candidates: Iterable[Block], rank: int, judge: Judge, rng: np.random.Generator
 ) -> Generator[State, None, _Fit]:
     """The best fit on blocks of growing size, up to the first convincing one."""
     fit: _Fit | None = None
-    for block in blocks(engine, F1, F2, rng):
+    for block in candidates:
         judge.look(GLANCE if block.small else QUICK)
         starts = MAJORITY_STARTS if judge.majority else STARTS
         for q, k in starts[:1] if block.small else starts:
@@ -209,6 +218,21 @@ def _high_breakdown(
         if at_rest or (moved <= 0.01 and zeta > floor and not falling):
             break
     return L, zeta
+
+
+def _missed_lines(engine: Engine, F1: Features, F2: Features, fit: _Fit, rng: np.random.Generator) -> bool:
+    """Whether rows or columns are wrong that are too few to be missed: those that alone speak for a direction."""
+    n = engine.shape
+    for axis, F in enumerate((F1, F2)):
+        if F.coherent:
+            lines = draw_lines(F, min(LINES, F.n), rng)  # those of high leverage first
+            across = rng.integers(n[1 - axis], size=(len(lines), PER_LINE))
+            along = np.broadcast_to(lines[:, None], across.shape)
+            rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
+            sizes = np.abs(engine.entries(rows, cols) - fit.L.entries(rows, cols)).reshape(across.shape)
+            if ((sizes <= fit.level.zeta).mean(axis=1) < 0.25 * fit.level.clean).any():
+                return True
+    return False
 
 
 def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
