@@ -13,7 +13,7 @@ from ..lowrank import Array
 from . import kernels
 from .base import Cut
 
-TILE_BYTES = 1 << 22  # one tile of L or T, unless it were a large part of M
+TILE_BYTES = 5 << 19  # one tile of L or T, unless it were a large part of M
 TILE_SHARE = 32  # tiles of M, at least, that are not smaller than a sixteenth of the above
 TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles: whole rows are read fastest
 
