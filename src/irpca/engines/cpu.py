@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 INLINE_ENTRIES = 1 << 17  # below this a pool costs more than it brings
+FEW_CHUNKS = 1 << 21  # below this, S is found in as many pieces as there are threads
 
 Share = TypeVar("Share")
 Piece = TypeVar("Piece")
@@ -103,8 +104,10 @@ class CpuEngine:
         self.reads += 1
         factors = self._factors(L.T if self.transposed else L)
         S = GrowingRows(self.shape, self.dtype)
-        zeta, parts = in_precision(zeta, self.dtype), 8 * self.threads
-        find, total = Lister(self.A, factors, zeta, S.index, self.transposed, parts), Tally()
+        # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
+        parts = self.threads * (1 if self.A.size < FEW_CHUNKS else 8)
+        find = Lister(self.A, factors, in_precision(zeta, self.dtype), S.index, self.transposed, parts)
+        total = Tally()
         with closing(self._in_order(find, find.chunks)) as pieces:
             for found in pieces:
                 S.append(found)
