@@ -421,6 +421,20 @@ def test_a_direction_that_few_rows_speak_for_is_not_lost_in_S(seed):
     assert np.abs(result.L.dense() - L).max() <= 1e-10 * np.abs(L).max()
 
 
+def test_rows_of_a_rare_feature_that_are_all_wrong_are_doubted():
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.uniform(-1, 1, (1200, 6)), rng.uniform(-1, 1, (900, 5))
+    F1[:, 0] = np.arange(1200) < 8
+    L = F1 @ rng.standard_normal((6, 2)) @ rng.standard_normal((2, 5)) @ F2.T
+    M = np.where(rng.random(L.shape) < 0.1, L + 10 * L.std(), L)
+    right = irpca.solve(M, F1, F2, rank=2)
+    assert not right.doubts and np.abs(right.L.dense() - L).max() <= 1e-10 * np.abs(L).max()
+    M[:8] = 20 * rng.standard_normal((8, 900))
+    result = irpca.solve(M, F1, F2, rank=2)
+    assert np.abs((result.L.dense() - L)[8:]).max() <= 1e-8 * np.abs(L).max()
+    assert any("nearly alone speak for a feature" in doubt for doubt in result.doubts)
+
+
 def test_one_row_that_breaks_a_tie_between_features():
     rng = np.random.default_rng(1)
     F1, F2 = rng.uniform(-1, 1, (2, 2500, 12))

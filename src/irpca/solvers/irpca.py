@@ -86,11 +86,18 @@ def inductive(
         candidates = blocks(engine, F1, F2, rng)
         fit = yield from _on_blocks(candidates, rank or most, judge, rng)
 
-    for _ in range(LOOKS):
-        if not (fit.level.exact and _missed_lines(engine, F1, F2, fit, rng)):
+    looks = LOOKS
+    while missed := fit.level.exact and _missed_lines(engine, F1, F2, fit, rng):
+        block = next(candidates, None) if looks else None
+        if block is None:
             break
-        if block := next(candidates, None):
-            fit = yield from _on_blocks(chain([block], candidates), rank or most, judge, rng)
+        looks -= 1
+        fit = yield from _on_blocks(chain([block], candidates), rank or most, judge, rng)
+    if missed:
+        doubts += (
+            "some rows or columns that nearly alone speak for a feature disagree with L almost everywhere: what L says "
+            "of them is not to be trusted",
+        )
     L, now = fit.L, fit.level
 
     # All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
@@ -101,9 +108,8 @@ def inductive(
             chosen = (choose_rank(fit.on_block.singular_values, (F1.d, F2.d), now.floor, now.clean),)
             rank = chosen[0].value
             L = fit.block.lift(fit.on_block.truncate(rank))
-        yield judge.state(
-            L, now, 0.0, None, chosen, judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
-        )
+        objection = judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
+        yield judge.state(L, now, 0.0, None, chosen, objection, doubts=doubts)
     del fit, candidates  # and what is as long as M with them
     assert F1.Q is not None and F2.Q is not None
     C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
