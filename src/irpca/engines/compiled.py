@@ -30,26 +30,24 @@ def compiled(loops: Any) -> Any:
         return njit(**options)(loops)
 
 
-@intrinsic
-def bits(context: Any, x: Any) -> Any:
-    """A float as an integer of the same size: the same order among those that are not negative, NaN beyond all."""
-    integer = types.int32 if x == types.float32 else types.int64
+def reinterpreted(kinds: dict[Any, Any]) -> Any:
+    """A function that reads the bits of a number as those of another kind."""
 
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], target.get_value_type(integer))
+    @intrinsic
+    def cast(context: Any, x: Any) -> Any:
+        kind = kinds[x]
 
-    return integer(x), generate
+        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+            return builder.bitcast(args[0], target.get_value_type(kind))
+
+        return kind(x), generate
+
+    return cast
 
 
-@intrinsic
-def number(context: Any, x: Any) -> Any:
-    """The inverse of :func:`bits`."""
-    real = types.float32 if x == types.int32 else types.float64
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], target.get_value_type(real))
-
-    return real(x), generate
+# As integers, floats that are not negative have the same order, and NaN is beyond all.
+bits = reinterpreted({types.float32: types.int32, types.float64: types.int64})
+number = reinterpreted({types.int32: types.float32, types.int64: types.float64})
 
 
 @intrinsic
