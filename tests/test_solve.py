@@ -695,6 +695,21 @@ def test_the_factors_of_L_are_its_singular_vectors(problem, sides, rank):
         np.testing.assert_allclose(Q.T @ Q, np.eye(L.rank), rtol=0, atol=1e-13)
 
 
+def test_an_interrupt_during_the_last_read_keeps_the_fit(noisy, monkeypatch):
+    read, calls = CpuEngine.corruption, []
+
+    def interrupted(self, *asked):
+        calls.append(asked)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return read(self, *asked)
+
+    monkeypatch.setattr(CpuEngine, "corruption", interrupted)
+    result = solve(noisy.M, noisy.F1, noisy.F2)
+    assert result.status is Status.STOPPED and len(calls) == 2
+    assert result.S.nnz > 0 and noisy.relative_error(result.L) < 0.1
+
+
 def test_another_seed_gives_the_same_answer_to_within_the_noise():
     p = make_problem(900, 800, d1=20, d2=16, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
     one, two = (solve(p.M, p.F1, p.F2, random_state=seed) for seed in (1, None))

@@ -55,7 +55,8 @@ def solve(
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
     sparse : bool
-        False: do not return S. With features of both sides that saves the last read of M.
+        False: do not return S. With features of both sides that saves the last read of M, of which only a part may
+        have been looked at then: a NaN elsewhere is not noticed.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
     random_state : int, Generator or None
@@ -132,8 +133,11 @@ def solve(
 
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
-    if sparse and final is None and status is not Status.DIVERGED:
-        final = owner.corruption(state.L, state.zeta)  # what the solver held has been let go by now
+    if sparse and final is None and status is not Status.DIVERGED:  # what the solver held has been let go by now
+        try:
+            final = owner.corruption(state.L, state.zeta)
+        except KeyboardInterrupt:  # the fit is there, and all but its S
+            status, final = Status.STOPPED, owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
     S = S if sparse else None
     share = explained(state.L, trim, state.noise)
