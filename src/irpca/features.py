@@ -200,7 +200,8 @@ def _check_values(F: Array, name: str, side: str) -> None:
 
 def _rarest(Q: Array) -> float:
     """The least share of rows that a column of orthonormal Q lives on: 1/3 for Gaussian ones, p for an indicator."""
-    return float(1 / (len(Q) * (Q**4).sum(axis=0).max()))
+    squares = Q * Q
+    return float(1 / (len(Q) * np.einsum("ij,ij->j", squares, squares).max()))
 
 
 def _some_rows(F: Array) -> Array | None:

@@ -215,9 +215,8 @@ class Judge:
                 "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
             )
         kept = float(np.mean(self.sample.sizes(L) <= found.zeta))
-        clean = (
-            found.clean if kept > 0.5 * found.clean else kept
-        )  # less is kept if the noise is not what it is said to be
+        # Less is kept where the noise is not what it is said to be.
+        clean = found.clean if kept > 0.5 * found.clean else kept
         if clean < 0.95 and clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
             return (
                 f"too few clean entries: about {clean:.1%} of {entries} for {unknowns} unknowns, "

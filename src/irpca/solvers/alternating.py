@@ -51,6 +51,7 @@ def alternating(
         if rank is None:
             chosen = (choose_rank(L.singular_values, (engine.shape[0], F2.d), now.floor, max(now.clean, 0.01)),)
             L = L.truncate(chosen[0].value)
+            unknowns = unknowns_of(L, F2.Q)
         state = judge.state(L, now, 0.0, None, chosen)
         yield replace(state, one_by_one=(0,) if F2.given else (0, 1))
     threshold = Falling(now.zeta)

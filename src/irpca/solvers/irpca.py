@@ -27,7 +27,7 @@ from .sweeps import DECAY
 
 CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
 AT_REST = 1e-9  # after a step this short, relative to L, the next would be below rounding
-ROUNDING = 1e-16
+ROUNDING = 1e-16  # of L; no step need be more accurate
 CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to the matrices of its rank
 MOST_STEPS = 40  # of conjugate gradients
 LOOKS = 2  # at larger blocks, while there are rows that were missed
