@@ -113,7 +113,7 @@ def _features(rng: np.random.Generator, U: np.ndarray, d: int) -> np.ndarray:
 @lru_cache(maxsize=2)
 def _completed(source: str, n1: int, n2: int, rank: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Singular triplets of the completed ratings, once per process."""
-    ratings = irpca.datasets.load_movielens().ratings if source == "movielens" else _stars(n1, n2, rank)
+    ratings = irpca.datasets.load_movielens_100k().ratings if source == "movielens" else _stars(n1, n2, rank)
     if ratings.shape != (n1, n2):
         raise ValueError(f"the ratings of {source!r} are {ratings.shape}, this case says {(n1, n2)}")
     from irpca.completion import optspace

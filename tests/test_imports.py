@@ -12,7 +12,7 @@ import irpca
 ROOT = Path(irpca.__file__).parent
 
 # Each room and the rooms it may import. A name stands for a module, or for all modules of a folder.
-BELOW_SOLVERS = {"lowrank", "features", "threshold", "result", "sampling", "selection", "regression"}
+BELOW_SOLVERS = {"lowrank", "features", "threshold", "result", "sampling", "judge", "regression"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
 ROOMS = {
     "lowrank": set(),
@@ -22,27 +22,34 @@ ROOMS = {
     "result": {"lowrank", "engines.base"},
     "callbacks": {"result"},
     "sampling": FOUNDATION,
-    "selection": FOUNDATION,
+    "judge": FOUNDATION,
     "regression": FOUNDATION,
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
     "solve": FOUNDATION | {"callbacks", "solvers"},
     "datasets": {"datasets"},
     "completion": {"lowrank"},
+    "longtable": {"lowrank"},
+    "outliers": {"lowrank"},
     "diagnostics": FOUNDATION,
-    "estimator": FOUNDATION | {"callbacks", "solvers", "solve", "diagnostics", "persistence"},  # for save()
+    "labels": {"lowrank"},
+    # persistence for save()
+    "estimator": FOUNDATION | {"labels", "outliers", "callbacks", "solvers", "solve", "diagnostics", "persistence"},
     # On top: these may look at everything, and nothing looks at them.
+    "selection": FOUNDATION | {"labels", "estimator"},
     "persistence": FOUNDATION | {"solve", "estimator"},
     "plots": FOUNDATION | {"datasets", "diagnostics", "estimator"},
     "report": FOUNDATION | {"datasets", "diagnostics", "estimator", "plots"},
     "cli": FOUNDATION | {"datasets", "diagnostics", "estimator", "solve", "persistence", "plots", "report"},
     "__main__": {"cli"},
-    "": FOUNDATION | {"callbacks", "completion", "datasets", "diagnostics", "estimator", "solve", "persistence"},
+    "": FOUNDATION
+    | {"callbacks", "completion", "datasets", "diagnostics", "estimator", "longtable", "outliers"}
+    | {"persistence", "selection", "solve"},
 }
 
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
-    "sklearn": {"estimator"},
-    "pandas": {"estimator", "datasets.life_expectancy"},
+    "sklearn": {"estimator", "selection"},
+    "pandas": {"labels", "longtable", "datasets.life_expectancy", "datasets.i94_traffic", "datasets.movielens"},
     "polars": {"estimator"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled"},

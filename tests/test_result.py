@@ -34,6 +34,7 @@ def a_result(**changes):
         "engine": "cpu",
         "reads": 3.25,
         "seconds": 0.25,
+        "counts": (np.full(4, 3), np.full(3, 4)),
     }
     return Result(**fields | changes)
 

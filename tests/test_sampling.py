@@ -22,6 +22,7 @@ class Sizes:
 
     def __init__(self, *shape):
         self.shape = shape
+        self.n_observed = math.prod(shape)
         self.asked = []
 
     def block(self, rows, cols):

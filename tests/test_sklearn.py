@@ -51,7 +51,7 @@ def test_scikit_learn_checks(estimator, check):
 def test_tags():
     tags = get_tags(InductiveRobustPCA())
     assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
-    assert not tags.input_tags.allow_nan and not tags.input_tags.sparse and not tags.target_tags.required
+    assert tags.input_tags.allow_nan and tags.input_tags.sparse and not tags.target_tags.required
 
 
 def test_clones_are_alike_and_unfitted(problem):

@@ -372,7 +372,7 @@ def test_an_unknown_engine_is_refused_with_the_names_of_the_known(problem):
 
 
 def test_an_unknown_option_is_refused_with_the_names_of_the_known(problem):
-    refused(problem, TypeError, r"solver='irpca' takes no option foo; it takes noise", foo=1)
+    refused(problem, TypeError, r"solver='irpca' takes no option foo; it takes extra_rank, noise", foo=1)
     refused(problem, TypeError, r"takes no option noise; it takes variant, c_W", noise=1, solver="irpca_iht", rank=2)
 
 
@@ -424,10 +424,10 @@ def test_options_are_checked_before_M_is_read(problem):
 
 def bad_matrices():
     M = np.arange(12.0).reshape(4, 3)
-    holes = M.copy()
-    holes[1, 1] = holes[2, 0] = np.nan
     endless = M.copy()
     endless[3, 2] = -np.inf
+    endless_with_holes = endless.copy()
+    endless_with_holes[1, 1] = np.nan
     words = M.astype(object)
     words[0, 0] = "seven"
     return {
@@ -441,9 +441,9 @@ def bad_matrices():
         "complex": (M + 0j, "M is complex"),
         "text": (np.full((4, 3), "a"), "M has dtype <U1 and does not convert to numbers"),
         "an object that is no number": (words, "M has dtype object and does not convert to numbers"),
-        "NaN": (holes, "M holds 2 entries that are NaN or infinite"),
-        "infinite": (endless, "M holds 1 entries that are NaN or infinite"),
-        "None among numbers": (np.where(M == 5, None, M), "M holds 1 entries that are NaN or infinite"),
+        "only NaN": (np.full((4, 3), np.nan), "no entry of M is observed"),
+        "infinite": (endless, "M holds 1 infinite entries"),
+        "infinite and NaN": (endless_with_holes, "M holds 1 infinite entries"),
         "zero": (np.zeros((4, 3)), "M is all zero"),
     }
 
@@ -456,11 +456,15 @@ def test_a_bad_M_is_refused_with_what_is_wrong(kind):
 
 
 def test_a_single_nan_in_a_large_matrix_is_met():
-    """Not by the sample, most likely; but no result comes of it."""
+    """Not by the sample, most likely; the first read of all of M meets it, and then it is a missing entry."""
     problem = make_problem(600, 500, d1=5, d2=4, rank=2, corruption=0.1, features="conditioned")
-    problem.M[123, 456] = np.nan
-    with pytest.raises(ValueError, match="M holds 1 entries that are NaN"):
-        solve(problem.M, problem.F1, problem.F2)
+    problem.M[123, 457] = np.nan
+    assert irpca.engines.choose(problem.M).name == "cpu"
+    result = solve(problem.M, problem.F1, problem.F2)
+    assert result.engine == "observed"
+    assert problem.relative_error(result.L) < 1e-12
+    with pytest.raises(ValueError, match=r"M holds 1 entries that are NaN, .* take engine='observed'"):
+        solve(problem.M, problem.F1, problem.F2, engine="cpu")
 
 
 @pytest.mark.parametrize("sides", SIDES)

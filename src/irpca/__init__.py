@@ -4,12 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from . import callbacks, datasets
+from .longtable import LongTable
 from .lowrank import LowRank
 from .result import Choice, History, Result, State, Status
 from .solve import solve
 
 if TYPE_CHECKING:
-    from . import completion, diagnostics, engines
+    from . import completion, diagnostics, engines, outliers, selection
     from .estimator import InductiveRobustPCA
 
 __version__ = "0.1.0"
@@ -18,6 +19,7 @@ __all__ = [
     "Choice",
     "History",
     "InductiveRobustPCA",
+    "LongTable",
     "LowRank",
     "Result",
     "State",
@@ -27,6 +29,8 @@ __all__ = [
     "datasets",
     "diagnostics",
     "engines",
+    "outliers",
+    "selection",
     "solve",
 ]
 
@@ -35,7 +39,7 @@ def __getattr__(name: str) -> Any:
     """Import the estimator (and with it scikit-learn) and what few need only when they are asked for."""
     if name == "InductiveRobustPCA":
         return import_module(".estimator", __name__).InductiveRobustPCA
-    if name in ("completion", "diagnostics", "engines"):
+    if name in ("completion", "diagnostics", "engines", "outliers", "selection"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -12,22 +12,26 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import assert_all_finite, check_array, gen_batches
+from sklearn.utils import check_array, gen_batches
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .callbacks import Callback
 from .engines import choose
+from .engines.base import Engine
 from .features import Features
+from .labels import as_table, few, labelled, labels_of, match
 from .lowrank import Array, LowRank
-from .regression import CHUNK_ENTRIES, row_scores
-from .result import History, Result, Status
+from .outliers import discoveries, score_entries, score_lines
+from .regression import CHUNK_ENTRIES, row_scores, shrunken_scores
+from .result import Expected, History, Result, Status
 from .solve import explained, solve
 from .solvers import SOLVERS
 from .threshold import rounding_floor
 
 FOLDS = 5  # score() predicts each fifth of the columns from the others
 STRANGE = 0.1  # new rows are doubtful if their share of gross errors exceeds that of the fit by this
+TOLD = 1e-10  # of the energy of the scores: what features leave untold, if that is rounding
 
 
 class _IfFeatures:
@@ -39,7 +43,7 @@ class _IfFeatures:
     def __get__(self, model: Any, owner: type | None = None) -> Any:
         if model is None:
             return self.method
-        if hasattr(model, "_rows") and model._rows.basis is None and model._cols.basis is None:
+        if hasattr(model, "_rows") and model._rows.expected is None and model._cols.expected is None:
             raise AttributeError(
                 f"{self.method.__name__} needs features, and this model was fitted without, or by a solver that does "
                 "not use them: nothing is known about new rows but their data; use transform or decompose with those. "
@@ -51,11 +55,15 @@ class _IfFeatures:
 class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """What the features of rows and columns explain of M, and what is grossly wrong with it, as an estimator.
 
-    ``M = F1 @ W @ F2.T + S + noise`` with W of low rank and S sparse; see :func:`irpca.solve`.
+    ``M = F1 @ W @ F2.T + S + noise`` with W of low rank and S sparse; see :func:`irpca.solve`. Where features do not
+    tell all, L has a free part beside what they span. M may have holes.
 
     Parameters
     ----------
     rank : int or "auto"
+    extra_rank : int or "auto"
+        Rank of the free part of L, for solvers that know one. "auto": as many directions outside the span of the
+        features as stand out of the noise, often none. It matters only with features of both sides.
     col_features : array or DataFrame of shape (n2, d2), or None
         F2. It may be given to ``fit`` instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
@@ -86,6 +94,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     rank_, noise_, corruption_, zeta_, explained_ : int, float, float, float, float
         Rank of L, standard deviation of the noise, share of the entries in S, size beyond which an entry is a
         gross error, share of the energy of the other entries that L explains.
+    shares_ : dict
+        Which part of L holds which share of its energy, such as "features" and "free"; empty if it has but one.
     status_, converged_, n_iter_, history_ : Status, bool, int, History
         How the fit went.
     result_ : Result
@@ -119,6 +129,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self,
         rank: int | str = "auto",
         *,
+        extra_rank: int | str = "auto",
         col_features: Any = None,
         solver: str = "irpca",
         engine: str = "auto",
@@ -129,6 +140,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         random_state: int | np.random.Generator | None = 0,
     ) -> None:
         self.rank = rank
+        self.extra_rank = extra_rank
         self.col_features = col_features
         self.solver = solver
         self.engine = engine
@@ -143,8 +155,9 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         Parameters
         ----------
-        M : array or DataFrame of shape (n1, n2)
-            float32 and float64 are used as they are, memory-mapped files too; integers become float64.
+        M : array, DataFrame, sparse array or LongTable of shape (n1, n2)
+            float32 and float64 are used as they are, memory-mapped files too; integers become float64. NaN and what
+            is masked is not observed; the stored entries of a sparse array are the observed ones, zeros too.
         y : ignored
         row_features, col_features : array or DataFrame of shape (n1, d1) and (n2, d2), or None
             F1 and F2. None: nothing is known about that side.
@@ -152,10 +165,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if not isinstance(self.engine, str):
             raise ValueError("engine must be a name here: an Engine owns one matrix; pass it to irpca.solve")
         matrix = self._matrix(M, reset=True)
-        rows, columns = _labels(M, "index"), _labels(M, "columns")
+        rows, columns = labels_of(M, "index"), labels_of(M, "columns")
+        options = self._options()
         col_features = self._chosen_col_features(col_features, matrix.shape)
-        _match(row_features, rows, "row_features", "rows")
-        _match(col_features, columns, "col_features", "columns")
+        match(row_features, rows, "row_features", "rows")
+        match(col_features, columns, "col_features", "columns")
         F1 = Features.of(row_features, matrix.shape[0], "row_features", "rows")
         F2 = Features.of(col_features, matrix.shape[1], "col_features", "columns")
         result = solve(
@@ -169,15 +183,19 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             max_iter=self.max_iter,
             callbacks=() if self.callbacks is None else self.callbacks,
             random_state=self.random_state,
-            **(self.solver_options or {}),
+            **options,
         )
         self._keep(result)
         U, s, V = _principal(result.L)
-        self.components_, self.singular_values_ = V.T.astype(matrix.dtype), s.astype(matrix.dtype)
+        dtype = np.dtype(float) if result.S is None else result.S.dtype
+        self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
             F1, F2 = Features.identity(F1.n), Features.identity(F2.n)
-        self._rows = _Side.of("row_features", rows, row_features, F1, U * s)
-        self._cols = _Side.of("col_features", columns, col_features, F2, V)
+        said = _said(result, F1, F2, U * s, V)
+        self._rows = _Side("row_features", rows, labels_of(row_features, "columns"), said[0])
+        self._cols = _Side("col_features", columns, labels_of(col_features, "columns"), said[1])
+        untold = U * s if said[0] is None or F1.F is None else U * s - said[0](F1.F)
+        self._spread = untold.T @ untold / len(untold)
         if not result.converged:
             told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *result.doubts])
             warnings.warn(told, ConvergenceWarning, stacklevel=2)
@@ -186,26 +204,26 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def fit_transform(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> Any:
         """``fit``, then ``transform`` of the same M with the same ``row_features``."""
         self.fit(M, y, row_features=row_features, col_features=col_features)
-        return self.transform(M, row_features=None if self._rows.basis is None else row_features)
+        return self.transform(M, row_features=None if self._rows.expected is None else row_features)
 
     def transform(self, M: Any, *, row_features: Any = None) -> Any:
         """Scores of rows: ``inverse_transform(scores)`` are their rows of L. Nothing is fitted again.
 
         Parameters
         ----------
-        M : array or DataFrame of shape (m, n2)
+        M : array, DataFrame, sparse array or LongTable of shape (m, n2)
+            It may have holes, as in :meth:`fit`.
         row_features : array or DataFrame of shape (m, d1), or None
-            If given, L is what the features say, ``row_features @ W @ F2.T``. If not, every row is regressed
-            on ``components_``, its gross errors trimmed.
+            If given, L is what the features say, ``row_features @ W @ F2.T``; if they do not tell all, the row itself
+            adds to that, the more the more of it is observed. If not, every row is regressed on ``components_``. Gross
+            errors are trimmed.
 
         Returns
         -------
         array of shape (m, r), or what ``set_output`` asks for
         """
-        matrix, scores = self._new_rows(M, row_features)
-        if scores is None:
-            scores = self._regressed(matrix, self._V)
-        return scores.astype(matrix.dtype, copy=False)
+        engine, prior = self._new_rows(M, row_features)
+        return self._scores(engine, prior).astype(engine.dtype, copy=False)
 
     def inverse_transform(self, scores: Any) -> Array:
         """Rows of L, m×n2, from their scores, m×r."""
@@ -233,13 +251,13 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             left, right = self.low_rank_.thin()
             U, index = left @ (right.T @ self._V), self._rows.labels
         else:
-            U, index = self._rows.place(row_features), _labels(row_features, "index")
+            U, index = self._rows.place(row_features), labels_of(row_features, "index")
         if col_features is None:
             V, columns = self._V, self._cols.labels
         else:
-            V, columns = self._cols.place(col_features), _labels(col_features, "index")
+            V, columns = self._cols.place(col_features), labels_of(col_features, "index")
         dtype = self.components_.dtype
-        return _labelled(U.astype(dtype, copy=False) @ V.T.astype(dtype, copy=False), index, columns)
+        return labelled(U.astype(dtype, copy=False) @ V.T.astype(dtype, copy=False), index, columns)
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
         """New rows taken apart with what was learned from the old: W, ``components_``, the threshold.
@@ -249,16 +267,14 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         M, row_features : as in :meth:`transform`
         """
         started = time.perf_counter()
-        matrix, scores = self._new_rows(M, row_features)
-        reads, W = 0, self.W_
-        if scores is None:
-            scores, reads = self._regressed(matrix, self._V), 1
-            W = None if self._cols.basis is None else scores @ self._cols.basis.T
+        engine, prior = self._new_rows(M, row_features)
+        scores, W = self._scores(engine, prior), self.W_
+        if prior is None:
+            W = None if self._cols.expected is None else scores @ self._cols.expected.coefficients.T
         # New rows may be larger than the old, or in lower precision: their rounding is no gross error.
-        rounding = rounding_floor(matrix.dtype, _longest(scores) * _longest(self._V))
+        rounding = rounding_floor(engine.dtype, _longest(scores) * _longest(self._V))
         zeta = max(self.zeta_, rounding)
         L = LowRank.from_product(scores, self._V)
-        engine = choose(matrix, self.engine)
         S, trim = engine.corruption(L, zeta)
         corruption = 1 - trim.kept_share
         doubts: tuple[str, ...] = ()
@@ -282,8 +298,9 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             doubts=doubts,
             solver=self.solver,
             engine=engine.name,
-            reads=engine.reads + reads,
+            reads=engine.reads,
             seconds=time.perf_counter() - started,
+            counts=engine.counts,
         )
 
     def score(self, M: Any, y: Any = None, *, row_features: Any = None, sample_weight: Any = None) -> float:
@@ -292,8 +309,9 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         The logarithm makes it robust: a gross error counts about the same for every model, however large it
         is. ``exp(-score)`` is a typical error, in the units of M.
 
-        No entry is predicted from itself: with ``row_features`` it is predicted from those alone, and without
-        from other columns of its row, four fifths of them. So a rank that is too high does not score better.
+        No entry is predicted from itself: with ``row_features`` that tell all of L it is predicted from those alone,
+        else from other columns of its row, four fifths of them. So a rank that is too high does not score better. What
+        is not observed does not count.
 
         Parameters
         ----------
@@ -302,31 +320,39 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         sample_weight : array of shape (m,), or None
             Weights of rows.
         """
-        matrix, scores = self._new_rows(M, row_features)
+        engine, prior = self._new_rows(M, row_features)
+        counts = engine.counts[0]
         typical = float(np.linalg.norm(self.singular_values_)) / np.sqrt(np.prod(self.low_rank_.shape))
-        means = np.empty(len(matrix))
-        for rows in gen_batches(len(matrix), max(1, CHUNK_ENTRIES // matrix.shape[1])):
-            expected = self._held_out(matrix[rows]) if scores is None else scores[rows] @ self._V.T
+        sums = np.empty(engine.shape[0])
+        for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1])):
+            piece = _rows_of(engine, rows)
+            expected = self._held_out(piece, prior if prior is None else prior[rows])
             # Nothing is explained better than to rounding, not even zeros by a row of zeros.
             largest = np.abs(expected).max(axis=1, keepdims=True, initial=typical)
-            rounding = np.maximum(rounding_floor(matrix.dtype, 1.0) * largest, np.finfo(float).tiny)
-            means[rows] = np.log(np.maximum(np.abs(matrix[rows] - expected), rounding)).mean(axis=1)
+            rounding = np.maximum(rounding_floor(engine.dtype, 1.0) * largest, np.finfo(float).tiny)
+            sums[rows] = np.nansum(np.log(np.maximum(np.abs(piece - expected), rounding)), axis=1)
+        weights = np.ones(len(sums)) if sample_weight is None else np.asarray(sample_weight)
         # Models that differ by rounding alone shall tie, so that a search takes the first of them.
-        return round(-float(np.average(means, weights=sample_weight)), 6)
+        return round(-float(weights @ sums / (weights @ counts)), 6)
 
-    def outliers(self, most: int | None = None) -> Any:
+    def outliers(self, most: int | None = None, *, fdr: float | None = None) -> Any:
         """The gross errors as a table, the largest first.
 
         Parameters
         ----------
         most : int or None
             How many; None for all.
+        fdr : float or None
+            The share of false alarms to allow among those reported, such as 0.05: see :mod:`irpca.outliers`. None:
+            all that exceed ``zeta_``.
 
         Returns
         -------
         DataFrame if M was one, else a structured array
             ``row``, ``column``: labels, or positions where there are none. ``observed``, ``expected``: the
-            entry of M and of L. ``difference``: the first less the second, the entry of S.
+            entry of M and of L. ``difference``: the first less the second, the entry of S. ``score``: the
+            difference in standard deviations of the noise. ``confidence``: how sure it is that this is no noise, if
+            noise is Gaussian. See :func:`irpca.outliers.score_entries`.
         """
         check_is_fitted(self)
         if most is not None and most < 0:
@@ -334,19 +360,46 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if self.sparse_ is None:
             raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
         S = self.sparse_.tocoo()
-        order = np.argsort(-np.abs(S.data), kind="stable")[:most]
+        scored = score_entries(self.sparse_, self.noise_, self.zeta_, self.result_.n_observed)
+        order = np.argsort(-np.abs(S.data), kind="stable")
+        if fdr is not None:
+            order = order[discoveries(scored, fdr)[order]]
+        order = order[:most]
         rows, cols, difference = S.row[order], S.col[order], S.data[order]
         expected = self.low_rank_.entries(rows, cols).astype(S.dtype)
-        values = {"observed": expected + difference, "expected": expected, "difference": difference}
-        if self._rows.labels is not None:
-            import pandas as pd
+        columns = {
+            "row": rows.astype(np.intp),
+            "column": cols.astype(np.intp),
+            "observed": expected + difference,
+            "expected": expected,
+            "difference": difference,
+            "score": scored["score"][order],
+            "confidence": scored["confidence"][order],
+        }
+        return as_table(columns, {"row": self._rows.labels, "column": self._cols.labels})
 
-            return pd.DataFrame({"row": self._rows.labels[rows], "column": self._cols.labels[cols], **values})
-        columns = {"row": rows.astype(np.intp), "column": cols.astype(np.intp), **values}
-        table = np.empty(len(order), dtype=[(name, column.dtype) for name, column in columns.items()])
-        for name, column in columns.items():
-            table[name] = column
-        return table
+    def outlier_rows(self) -> Any:
+        """How corrupted each row is, the most surprising first: which users are attackers, which days are odd?
+
+        Returns
+        -------
+        DataFrame if M had labels, else a structured array
+            See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
+        """
+        return self._outlier_lines(0, "row", self._rows.labels)
+
+    def outlier_columns(self) -> Any:
+        """How corrupted each column is, the most surprising first: which sensor is broken?"""
+        return self._outlier_lines(1, "column", self._cols.labels)
+
+    def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
+        check_is_fitted(self)
+        if self.sparse_ is None:
+            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
+        lines = score_lines(self.sparse_, axis, self.noise_, self.zeta_, self.result_.counts[axis])
+        _, *others = lines.dtype.names or ()
+        columns = {name: lines["position"], **{other: lines[other] for other in others}}
+        return as_table(columns, {name: labels})
 
     def summary(self) -> str:
         """What was found, what was chosen and why, what to doubt, the largest gross errors: for people."""
@@ -358,13 +411,15 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             lines.append("largest gross errors (row, column):")
             lines += [
                 f"  {row}, {column}: {observed:.4g} where {expected:.4g} is expected"
-                for row, column, observed, expected, _ in records
+                for row, column, observed, expected, *_ in records
             ]
         return "\n".join(lines)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
         return tags
 
     @property
@@ -376,23 +431,32 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """``components_`` as columns, in double precision."""
         return self.components_.T.astype(float, copy=False)
 
-    def _matrix(self, M: Any, reset: bool = False) -> Array:
-        """M as a float array: no copy and no other precision if it is one already."""
-        if isinstance(M, np.ma.MaskedArray):
-            raise ValueError("M is a masked array: missing entries are not supported yet; fill them first")
+    def _matrix(self, M: Any, reset: bool = False) -> Any:
+        """M as solve() takes it, its columns checked: no copy and no other precision if it is a float array already."""
+        if isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
+            validate_data(self, M, reset=reset, skip_check_array=True)
+            return M
         least = 2 if reset else 1
-        M = validate_data(
+        return validate_data(
             self,
             M,
             reset=reset,
+            accept_sparse=True,
             dtype=[np.float64, np.float32],
-            ensure_all_finite=False,  # fit: the engine sees to it on reads that it makes anyway
+            ensure_all_finite=False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
             ensure_min_samples=least,
             ensure_min_features=least,
         )
-        if not reset:
-            assert_all_finite(M, input_name="M")
-        return M
+
+    def _options(self) -> dict[str, Any]:
+        """What the solver is told; a free part only if it knows one."""
+        options = dict(self.solver_options or {})
+        known = SOLVERS[self.solver].options if self.solver in SOLVERS else ()
+        if "extra_rank" in known:
+            options.setdefault("extra_rank", self.extra_rank)
+        elif self.extra_rank not in ("auto", 0):
+            raise ValueError(f"solver={self.solver!r} knows no free part beside the features: leave extra_rank out")
+        return options
 
     def _chosen_col_features(self, given: Any, shape: tuple[int, int]) -> Any:
         if given is None:
@@ -410,35 +474,59 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.result_ = result
         self.W_, self.low_rank_, self.sparse_ = result.W, result.L, result.S
         self.rank_, self.noise_, self.corruption_ = result.rank, result.noise, result.corruption
-        self.zeta_, self.explained_ = result.zeta, result.explained
+        self.zeta_, self.explained_, self.shares_ = result.zeta, result.explained, result.shares
         self.status_, self.converged_ = result.status, result.converged
         self.n_iter_, self.history_ = result.n_iter, result.history
 
-    def _new_rows(self, M: Any, row_features: Any) -> tuple[Array, Array | None]:
-        """Rows as they are used, and their scores as far as features tell them."""
+    def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None]:
+        """An owner of rows as they are used, and their scores as far as features tell them."""
         check_is_fitted(self)
         matrix = self._matrix(M)
-        if row_features is None:
-            return matrix, None
-        _match(row_features, _labels(M, "index"), "row_features", "rows")
-        scores = self._rows.place(row_features)
-        if len(scores) != len(matrix):
-            raise ValueError(f"row_features has {len(scores)} rows but M has {len(matrix)}")
-        return matrix, scores
+        prior = None
+        if row_features is not None:
+            match(row_features, labels_of(M, "index"), "row_features", "rows")
+            prior = self._rows.place(row_features)
+            if len(prior) != matrix.shape[0]:
+                raise ValueError(f"row_features has {len(prior)} rows but M has {matrix.shape[0]}")
+        return _owner(matrix, self.engine), prior
 
-    def _regressed(self, M: Array, V: Array) -> Array:
-        """Scores from the rows themselves."""
-        if np.isinf(self.zeta_) and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
-            return M @ V
+    @property
+    def _told(self) -> bool:
+        """Whether features tell all of a row's scores."""
+        scores = float(np.linalg.norm(self.singular_values_) ** 2 / self.low_rank_.shape[0])
+        return bool(np.trace(self._spread) <= TOLD * scores)
+
+    def _scores(self, engine: Engine, prior: Array | None) -> Array:
+        """Scores of rows, from what features say of them and from themselves."""
+        if prior is not None and self._told:
+            return prior
+        pieces = [
+            self._regressed(_rows_of(engine, rows), self._V, prior if prior is None else prior[rows])
+            for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1]))
+        ]
+        return np.concatenate(pieces)
+
+    def _regressed(self, M: Array, V: Array, prior: Array | None = None) -> Array:
+        """Scores from the rows themselves, and from what is expected of them."""
+        if prior is not None and self._told:
+            return prior
         # A fit that was stopped early may not have a threshold yet.
-        return row_scores(M, V, self.zeta_ if np.isfinite(self.zeta_) else None)
+        zeta = self.zeta_ if np.isfinite(self.zeta_) else None
+        if prior is not None or np.isnan(M).any():
+            prior = np.zeros((len(M), V.shape[1])) if prior is None else prior
+            return shrunken_scores(M, V, prior, self._spread, self.noise_ or 0.0, np.inf if zeta is None else zeta)
+        if zeta is None and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
+            return M @ V
+        return row_scores(M, V, zeta)
 
-    def _held_out(self, M: Array) -> Array:
-        """Every entry as other columns of its row predict it."""
+    def _held_out(self, M: Array, prior: Array | None) -> Array:
+        """Every entry as features and other columns of its row predict it."""
+        if prior is not None and self._told:
+            return prior @ self._V.T
         expected = np.empty(M.shape)
         for fold in range(min(FOLDS, M.shape[1])):
             out = np.arange(M.shape[1]) % FOLDS == fold
-            expected[:, out] = self._regressed(M[:, ~out], self._V[~out]) @ self._V[out].T
+            expected[:, out] = self._regressed(M[:, ~out], self._V[~out], prior) @ self._V[out].T
         return expected
 
 
@@ -451,35 +539,56 @@ class _Side:
     name : of the features, as users know them
     labels : of these rows or columns, if M was a frame
     columns : the names of the features, if those were a frame
-    basis : array of shape (d, r); ``F @ basis`` is the factor of L for features F. None without features
+    expected : what features say of the factor of L. None without features
     """
 
     name: str
     labels: Any
     columns: Any
-    basis: Array | None
-
-    @classmethod
-    def of(cls, name: str, labels: Any, F: Any, features: Features, factor: Array) -> _Side:
-        basis = features.coefficients(factor) if features.given else None
-        return cls(name, labels, _labels(F, "columns"), basis)
+    expected: Expected | None
 
     def place(self, F: Any) -> Array:
         """The factor of L for features of other rows or columns."""
-        if self.basis is None:
+        if self.expected is None:
             what = "rows but their data: use transform or decompose with those"
             raise ValueError(
                 f"{self.name} was given, but this model was fitted without, or by a solver that does not use them: "
                 "it knows nothing about new " + (what if self.name == "row_features" else "columns")
             )
-        names, d = _labels(F, "columns"), len(self.basis)
+        names, d = labels_of(F, "columns"), len(self.expected.coefficients)
         F = check_array(F, dtype=np.float64, input_name=self.name)
         if F.shape[1] != d:
             hint = f"; did you mean {self.name}.T?" if len(F) == d else ""
             raise ValueError(f"{self.name} has {F.shape[1]} columns but had {d} in fit{hint}")
         if names is not None and self.columns is not None and not names.equals(self.columns):
-            raise ValueError(f"the columns of {self.name} are {_few(names)}, in fit {_few(self.columns)}")
-        return F @ self.basis
+            raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}")
+        return self.expected(F)
+
+
+def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tuple[Expected | None, Expected | None]:
+    """What features say of new rows and columns, in the coordinates of the factors ``L = U @ V.T``."""
+    rank = U.shape[1]
+    if result.expected is None:
+        rows, cols = (Expected(np.zeros(rank), F.coefficients(B)) if F.given else None for F, B in ((F1, U), (F2, V)))
+        return rows, cols
+    L, (rows, cols) = result.L, result.expected
+    to_rows = L.core @ (L.right.T @ V)  # V is orthonormal
+    to_cols = (np.linalg.pinv(U) @ L.left @ L.core).T
+    return (
+        rows and Expected(rows.offset @ to_rows, rows.coefficients @ to_rows) if F1.given else None,
+        cols and Expected(cols.offset @ to_cols, cols.coefficients @ to_cols) if F2.given else None,
+    )
+
+
+def _owner(matrix: Any, engine: str) -> Engine:
+    """The engine for new rows. All of them are read anyway, so holes are looked for everywhere."""
+    dense = isinstance(matrix, np.ndarray) and not isinstance(matrix, np.ma.MaskedArray)
+    return choose(matrix, "observed" if engine == "auto" and dense and np.isnan(matrix).any() else engine)
+
+
+def _rows_of(engine: Engine, rows: slice) -> Array:
+    first, last, _ = rows.indices(engine.shape[0])
+    return engine.block(np.arange(first, last), np.arange(engine.shape[1]))
 
 
 def _principal(L: LowRank) -> tuple[Array, Array, Array]:
@@ -491,35 +600,3 @@ def _principal(L: LowRank) -> tuple[Array, Array, Array]:
 
 def _longest(rows: Array) -> float:
     return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))
-
-
-def _labels(frame: Any, axis: str) -> Any:
-    """The index or the columns of a pandas frame, None of anything else."""
-    return getattr(frame, axis) if hasattr(frame, "iloc") and hasattr(frame, "columns") else None
-
-
-def _labelled(values: Array, index: Any, columns: Any) -> Any:
-    if index is None and columns is None:
-        return values
-    import pandas as pd
-
-    return pd.DataFrame(values, index=index, columns=columns)
-
-
-def _match(F: Any, labels: Any, name: str, side: str) -> None:
-    """Refuse features whose index is not that of the rows, or columns, of M, when both are frames."""
-    index = _labels(F, "index")
-    if index is None or labels is None or len(index) != len(labels) or index.equals(labels):
-        return
-    of_M = "M.index" if side == "rows" else "M.columns"
-    if index.is_unique and labels.is_unique and labels.isin(index).all():
-        advice = f"the labels are the same in another order: pass {name}.loc[{of_M}]"
-    else:
-        advice = f"if they belong together as they stand, pass {name}.set_axis({of_M})"
-    raise ValueError(
-        f"the index of {name} does not match the {side} of M: {_few(index)} against {_few(labels)}; {advice}"
-    )
-
-
-def _few(labels: Any, most: int = 4) -> str:
-    return ", ".join(map(repr, labels[:most].tolist())) + (", …" if len(labels) > most else "")

@@ -21,6 +21,7 @@ HARD_STARTS = (
     (0.05, 40.0),
 )  # for rows that resist those
 ROUNDS = 25
+ENTRIES_PER_SCORE = 3  # observed in a row, for it to be fitted without regard to what is expected
 CHUNK_ENTRIES = 1 << 21
 
 
@@ -33,6 +34,7 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
     Parameters
     ----------
     M : array of shape (m, n)
+        NaN where it is not observed.
     V : array of shape (n, r), full column rank
     zeta : float or None
         If given, the rows are finished with least squares on the entries within ±zeta.
@@ -55,10 +57,62 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
     return np.concatenate(pieces)
 
 
+def shrunken_scores(M: Array, V: Array, prior: Array, spread: Array, noise: float, zeta: float) -> Array:
+    """Scores of rows of which something is expected before they are seen: U with ``M ≈ U @ V.T``, U not far from it.
+
+    Least squares on the entries within ±zeta, with a ridge that the noise and the spread of scores ask for: the mean of
+    U given M, if U is Gaussian about ``prior`` with covariance ``spread``. NaN in M is not observed.
+    """
+    step = max(1, CHUNK_ENTRIES // max(M.shape[1], 1))
+    ridge = noise**2 * np.linalg.pinv(spread, hermitian=True) if noise > 0 else np.zeros_like(spread)
+    # Where nothing varies, nothing is to be learned.
+    values, vectors = np.linalg.eigh(spread)
+    basis = vectors[:, values > 1e-12 * values[-1]] if values[-1] > 0 else vectors[:, :0]
+    pieces = [
+        _shrunken(np.asarray(M[some], float), V, prior[some], basis, ridge, zeta)
+        for some in (slice(first, first + step) for first in range(0, len(M), step))
+    ]
+    return np.concatenate(pieces)
+
+
+def _shrunken(M: Array, V: Array, prior: Array, basis: Array, ridge: Array, zeta: float) -> Array:
+    along, rest = V @ basis, M - prior @ V.T
+    r = along.shape[1]
+    penalty, columns = basis.T @ ridge @ basis, moment_columns(along)
+    D = np.zeros((len(M), r))
+    counts = np.count_nonzero(~np.isnan(M), axis=1)
+    many = counts >= ENTRIES_PER_SCORE * r
+    if many.any() and r:
+        D[many] = row_scores(rest[many], along, zeta)
+    for _ in range(ROUNDS if r else 0):
+        residual = rest - D @ along.T
+        kept = np.abs(residual) <= zeta
+        moments = _moments(kept @ columns, r) + penalty
+        size = np.trace(moments, axis1=1, axis2=2)[:, None, None] / r
+        moments += (1e-13 * size + np.finfo(float).tiny) * np.eye(r)
+        wanted = np.where(kept, residual, 0.0) @ along - D @ penalty
+        move = np.linalg.solve(moments, wanted[:, :, None])[:, :, 0]
+        D += move
+        if np.abs(move).max(initial=0.0) <= 1e-12 * np.abs(D).max(initial=0.0):
+            break
+    return prior + D @ basis.T
+
+
 def moment_columns(V: Array) -> Array:
-    """All products ``V[:, a] · V[:, b]`` and a column of ones: what :func:`row_steps` wants summed."""
+    """All products ``V[:, a] · V[:, b]``, each once, and a column of ones: what :func:`row_steps` wants summed."""
     n, r = V.shape
-    return np.column_stack([(V[:, :, None] * V[:, None, :]).reshape(n, r * r), np.ones(n)])
+    columns = np.ones((n, r * (r + 1) // 2 + 1))
+    for column, (a, b) in enumerate(zip(*np.triu_indices(r), strict=True)):
+        np.multiply(V[:, a], V[:, b], out=columns[:, column])
+    return columns
+
+
+def _moments(sums: Array, r: int) -> Array:
+    """Sums of :func:`moment_columns` as symmetric r×r matrices."""
+    a, b = np.triu_indices(r)
+    moments = np.empty((len(sums), r, r))
+    moments[:, a, b] = moments[:, b, a] = sums[:, :-1]
+    return moments
 
 
 def row_steps(sums: Array, products: Array) -> Array:
@@ -66,13 +120,13 @@ def row_steps(sums: Array, products: Array) -> Array:
 
     Parameters
     ----------
-    sums : array of shape (m, r² + 1)
+    sums : array of shape (m, r (r + 1) / 2 + 1)
         :func:`moment_columns` summed over the kept entries of each row.
     products : array of shape (m, r)
         ``V[j] · residual`` summed over the same entries.
     """
     m, r = products.shape
-    moments, kept = sums[:, :-1].reshape(m, r, r).astype(float), sums[:, -1]
+    moments, kept = _moments(sums, r), sums[:, -1]
     size = np.trace(moments, axis1=1, axis2=2) / r
     ok = (kept >= r + 1) & (size > 0)
     steps = np.zeros((m, r))
@@ -88,8 +142,7 @@ def span_step(Q: Array, sums: Array, products: Array, tol: float = 1e-12) -> Arr
 
     ``sums`` and ``products`` are as in :func:`row_steps`; nothing else of M is needed.
     """
-    m, r = products.shape
-    moments = sums[:, :-1].reshape(m, r, r).astype(float)
+    moments = _moments(sums, products.shape[1])
     G = Q.T @ products.astype(float)
     return conjugate_gradients(G, lambda P: Q.T @ np.einsum("iab,ib->ia", moments, Q @ P), tol, 10 * G.size)
 
@@ -116,12 +169,14 @@ def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Star
     columns = moment_columns(V)
     best = np.zeros((len(M), V.shape[1]))
     best_score = np.full(len(M), np.inf)
+    counts = np.count_nonzero(~np.isnan(M), axis=1)
     # One floor for all starts: under a floor of its own, a fit of zero would win by any few zeros in the row.
-    floor = rounding_floor(dtype, 1.0) * np.median(np.abs(M), axis=1, keepdims=True)
+    floor = rounding_floor(dtype, 1.0) * _of_sorted(np.abs(M), counts, 0.5)[:, None]
     floor = np.maximum(floor, max(least, float(np.finfo(float).tiny)))
     for q, k in starts:
-        U = _descend(M, V, columns, dtype, q, k, least)
-        score = np.log(np.maximum(np.abs(M - U @ V.T), floor)).mean(axis=1)
+        U = _descend(M, V, columns, counts, dtype, q, k, least)
+        logs = np.log(np.maximum(np.abs(M - U @ V.T), floor))
+        score = np.where(np.isnan(logs), 0.0, logs).sum(axis=1) / np.maximum(counts, 1)
         better = score < best_score - 1e-9
         best[better], best_score[better] = U[better], score[better]
     if zeta is not None:
@@ -133,14 +188,25 @@ def _chunk(M: Array, V: Array, dtype: np.dtype, zeta: float | None, starts: Star
     return best
 
 
-def _descend(M: Array, V: Array, columns: Array, dtype: np.dtype, q: float, k: float, least: float) -> Array:
+def _of_sorted(sizes: Array, counts: Array, q: float) -> Array:
+    """The q-quantile of every row's ``counts`` numbers, the others being NaN; 0 of none."""
+    n = sizes.shape[1]
+    if (counts == n).all():
+        which = min(n - 1, int(q * n))
+        return np.partition(sizes, which, axis=1)[:, which]
+    which = np.minimum(np.maximum(counts - 1, 0), (q * counts).astype(int))
+    return np.nan_to_num(np.take_along_axis(np.sort(sizes, axis=1), which[:, None], axis=1)[:, 0])  # NaN comes last
+
+
+def _descend(
+    M: Array, V: Array, columns: Array, counts: Array, dtype: np.dtype, q: float, k: float, least: float
+) -> Array:
     """From zero, with ζ = k · quantile_q of each row's residuals; rows at rest are left alone."""
     active = np.arange(len(M))
     U = np.zeros((len(M), V.shape[1]))
-    which = min(M.shape[1] - 1, int(q * M.shape[1]))
     for _ in range(ROUNDS):
         fitted = U[active] @ V.T
-        quantile = np.partition(np.abs(M[active] - fitted), which, axis=1)[:, which]
+        quantile = _of_sorted(np.abs(M[active] - fitted), counts[active], q)
         zeta = np.maximum(k * np.maximum(quantile, least), _row_floors(dtype, fitted))
         step = _step(M[active], V, columns, U[active], zeta)
         U[active] += step

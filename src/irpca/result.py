@@ -56,6 +56,17 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False)
+class Expected:
+    """What features F say of rows of ``L.left``, or of ``L.right``, never seen: ``offset + F @ coefficients``."""
+
+    offset: Array
+    coefficients: Array
+
+    def __call__(self, F: Array) -> Array:
+        return self.offset + F @ self.coefficients
+
+
+@dataclass(frozen=True, eq=False)
 class State:
     """One iterate of a solver.
 
@@ -71,6 +82,8 @@ class State:
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
     one_by_one : the axes (0: rows) whose lines were fitted each for itself, if M has not been read since: one that went
         wrong would be in S all but whole
+    expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
+    shares : what part of the energy of L each of its parts holds, if it has several
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
     """
@@ -84,6 +97,8 @@ class State:
     settled: bool = True
     expected_corruption: float | None = None
     one_by_one: tuple[int, ...] = ()
+    expected: tuple[Expected | None, Expected | None] | None = None
+    shares: dict[str, float] = field(default_factory=dict)
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -148,6 +163,12 @@ class Result:
         What was chosen from the data, and why.
     doubts : tuple of str
         What to doubt.
+    counts : pair of arrays
+        How many entries of each row, and of each column, of M are observed.
+    shares : dict
+        Where L has several parts: the share of its energy that each holds, such as "features" and "free".
+    expected : pair of Expected or None, or None
+        What features say of new rows and columns, if L is more than ``F1 @ W @ F2.T``.
     """
 
     L: LowRank
@@ -166,6 +187,13 @@ class Result:
     engine: str
     reads: float
     seconds: float
+    counts: tuple[Array, Array]
+    shares: dict[str, float] = field(default_factory=dict)
+    expected: tuple[Expected | None, Expected | None] | None = None
+
+    @property
+    def n_observed(self) -> int:
+        return int(self.counts[0].sum())
 
     @property
     def n_iter(self) -> int:
@@ -179,14 +207,19 @@ class Result:
         """What was found, what was chosen and why, what to doubt: text for people."""
         n1, n2 = self.L.shape
         noise = "unknown" if self.noise is None else f"{self.noise:.3g}"
+        holes = "" if self.n_observed == n1 * n2 else f", {self.n_observed / (n1 * n2):.2%} observed,"
         lines = [
-            f"{n1} × {n2} matrix = rank {self.rank} + {self.corruption:.2%} gross errors + noise {noise}",
+            f"{n1} × {n2} matrix{holes} = rank {self.rank} + {self.corruption:.2%} gross errors + noise {noise}",
             f"  {self.status.name}: {self.status.advice}",
             f"  L explains {self.explained:.1%} of the energy of the entries that are not gross errors;"
             f" an entry is a gross error beyond ±{self.zeta:.3g}",
             f"  solver {self.solver}, engine {self.engine}: {self.n_iter} iterations, {self.reads:.2f} reads of M, "
             f"{self.seconds:.2f} s",
         ]
+        if self.shares:
+            lines.append(
+                "  of the energy of L: " + ", ".join(f"{part} {share:.1%}" for part, share in self.shares.items())
+            )
         if self.choices:
             lines.append("chosen from the data:")
             lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import both_sides, choose
+from .engines import both_sides, choose, observed
 from .engines.base import Engine
 from .features import Features
 from .lowrank import Array, LowRank
@@ -25,6 +25,7 @@ BLOCK_ENTRIES = 1 << 24  # no block is larger
 ONE_LINE = 0.5  # leverage of a line that a direction of a small block all but hangs on
 LARGE = 1 << 17  # numbers, of which a product takes longer than to wake a thread
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
+SPARSE = 0.5  # with a smaller share of M observed, a block would be mostly holes
 
 
 @dataclass(eq=False)
@@ -38,12 +39,9 @@ class Sample:
 
     @classmethod
     def draw(cls, engine: Engine, size: int, rng: np.random.Generator) -> Sample:
-        """``size`` entries at random, or all of them if there are no more."""
-        n1, n2 = engine.shape
-        # In the order of memory, so that a memory-mapped page is read once.
-        flat = np.arange(n1 * n2) if n1 * n2 <= size else np.sort(rng.integers(n1 * n2, size=size))
-        rows, cols = np.divmod(flat, n2)
-        return cls(rows, cols, engine.entries(rows, cols).astype(float))
+        """``size`` observed entries at random, or all of them if there are no more."""
+        rows, cols, values = engine.draw(size, rng)
+        return cls(rows, cols, values.astype(float))
 
     def at(self, L: LowRank) -> Array:
         """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
@@ -131,11 +129,20 @@ class Block:
 
 def in_memory(piece: Array) -> Engine:
     """An engine of its own for a block of M, in double precision."""
-    return choose(np.ascontiguousarray(piece, dtype=float))
+    piece = np.ascontiguousarray(piece, dtype=float)
+    return observed(piece) if np.isnan(piece).any() else choose(piece)
+
+
+def sparse(engine: Engine) -> bool:
+    """Whether so little of M is observed that it is taken as a whole: that costs no more than is observed."""
+    return engine.n_observed < SPARSE * math.prod(engine.shape)
 
 
 def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
+    if sparse(engine):
+        yield whole(engine, F1, F2)
+        return
     n1, n2 = engine.shape
 
     def sides(factor: int) -> tuple[int, int]:
@@ -153,13 +160,14 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
             yield block
         factor *= 2
     if n1 * n2 <= BLOCK_ENTRIES:
-        yield _whole(engine, F1, F2)
+        yield whole(engine, F1, F2)
     else:
         m1, m2 = _largest(n1, n2, 2 * F1.d, 2 * F2.d, int(n1 * np.sqrt(BLOCK_ENTRIES / (n1 * n2))))
-        yield _block(engine, F1, F2, m1, m2, rng) or _whole(engine, F1, F2)  # slow, but better than nothing to go by
+        yield _block(engine, F1, F2, m1, m2, rng) or whole(engine, F1, F2)  # slow, but better than nothing to go by
 
 
-def _whole(engine: Engine, F1: Features, F2: Features) -> Block:
+def whole(engine: Engine, F1: Features, F2: Features) -> Block:
+    """All of M as a block."""
     (Q1, R1), (Q2, R2) = F1.restrict(np.arange(F1.n)), F2.restrict(np.arange(F2.n))
     return Block(engine, Q1, R1, Q2, R2, F1, F2)
 
@@ -204,6 +212,7 @@ def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Genera
     """Rows and columns to start on when nothing is known about the rows: as :func:`blocks`, but by rank."""
     n1, n2 = engine.shape
     m = FEWEST_ROWS * 2 if rank is None else max(FEWEST_ROWS, ENTRIES_PER_DIRECTION * rank)
+    m = math.ceil(m * n1 * n2 / engine.n_observed)  # as many observed ones in a line
     free = Features.identity(n1)
     while True:
         m1, m2 = min(n1, m), min(n2, max(m, ROWS_PER_FEATURE * F2.d) if F2.given else m)

@@ -1,266 +1,451 @@
-"""Values chosen from the data, each with its reason, and the verdict on a fit."""
+"""Parameters chosen by prediction: entries are held out, and the model that predicts them best is taken."""
 
 from __future__ import annotations
 
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
 import numpy as np
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.parallel import Parallel, delayed
 
-from .engines.base import Engine, Trim
-from .lowrank import Array, LowRank
-from .result import Choice, State
-from .sampling import Sample, atoms, check_scale, resolution, stored_precision
-from .threshold import Level, consensus, has_core, has_valley, level, rounding_floor
+from .engines import single_threaded_blas
+from .engines.holes import compressed, observed_entries
+from .estimator import InductiveRobustPCA
+from .features import FeatureWarning
+from .labels import as_table, labels_of, match
+from .lowrank import Array
+from .threshold import rounding_floor
 
-GLANCE = 1 << 13  # entries that tell an exact fit from others
-QUICK = 1 << 15  # entries to judge a fit by while looking for it
-THOROUGH = 1 << 17  # and for the final estimates
-GAIN = 0.01  # the least a fit must improve on L = 0, in mean log residual, to mean anything
-ENTRIES_PER_UNKNOWN = 3  # the least to believe a fit on a block
-HOLLOW = 10  # fewer clean entries than this for every unknown: a fit to nothing
-NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
-BLOWN_UP = 3.0  # L beyond this multiple of the largest entry of M is an artefact
-NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
-FASTEST = 0.05  # the least that the length of a step is believed to shrink to
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+NEVER = -1  # the fold of an entry that is in every training set
+FAILED = "FAILED"
+OPTION = "solver_options__"
+SCORES = ("log_error", "median_error", "rmse")
 
 
-class Judge:
-    """Judges fits by scattered entries of M, most of which no fit has seen.
+class _Outcome(NamedTuple):
+    """How one setting predicts one fold."""
+
+    log_error: float
+    median_error: float
+    rmse: float
+    status: str
+    message: str
+    seconds: float
+
+
+@dataclass(frozen=True, eq=False)
+class CrossValidation:
+    """How well each setting predicts entries that it has not seen.
+
+    Attributes
+    ----------
+    params : tuple of dict
+        The settings, in the order of the grid.
+    log_error, median_error, rmse : array of shape (settings, folds)
+        Mean of ``log |error|``, median of ``|error|`` and root mean square of the errors, over the entries held out.
+        NaN where a fit failed. Only the first is robust enough to choose by: some of these entries are gross errors.
+    status : array of shape (settings, folds)
+        Names of :class:`irpca.Status`, or "FAILED" where the fit raised.
+    messages : tuple of str
+        What the first failure of each setting said; empty if there was none.
+    seconds : array of shape (settings, folds)
+    best_index, reason : int, str
+        Which setting was chosen, and why.
+    n_observed, n_held_out : int
+        Entries that were observed, and those of them that were held out once.
+    """
+
+    params: tuple[dict[str, Any], ...]
+    log_error: Array
+    median_error: Array
+    rmse: Array
+    status: Array
+    messages: tuple[str, ...]
+    seconds: Array
+    best_index: int
+    reason: str
+    n_observed: int
+    n_held_out: int
+    model: InductiveRobustPCA = field(repr=False)
+    data: tuple[Any, Any, Any] = field(repr=False)
+
+    @property
+    def best_params(self) -> dict[str, Any]:
+        return dict(self.params[self.best_index])
+
+    @cached_property
+    def best_estimator(self) -> InductiveRobustPCA:
+        """The model with the best parameters, fitted to all of M when it is first asked for."""
+        M, row_features, col_features = self.data
+        best = _with(self.model, self.best_params)
+        return best.fit(M, row_features=row_features, col_features=col_features)
+
+    @property
+    def table(self) -> Array:
+        """One line for each setting, as a structured array.
+
+        Its parameters by name; mean and standard error over the folds (``…_se``) of ``log_error``, ``median_error`` and
+        ``rmse``; ``status``, counted where folds differ; ``message``.
+        """
+        columns: dict[str, Array] = {}
+        for name in self._names:
+            columns[name] = _objects([self._value(params, name) for params in self.params])
+        for name in SCORES:
+            columns[name], columns[f"{name}_se"] = _mean_and_error(getattr(self, name))
+        columns["status"] = _objects([_counted(line) for line in self.status])
+        columns["message"] = _objects(self.messages)
+        table: Array = as_table(columns, {})
+        return table
+
+    def curve(self, name: str) -> tuple[Array, Array, Array]:
+        """``log_error`` along one parameter, the others being those that were chosen: to look at, or to draw.
+
+        Returns
+        -------
+        values, mean, standard_error : arrays
+        """
+        if name not in self._names:
+            raise ValueError(f"{name!r} is not in the grid; it has {', '.join(map(repr, self._names)) or 'nothing'}")
+        best = {other: self._value(self.best_params, other) for other in self._names if other != name}
+        along = [
+            k
+            for k, params in enumerate(self.params)
+            if all(_same(self._value(params, other), value) for other, value in best.items())
+        ]
+        mean, error = _mean_and_error(self.log_error[along])
+        values = [self._value(self.params[k], name) for k in along]
+        plain = all(isinstance(value, int | float) for value in values)
+        return np.array(values) if plain else _objects(values), mean, error
+
+    def summary(self) -> str:
+        """What was compared, what was chosen and why, what failed: text for people."""
+        folds = self.log_error.shape[1]
+        told = f"{len(self.params)} settings, {folds} folds: each predicts {self.n_held_out} held-out entries"
+        if self.n_held_out < self.n_observed:
+            told += f" of {self.n_observed}; the others are all that their row or column has, and stay"
+        mean, error = _mean_and_error(self.log_error)
+        names = [_named(params) for params in self.params]
+        width = max(map(len, names))
+        lines = [told, "typical error (log ± standard error; median, root mean square):"]
+        for k, name in enumerate(names):
+            mark = "→" if k == self.best_index else " "
+            median, rms = self.median_error[k].mean(), self.rmse[k].mean()
+            lines.append(
+                f"{mark} {name:{width}}  {np.exp(mean[k]):.4g} ({mean[k]:.4f} ± {error[k]:.4f}; {median:.4g}, {rms:.4g})"
+            )
+        lines.append(f"chosen: {names[self.best_index]}: {self.reason}")
+        lines += [f"  - {doubt}" for doubt in self._doubts(names)]
+        return "\n".join(lines)
+
+    def _doubts(self, names: list[str]) -> Iterator[str]:
+        for k, name in enumerate(names):
+            if self.messages[k]:
+                yield f"{name} failed: {self.messages[k]}"
+            elif (self.status[k] != "CONVERGED").any():
+                yield f"{name} did not always converge: {_counted(self.status[k])}"
+
+    @cached_property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for params in self.params for name in params))
+
+    def _value(self, params: dict[str, Any], name: str) -> Any:
+        """That of the model where a setting leaves it alone."""
+        if name in params:
+            return params[name]
+        if name.startswith(OPTION):
+            return (self.model.solver_options or {}).get(name.removeprefix(OPTION))
+        return self.model.get_params(deep=False)[name]
+
+    def __repr__(self) -> str:
+        return f"CrossValidation({len(self.params)} settings, best: {_named(self.best_params)})"
+
+
+def cross_validate(
+    model: InductiveRobustPCA,
+    M: Any,
+    *,
+    row_features: Any = None,
+    col_features: Any = None,
+    param_grid: dict[str, Iterable[Any]] | list[dict[str, Iterable[Any]]] | None = None,
+    cv: int = 5,
+    hold_out: str = "entries",
+    one_standard_error: bool = True,
+    n_jobs: int | None = None,
+    random_state: int | np.random.Generator | None = 0,
+) -> CrossValidation:
+    """Compare settings of a model by how well they predict entries that were held out.
+
+    The observed entries of M are dealt into folds. Each fold in turn is treated as not observed, the model is fitted to
+    the others, and its L predicts the fold.
 
     Parameters
     ----------
-    engine : Engine
-    noise : float or None
-        Standard deviation of the noise, if it is known.
-    rng : Generator
-    lagging : bool
-        Whether single rows may lag behind a fit that is exact elsewhere: not if features tie them all together.
-    entries : int
-        How many to look at.
+    model : InductiveRobustPCA
+        It is not changed.
+    M, row_features, col_features : as in :meth:`InductiveRobustPCA.fit`
+    param_grid : dict of lists, several such in a list, or None
+        Parameters of the model and the values to try, the simpler ones first; the first parameter varies slowest. A
+        single option of the solver is named like ``solver_options__noise``. None: the model as it is.
+    cv : int
+        Number of folds.
+    hold_out : {"entries", "rows", "columns"}
+        ``"entries"``: single ones, as many of each row in every fold as can be. ``"rows"``, ``"columns"``: all of a row
+        or of a column, which features alone predict then, as they would those of new users or items.
+    one_standard_error : bool
+        Take the first setting in the grid whose mean error is within one standard error of the lowest; False: the
+        lowest.
+    n_jobs : int or None
+        Fits at the same time, in processes of their own; -1 for one per core. It does not change the answer.
+    random_state : int, Generator or None
+        Decides about the folds, which are the same for all settings, and for any kind of M with the same entries.
+
+    Returns
+    -------
+    CrossValidation
+
+    Notes
+    -----
+    Held-out entries may be gross errors, and how large these are says nothing about a model. So settings are compared
+    by the mean of ``log |error|``, to which a gross error adds about the same whatever the setting. An error below
+    rounding counts as rounding.
+
+    A setting with which a fit raises is not chosen, and its message is kept. Fits that do not converge count, and their
+    status is told.
+
+    A side of M without features can say nothing of a row or column that loses all its entries, so those stay in.
+
+    Examples
+    --------
+    >>> import irpca
+    >>> problem = irpca.datasets.make_problem(80, 60, d1=6, d2=5, rank=2, corruption=0.1, noise=1e-3)
+    >>> found = irpca.selection.cross_validate(
+    ...     irpca.InductiveRobustPCA(extra_rank=0),
+    ...     problem.M,
+    ...     row_features=problem.F1,
+    ...     col_features=problem.F2,
+    ...     param_grid={"rank": [1, 2, 3, 4]},
+    ... )
+    >>> found.best_params, found.best_estimator.rank_
+    ({'rank': 2}, 2)
     """
+    if not isinstance(model, InductiveRobustPCA):
+        raise ValueError(f"model must be an InductiveRobustPCA, got {type(model).__name__}")
+    params = _settings(param_grid)
+    models = [_with(model, setting) for setting in params]
+    matrix = clone(model)._matrix(M, reset=True)
+    match(row_features, labels_of(M, "index"), "row_features", "rows")
+    match(col_features, labels_of(M, "columns"), "col_features", "columns")
+    entries = observed_entries(matrix)
+    described = row_features is not None, not (col_features is None and model.col_features is None)
+    folds = _folds(entries, cv, hold_out, described, np.random.default_rng(random_state))
+    with warnings.catch_warnings():  # here too: threads of one process share their filters
+        _silence()
+        outcomes = Parallel(n_jobs=n_jobs)(
+            delayed(_outcome)(one, train, held_out, row_features, col_features)
+            for train, held_out in _splits(entries, folds, cv)
+            for one in models
+        )
+    return _compared(params, outcomes, one_standard_error, folds, clone(model), (M, row_features, col_features))
 
-    def __init__(
-        self,
-        engine: Engine,
-        noise: float | None,
-        rng: np.random.Generator,
-        lagging: bool = True,
-        entries: int = QUICK,
-    ) -> None:
-        self.engine, self.noise, self.rng, self.lagging = engine, noise, rng, lagging
-        self.rises = 5  # how often the level may rise again: it must come to rest
-        self.majority = False  # whether the noise is what the majority of the entries has
-        n1, n2 = engine.shape
-        self.most = float(np.sqrt(2 * np.log(n1 * n2)))  # the largest of n1·n2 Gaussians lies about there
-        self.entries = 0
-        self.look(entries)
 
-    def look(self, entries: int) -> None:
-        """Draw the entries to judge by, unless as many have been drawn."""
-        if entries <= self.entries:
-            return
-        self.entries = entries
-        drawn = Sample.draw(self.engine, entries, self.rng)
-        check_scale(float(np.abs(drawn.values).max()))
-        spectrum = np.unique(drawn.values, return_counts=True)
-        self.atoms = atoms(*spectrum)
-        self.resolution = resolution(*spectrum)
-        self.drawn, self.sample = drawn, self.telling(drawn)
-        self.stored = stored_precision(*spectrum)
+def _settings(param_grid: Any) -> tuple[dict[str, Any], ...]:
+    """Every combination, in the order given."""
+    grids = param_grid if isinstance(param_grid, list) else [{} if param_grid is None else param_grid]
+    for grid in grids:
+        if not isinstance(grid, dict):
+            raise ValueError(f"param_grid must be a dict of lists, such as {{'rank': [1, 2, 3]}}, got {grid!r}")
+        for name, values in grid.items():
+            if isinstance(values, str | dict) or not isinstance(values, Iterable):
+                raise ValueError(f"param_grid[{name!r}] must be a list of values to try, got {values!r}")
+    settings = tuple(dict(zip(grid, values, strict=True)) for grid in grids for values in product(*grid.values()))
+    if not settings:
+        raise ValueError("param_grid has no setting to try: one of its lists is empty")
+    return settings
 
-    def floor(self, L: LowRank) -> float:
-        """The size of rounding errors in M − L."""
-        return self.floor_of(self._largest(L))
 
-    def floor_of(self, largest: float) -> float:
-        """The same if no entry of L exceeds ``largest``."""
-        return max(rounding_floor(self.engine.dtype, largest), 2 * self.stored * largest)
+def _with(model: InductiveRobustPCA, params: dict[str, Any]) -> InductiveRobustPCA:
+    """A copy of the model with these parameters; ``solver_options__…`` are put beside the options it has."""
+    plain = {name: value for name, value in params.items() if not name.startswith(OPTION)}
+    copy = clone(model).set_params(**plain)
+    options = {name.removeprefix(OPTION): value for name, value in params.items() if name not in plain}
+    if options:
+        copy.set_params(solver_options={**(copy.solver_options or {}), **options})
+    return copy
 
-    def telling(self, sample: Sample) -> Sample:
-        """The sample without what would pass for an exact fit by chance.
 
-        Atoms are left out, and values that come in steps are blurred by half a step, which is how well they are known.
-        """
-        keep = self._telling(sample.values)
-        if keep.all() and not self.resolution:
-            return sample
-        return Sample(sample.rows[keep], sample.cols[keep], self._blurred(sample.values[keep]))
+def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bool], rng: np.random.Generator) -> Array:
+    """The fold of each entry, in the order of ``entries``."""
+    if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
+        raise ValueError(f"cv must be the number of folds, at least 2, got {cv!r}")
+    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+    cols = entries.indices
+    if hold_out == "entries":
+        folds = _dealt(rows, cv, rng)
+    elif hold_out in ("rows", "columns"):
+        side = ("rows", "columns").index(hold_out)
+        if not described[side]:
+            name = ("row_features", "col_features")[side]
+            raise ValueError(f"hold_out={hold_out!r} needs {name}: nothing else is known about {hold_out} not seen")
+        n = entries.shape[side]
+        folds = _dealt(np.zeros(n, np.intp), cv, rng)[(rows, cols)[side]]
+    else:
+        raise ValueError(f"hold_out={hold_out!r} is unknown; choose 'entries', 'rows' or 'columns'")
+    for lines, n, known in zip((rows, cols), entries.shape, described, strict=True):
+        if not known:
+            folds[_alone(folds, lines, n, cv)] = NEVER
+    _check_folds(folds, cv, hold_out)
+    return folds
 
-    def residuals(self, piece: Array, fitted: Array) -> Array:
-        """Sizes of the residuals of a dense block, told in the same way."""
-        keep = self._telling(piece)
-        return np.abs(self._blurred(piece[keep]) - fitted[keep])
 
-    def _fits_steps(self, L: LowRank) -> bool:
-        """Whether L meets values that come in steps exactly, not just the most frequent one: then no blur is due."""
-        values, counts = np.unique(self.drawn.values, return_counts=True)
-        rare = self.drawn.values != values[counts.argmax()]
-        return bool((self.drawn.sizes(L)[rare] <= self.floor(L)).mean() > 0.5)
+def _dealt(groups: Array, cv: int, rng: np.random.Generator) -> Array:
+    """Folds in turn, like cards, to the shuffled members of one group after the other."""
+    order = np.lexsort((rng.random(len(groups)), groups))
+    folds = np.empty(len(groups), np.int32)
+    folds[order] = np.arange(len(groups)) % cv
+    return folds
 
-    def _telling(self, values: Array) -> Array:
-        keep = ~np.isin(values, self.atoms) if len(self.atoms) else np.ones(values.shape, bool)
-        return keep if keep.sum() >= 30 else np.ones(values.shape, bool)
 
-    def _blurred(self, values: Array) -> Array:
-        if not self.resolution:
-            return values
-        return values + self.rng.uniform(-self.resolution, self.resolution, values.shape)
+def _alone(folds: Array, lines: Array, n: int, cv: int) -> Array:
+    """Which entries are in a fold with all others of their line."""
+    first, last = np.full(n, cv, folds.dtype), np.full(n, NEVER, folds.dtype)
+    np.minimum.at(first, lines, folds)
+    np.maximum.at(last, lines, folds)
+    alone: Array = (first == last)[lines]
+    return alone
 
-    def _largest(self, L: LowRank) -> float:
-        return float(np.abs(self.sample.at(L)).max(initial=0.0))
 
-    def level(self, L: LowRank, unknowns: int = 0) -> Level:
-        """What the sampled residuals say of a fit with so many unknowns."""
-        if self.resolution and self._fits_steps(L):
-            self.resolution = 0.0
-            self.sample = self.telling(self.drawn)
-        return self.judged(self.sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
-
-    def judged(self, sizes: Array, largest: float, fitted: float) -> Level:
-        """What residuals of these sizes say, L being no larger than ``largest`` and ``fitted`` unknowns per entry."""
-        return level(
-            sizes / np.sqrt(max(1 - fitted, 0.1)),  # residuals of a fit are smaller than the noise by what was fitted
-            self.floor_of(largest),
-            self.noise,
-            self.most,
-            self.majority,
-            NEAR * largest if self.lagging else 0.0,
+def _check_folds(folds: Array, cv: int, hold_out: str) -> None:
+    sizes = np.bincount(folds[folds != NEVER], minlength=cv)
+    if sizes.min() == 0:
+        what = "observed entries that can be held out" if hold_out == "entries" else f"{hold_out} with observed entries"
+        raise ValueError(
+            f"there are too few {what} for {cv} folds: {np.count_nonzero(sizes == 0)} would be empty; lower cv"
         )
 
-    def distinct(self, L: LowRank) -> bool:
-        """Whether clean entries and gross errors are two crowds, so that the clean ones need not be the majority."""
-        return self.noise is not None or has_valley(self.sample.sizes(L), self.floor(L))
 
-    def updated(self, before: Level, L: LowRank, unknowns: int = 0) -> tuple[Level, bool]:
-        """The level for the next step, and whether it is steady: then it stays as it was, and L comes to rest."""
-        now = self.level(L, unknowns)
-        # A level that leaves hardly more entries than unknowns is that of a fit to nothing.
-        hollow = now.clean * self.engine.n_observed < HOLLOW * unknowns
-        lower, higher = now.sigma < 0.95 * before.sigma, now.sigma > 1.2 * before.sigma and self.rises > 0
-        self.rises -= higher
-        steady = hollow or not (lower or higher)
-        return (before if steady else now), steady
-
-    def state(
-        self,
-        L: LowRank,
-        now: Level,
-        step: float,
-        trim: Trim | None,
-        chosen: tuple[Choice, ...] = (),
-        failure: str | None = None,
-        unknowns: int = 0,
-        doubts: tuple[str, ...] = (),
-        rate: float = 1.0,
-    ) -> State:
-        """An iterate with what is known of the noise. At rest, that is taken from many more entries, for the record.
-
-        Each step is about ``rate`` times as long as the one before it; what is left after this one is as much shorter.
-        """
-        negligible = NEGLIGIBLE * _statistical_error(L, unknowns, now) / max(rate, FASTEST)
-        tolerance = max(negligible, 10 * float(np.finfo(self.engine.dtype).eps))
-        entries = len(self.sample.values)
-        if not now.exact and step <= tolerance:
-            sample = self.telling(Sample.draw(self.engine, THOROUGH, self.rng))
-            now = self.judged(sample.sizes(L), self._largest(L), unknowns / self.engine.n_observed)
-            entries = len(sample.values)
-        blur = self.resolution if self.noise is None else 0.0  # which is ours, not M's
-        noise = float(np.sqrt(max(now.sigma**2 - blur**2 / 3, 0.0)))
-        return State(
-            L,
-            now.zeta,
-            step,
-            trim,
-            noise,
-            tolerance,
-            expected_corruption=float(np.mean(self.drawn.sizes(L) > now.zeta)),  # atoms too: they are in M
-            failure=failure,
-            choices=(*chosen, self._noise_choice(now, noise, entries)),
-            doubts=doubts,
-        )
-
-    def _noise_choice(self, now: Level, noise: float, entries: int) -> Choice:
-        if now.exact:
-            why = f"residuals of the clean entries are below {now.floor:.2g}, which is rounding"
-        elif self.noise is not None:
-            why = "as given"
-        elif self.majority:
-            why = (
-                f"from the median of the residuals at {entries} random entries: they tail off slowly, "
-                "with no gap between noise and gross errors"
-            )
-        else:
-            why = f"standard deviation of the core of the residuals at {entries} random entries"
-        if self.resolution:
-            why += f" (values of M come in steps of {2 * self.resolution:.3g})"
-        return Choice("noise", noise, why)
-
-    def score(self, L: LowRank) -> float:
-        """Mean log residual: the lower, the better the fit."""
-        return consensus(self.sample.sizes(L), self.floor(L))
-
-    def objection(self, L: LowRank, found: Level, entries: int, unknowns: int, seen: Level) -> str | None:
-        """Why a fit is not to be believed, or None.
-
-        Parameters
-        ----------
-        L, found : the fit, and the level of its residuals at the sampled entries
-        entries, unknowns : how many entries it was made from, and how many numbers were fitted
-        seen : the level of its residuals at the entries it was made from
-        """
-        floor = self.floor(L)
-        gain = consensus(np.abs(self.sample.values), floor) - self.score(L)
-        if self._largest(L) > BLOWN_UP * np.abs(self.drawn.values).max():
-            return "entries of L are far larger than any of M: too many directions for so few entries; lower the rank"
-        if gain < GAIN:
-            return (
-                "L explains nothing: residuals are as large as M itself, as if features and M did not belong together"
-            )
-        kept = float(np.mean(self.sample.sizes(L) <= found.zeta))
-        # Less is kept where the noise is not what it is said to be.
-        clean = found.clean if kept > 0.5 * found.clean else kept
-        if clean < 0.95 and clean * entries < ENTRIES_PER_UNKNOWN * unknowns:
-            return (
-                f"too few clean entries: about {clean:.1%} of {entries} for {unknowns} unknowns, "
-                f"at least {ENTRIES_PER_UNKNOWN} times as many are needed"
-            )
-        if not found.exact and not has_core(self.sample.sizes(L), found.sigma):
-            return "residuals do not crowd around zero: corruption could not be told from noise"
-        if found.sigma > 2 * max(seen.sigma, floor):
-            return (
-                f"the fit does not hold elsewhere: noise {seen.sigma:.3g} where it was made, {found.sigma:.3g} at large"
-            )
-        return None
+def _splits(entries: csr_array, folds: Array, cv: int) -> Iterator[tuple[csr_array, tuple[Array, Array, Array]]]:
+    """For each fold the other entries as a matrix, and its own as rows, columns and values."""
+    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+    for fold in range(cv):
+        out = folds == fold
+        ends = np.append(0, np.cumsum(np.bincount(rows[~out], minlength=entries.shape[0])))
+        train = compressed(entries.data[~out], entries.indices[~out], ends, entries.shape)
+        yield train, (rows[out], entries.indices[out], entries.data[out])
 
 
-def _statistical_error(L: LowRank, unknowns: int, now: Level) -> float:
-    """The relative error of L that noise leaves even to someone who knows the corruption."""
-    size = float(np.linalg.norm(L.core))
-    return now.sigma * float(np.sqrt(unknowns / max(now.clean, 0.01))) / size if size > 0 else 0.0
+def _silence() -> None:
+    """Outcomes tell what did not converge; what features lack is told when the best is fitted again."""
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    warnings.simplefilter("ignore", FeatureWarning)
 
 
-def choose_rank(singular_values: Array, shape: tuple[int, int], noise: float, kept_share: float) -> Choice:
-    """The number of singular values of a core estimated by least squares that stand out of the noise.
+def _outcome(
+    model: InductiveRobustPCA, train: csr_array, held_out: tuple[Array, Array, Array], F1: Any, F2: Any
+) -> _Outcome:
+    """Fit, predict, compare; whatever goes wrong is part of the answer."""
+    started = time.perf_counter()
+    rows, cols, values = held_out
+    try:
+        with warnings.catch_warnings(), single_threaded_blas:
+            _silence()
+            model = clone(model).fit(train, row_features=F1, col_features=F2)
+            sizes = np.abs(values - model.low_rank_.entries(rows, cols))
+        if not np.isfinite(sizes).all():
+            raise FloatingPointError(f"predictions are not finite. {model.status_.name}: {model.status_.advice}")
+    except Exception as error:
+        message = f"{type(error).__name__}: {error}"
+        return _Outcome(np.nan, np.nan, np.nan, FAILED, message, time.perf_counter() - started)
+    # One floor for all settings, from the data: nothing is predicted better than to rounding.
+    floor = max(rounding_floor(train.dtype, float(np.median(np.abs(train.data)))), float(np.finfo(float).tiny))
+    # Settings that differ by rounding alone shall tie, so that the first of them is taken.
+    log_error = round(float(np.log(np.maximum(sizes, floor)).mean()), 6)
+    median, rmse = float(np.median(sizes)), float(np.sqrt(np.mean(sizes**2)))
+    return _Outcome(log_error, median, rmse, model.status_.name, "", time.perf_counter() - started)
 
-    Noise of standard deviation σ, seen at a share p of the entries, adds to a core in orthonormal coordinates a
-    matrix of independent entries of standard deviation σ/√p. The largest singular value of such a k1×k2 matrix is
-    close to (√k1 + √k2) σ/√p, and hardly ever beyond (√k1 + √k2 + 1) σ/√p.
 
-    Parameters
-    ----------
-    singular_values : array, descending
-    shape : (k1, k2) of the core
-    noise : σ, with rounding counted in
-    kept_share : p
-    """
-    edge = (np.sqrt(shape[0]) + np.sqrt(shape[1]) + 1) * noise / np.sqrt(kept_share)
-    rank = int(np.count_nonzero(singular_values > edge))
-    most = len(singular_values)
-    if rank == 0:
-        return Choice("rank", 1, f"no singular value stands out of the noise (edge {edge:.3g}); 1 is the least")
-    if rank == most:
-        return Choice("rank", rank, f"all {most} singular values stand out of the noise (edge {edge:.3g})")
-    last, following = singular_values[rank - 1], singular_values[rank]
-    return Choice(
-        "rank",
-        rank,
-        f"singular value {rank} is {last:.3g}, the next {following:.3g}; noise alone reaches {edge:.3g}",
+def _compared(
+    params: tuple[dict[str, Any], ...],
+    outcomes: list[_Outcome],
+    one_standard_error: bool,
+    folds: Array,
+    model: InductiveRobustPCA,
+    data: tuple[Any, Any, Any],
+) -> CrossValidation:
+    """All outcomes, which come fold by fold, and the choice."""
+    lines = [outcomes[k :: len(params)] for k in range(len(params))]
+    log_error, median, rmse, status, _, seconds = (
+        np.array([[one[at] for one in line] for line in lines]) for at in range(len(_Outcome._fields))
     )
+    messages = tuple(_first_message(line) for line in lines)
+    if all(messages):
+        raise ValueError(f"no setting could be fitted in every fold; {_named(params[0])} failed: {messages[0]}")
+    best, reason = _choice(params, log_error, one_standard_error)
+    held_out = int(np.count_nonzero(folds != NEVER))
+    return CrossValidation(
+        params, log_error, median, rmse, status, messages, seconds, best, reason, len(folds), held_out, model, data
+    )
+
+
+def _first_message(line: list[_Outcome]) -> str:
+    failed = [(fold, one.message) for fold, one in enumerate(line) if one.message]
+    if not failed:
+        return ""
+    where = "" if len(failed) == len(line) else f"in {len(failed)} of {len(line)} folds, first in {failed[0][0]}: "
+    return where + failed[0][1]
+
+
+def _choice(params: tuple[dict[str, Any], ...], log_error: Array, one_standard_error: bool) -> tuple[int, str]:
+    """The setting to take, and why."""
+    mean, error = _mean_and_error(log_error)
+    lowest = int(np.nanargmin(mean))
+    first = int(np.flatnonzero(mean <= mean[lowest] + error[lowest])[0]) if one_standard_error else lowest
+    if len(params) == 1:
+        return lowest, "the only setting"
+    if first == lowest:
+        simpler = ", and no simpler setting is within one standard error of it" if one_standard_error and first else ""
+        return first, f"the lowest mean log error, {mean[first]:.4f}{simpler}"
+    return first, (
+        f"the simplest setting within one standard error, {error[lowest]:.4f}, of the lowest mean log error, "
+        f"{mean[lowest]:.4f} with {_named(params[lowest])}"
+    )
+
+
+def _mean_and_error(scores: Array) -> tuple[Array, Array]:
+    """Mean over folds, and its standard error."""
+    return scores.mean(axis=1), scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1])
+
+
+def _objects(values: Iterable[Any]) -> Array:
+    """An array that leaves its values as they are."""
+    values = list(values)
+    array = np.empty(len(values), object)
+    for k, value in enumerate(values):
+        array[k] = value
+    return array
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or bool(np.all(one == other))
+
+
+def _counted(statuses: Array) -> str:
+    """``CONVERGED``, or ``CONVERGED 4, MAX_ITER 1``."""
+    counts = Counter(statuses.tolist())
+    if len(counts) == 1:
+        return next(iter(counts))
+    return ", ".join(f"{status} {count}" for status, count in counts.most_common())
+
+
+def _named(params: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in params.items()) or "the model as it is"

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from .callbacks import Callback
-from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Trim
+from .engines import choose, observed, single_threaded_blas
+from .engines.base import Engine, MissingEntries, Trim
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import History, Result, State, Status
@@ -79,6 +79,33 @@ def solve(
     started = time.perf_counter()
     method = _solver(solver, options)
     owner = choose(M, engine)
+    try:
+        return _solve(
+            owner, method, F1, F2, rank, solver, tol, max_iter, sparse, callbacks, random_state, options, started
+        )
+    except MissingEntries:  # so few that a look at some entries did not show them
+        if engine != "auto":
+            raise
+        owner = observed(M)
+    return _solve(owner, method, F1, F2, rank, solver, tol, max_iter, sparse, callbacks, random_state, options, started)
+
+
+def _solve(
+    owner: Engine,
+    method: Solver,
+    F1: Any,
+    F2: Any,
+    rank: int | str,
+    solver: str,
+    tol: float,
+    max_iter: int,
+    sparse: bool,
+    callbacks: Callback | Iterable[Callback],
+    random_state: int | np.random.Generator | None,
+    options: dict[str, Any],
+    started: float,
+) -> Result:
+    """What :func:`solve` does, once there is an owner of M."""
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed to tell L from S")
@@ -90,13 +117,15 @@ def solve(
     if not method.features:
         features1, features2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, features1, features2, solver, method)
+    if method.rank != "found":
+        _check_enough(owner, features1.d, features2.d, chosen_rank or 1)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     if "random_state" in inspect.signature(method.run).parameters:
-        options["random_state"] = np.random.default_rng(random_state)
+        options = {**options, "random_state": np.random.default_rng(random_state)}
 
     history = History()
     state: State | None = None
@@ -117,7 +146,7 @@ def solve(
                 if seen or not (sparse or state.one_by_one):
                     break
                 final = owner.corruption(state.L, state.zeta)
-                if _as_expected(state, *final):
+                if _as_expected(state, *final, owner.counts):
                     break
                 final = None
             if len(history) >= max_iter:
@@ -143,11 +172,12 @@ def solve(
     share = explained(state.L, trim, state.noise)
     doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
     if status in (Status.CONVERGED, Status.MAX_ITER):
-        doubts += tuple(_doubts(share, state.L.rank, min(features1.d, features2.d), S, state.zeta))
+        doubts += tuple(_doubts(share, state, min(features1.d, features2.d), S, owner.n_observed))
+    doubts += tuple(_unseen(owner, features1, features2, state))
     return Result(
         L=state.L,
         S=S,
-        W=None if status is Status.DIVERGED else _latent(state.L, features1, features2),
+        W=None if status is Status.DIVERGED else _latent(state, features1, features2),
         rank=state.L.rank,
         noise=state.noise,
         corruption=_corruption(state, trim),
@@ -161,20 +191,31 @@ def solve(
         engine=owner.name,
         reads=owner.reads,
         seconds=time.perf_counter() - started,
+        counts=owner.counts,
+        shares=state.shares,
+        expected=state.expected,
     )
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:
     if name not in SOLVERS:
         raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
-    known = [
-        p.name
-        for p in inspect.signature(SOLVERS[name].run).parameters.values()
-        if p.kind is p.KEYWORD_ONLY and p.name != "random_state"
-    ]
+    known = SOLVERS[name].options
     if unknown := set(options) - set(known):
         raise TypeError(f"solver={name!r} takes no option {', '.join(sorted(unknown))}; it takes {', '.join(known)}")
     return SOLVERS[name]
+
+
+def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
+    """Refuse a matrix of which fewer entries are observed than L has degrees of freedom."""
+    needed = rank * (d1 + d2 - rank)
+    if owner.n_observed < needed:
+        n1, n2 = owner.shape
+        raise ValueError(
+            f"M has {owner.n_observed} observed entries ({owner.n_observed / (n1 * n2):.2g} of all), and L of rank "
+            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): at least as many entries are needed, and "
+            "several times as many to tell errors from L. Give fewer features, a lower rank, or more data"
+        )
 
 
 def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
@@ -209,11 +250,12 @@ def _is_zero(owner: Engine) -> bool:
     return trim.largest == 0
 
 
-def _as_expected(state: State, S: Any, trim: Trim) -> bool:
+def _as_expected(state: State, S: Any, trim: Trim, counts: tuple[Array, Array]) -> bool:
     """Whether the final read found about as many gross errors as the solver expected from its sample, in all lines."""
     assert state.expected_corruption is not None
-    if any(len(stray_lines(S.shape[1 - axis] - _flagged(S, axis))) for axis in state.one_by_one):
-        return False
+    for axis in state.one_by_one:
+        if len(stray_lines(counts[axis] - _flagged(S, axis), counts[axis])):
+            return False
     found = 1 - trim.kept_share
     return found <= 1.25 * state.expected_corruption + 0.01
 
@@ -228,30 +270,50 @@ def _flagged(S: Any, axis: int) -> Array:
     return counts
 
 
-def _latent(L: LowRank, F1: Features, F2: Features) -> Array | None:
+def _latent(state: State, F1: Features, F2: Features) -> Array | None:
     """W in the user's own coordinates."""
+    W: Array
+    if state.expected is not None:
+        rows, cols = state.expected
+        if rows is None or cols is None:
+            return None
+        W = rows.coefficients @ state.L.core @ cols.coefficients.T
+        return W
     if not (F1.given or F2.given):
         return None
-    left, right = L.thin()
-    W: Array = F1.coefficients(left) @ F2.coefficients(right).T
+    left, right = state.L.thin()
+    W = F1.coefficients(left) @ F2.coefficients(right).T
     return W
 
 
-def _doubts(share: float, rank: int, most: int, S: Any, zeta: float) -> Iterator[str]:
+def _unseen(owner: Engine, F1: Features, F2: Features, state: State) -> Iterator[str]:
+    """Say which rows and columns have too few observed entries for L to be known there, but from features."""
+    for side, F, counts, at in zip(("row", "column"), (F1, F2), owner.counts, (0, 1), strict=True):
+        least = 1 if F.given or (state.expected and state.expected[at]) else state.L.rank
+        lines = np.flatnonzero(counts < least)
+        if len(lines):
+            told = f"{len(lines)} {side}{'s have' if len(lines) > 1 else ' has'} "
+            told += "no observed entry" if least == 1 else f"fewer than {least} observed entries"
+            few = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
+            known = "L is what the features say" if least == 1 else "L is not determined"
+            yield f"{told} ({few}): {known} there"
+
+
+def _doubts(share: float, state: State, most: int, S: Any, n_observed: int) -> Iterator[str]:
     """What to say of a result that takes little apart, or nothing."""
     if share < 0.5:
         yield (
             f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other "
             f"{1 - share:.0%} is noise, or lies outside what these features and this rank can say"
         )
-    if S is not None and S.nnz > 0.25 * S.shape[0] * S.shape[1]:
+    if S is not None and S.nnz > 0.25 * n_observed:
         yield (
-            f"S holds {S.nnz / (S.shape[0] * S.shape[1]):.0%} of all entries. If so many gross errors are not "
+            f"S holds {S.nnz / n_observed:.0%} of all entries. If so many gross errors are not "
             "plausible, features or rank leave out a part of L, which then looks the same"
         )
-    if S is not None and S.nnz == 0 and np.isfinite(zeta):
+    if S is not None and S.nnz == 0 and np.isfinite(state.zeta):
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
-    if rank == most:
+    if state.L.rank == most:
         yield f"the rank is {most}, as high as it can be: try a lower one, unless that is meant"
 
 

@@ -32,6 +32,7 @@ MAJORITY_STARTS = ((0.5, 8.0),)  # for noise with long tails, where only the maj
 
 LAGGING = 0.005  # the share of clean entries that may lag behind rounding when a fit is called exact
 ROOM = 1000.0  # what is no larger than so many times rounding is not a gross error either
+TAIL = 0.02  # of the clean entries: more than Gaussian noise can have beyond the efficient cut
 CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
 
 
@@ -107,6 +108,11 @@ def level(
         zeta = max(floor, 8 * float(np.quantile(close, 0.999))) if len(close) else floor
         return Level(0.0, _share(sizes, zeta), floor, zeta)
     zeta = efficient_cut(sizes, sigma, most) * sigma
+    gap = valley(sizes, floor)
+    below = sizes[: np.searchsorted(sizes, gap)]
+    if gap > zeta and np.count_nonzero(below > zeta) > TAIL * len(below):
+        # Noise has long tails, and gross errors are another crowd beyond them: the median says what is normal.
+        zeta = max(zeta, min(gap, most * 1.4826 * float(np.median(below))))
     return Level(sigma, min(clean, 1.0), floor, max(zeta, floor))
 
 
@@ -166,9 +172,11 @@ def efficient_cut(sizes: Array, sigma: float, most: float) -> float:
     return float(cuts[np.nonzero(good)[0][-1]])
 
 
-def stray_lines(kept: Array) -> Array:
-    """Rows (or columns) of which far fewer entries are kept than of others: L is not to be trusted there."""
-    return np.nonzero(kept < 0.5 * np.median(kept))[0]
+def stray_lines(kept: Array, observed: Array) -> Array:
+    """Rows (or columns) of whose observed entries far fewer are kept than of others': L is not to be trusted there."""
+    seen = observed > 0
+    share = kept / np.maximum(observed, 1)
+    return np.nonzero(seen & (share < 0.5 * np.median(share[seen])))[0]
 
 
 def has_valley(sizes: Array, floor: float) -> bool:
@@ -177,18 +185,28 @@ def has_valley(sizes: Array, floor: float) -> bool:
     Then the small ones are the clean entries, however few. One crowd with a long tail is noise of its own kind, and
     nothing but the majority can say what is normal.
     """
+    return valley(sizes, floor) > 0
+
+
+def valley(sizes: Array, floor: float) -> float:
+    """The size at the bottom of the first such valley; 0 if there is none."""
     logs = np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny)))
     if logs.max() == logs.min():
-        return False
+        return 0.0
     width = 0.15 * max(1.0, (20_000 / len(sizes)) ** 0.2)
-    counts, _ = np.histogram(logs, np.arange(logs.min() - width, logs.max() + 2 * width, width))
+    counts, edges = np.histogram(logs, np.arange(logs.min() - width, logs.max() + 2 * width, width))
     smooth = np.convolve(counts, (0.25, 0.5, 0.25), mode="same")
     left = np.maximum.accumulate(smooth)
     right = np.maximum.accumulate(smooth[::-1])[::-1]
     lower = np.minimum(left, right)
     crowd = np.cumsum(counts) >= 0.01 * len(sizes)
     deep = (smooth < 0.7 * lower) & (lower - smooth > 3.5 * np.sqrt(lower + smooth + 1)) & crowd
-    return bool(deep.any())
+    if not deep.any():
+        return 0.0
+    first = int(deep.argmax())
+    last = first + int(np.append(~deep[first:], True).argmax())
+    bottom = first + int(smooth[first:last].argmin())
+    return float(np.exp((edges[bottom] + edges[bottom + 1]) / 2))
 
 
 def has_core(sizes: Array, sigma: float) -> bool:

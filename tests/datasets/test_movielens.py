@@ -1,6 +1,7 @@
 """On a miniature in the same format, made here; and on the real data wherever IRPCA_DATA is set."""
 
 import os
+import sys
 import urllib.request
 from types import SimpleNamespace
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from irpca.completion import optspace
-from irpca.datasets import load_movielens, movielens, sources
+from irpca.datasets import load_movielens_100k, movielens, sources
 
 GENRES = """unknown, Action, Adventure, Animation, Children's, Comedy, Crime, Documentary, Drama, Fantasy, Film-Noir,
 Horror, Musical, Mystery, Romance, Sci-Fi, Thriller, War, Western""".replace("\n", " ").split(", ")
@@ -82,7 +83,7 @@ def miniature(tmp_path_factory):
 @pytest.fixture(scope="module", params=WHERE)
 def case(request, miniature):
     path = miniature if request.param == "miniature" else None
-    return load_movielens(path), FACTS[request.param]
+    return load_movielens_100k(path), FACTS[request.param]
 
 
 def test_shape_and_labels(case):
@@ -167,6 +168,55 @@ def test_ua_and_ub_test_on_ten_ratings_of_every_user(case, name, first):
     assert len(test) == 10 * data.ratings.shape[0]
 
 
+# Cold start.
+
+
+@pytest.mark.parametrize(("kind", "column"), [("users", "users"), ("items", "items")])
+def test_cold_folds_test_on_each_rating_once_and_share_nobody(case, kind, column):
+    data, _ = case
+    labels, tests = getattr(data, column), []
+    for fold in range(5):
+        train, test = data.cold_split(kind, fold)
+        np.testing.assert_array_equal(np.sort(np.concatenate([train, test])), np.arange(len(data.stars)))
+        new = set(labels[test])
+        assert new.isdisjoint(labels[train])
+        assert len(new) == pytest.approx(data.ratings.shape[kind == "items"] / 5, abs=1)
+        tests.append(test)
+    np.testing.assert_array_equal(np.sort(np.concatenate(tests)), np.arange(len(data.stars)))
+
+
+def test_both_cold_trains_on_neither_and_tests_on_both(case):
+    data, _ = case
+    for fold in range(5):
+        train, test = data.cold_split("both", fold, random_state=3)
+        of_users, of_items = (data.cold_split(kind, fold, random_state=3) for kind in ("users", "items"))
+        np.testing.assert_array_equal(train, np.intersect1d(of_users[0], of_items[0]))
+        np.testing.assert_array_equal(test, np.intersect1d(of_users[1], of_items[1]))
+        assert test.size > 0
+
+
+def test_cold_splits_go_by_their_seed(case):
+    data, _ = case
+    np.testing.assert_array_equal(data.cold_split("users", 2)[1], data.cold_split("users", 2, random_state=0)[1])
+    assert not np.array_equal(data.cold_split("users", 2)[1], data.cold_split("users", 2, random_state=1)[1])
+
+
+@pytest.mark.parametrize(
+    ("kind", "fold", "sentence"),
+    [
+        ("films", 0, "kind must be one of users, items, both; got 'films'"),
+        ("users", 5, "fold must be one of 0 … 4; got 5"),
+        ("users", -1, "fold must be one of 0 … 4; got -1"),
+    ],
+)
+def test_a_cold_split_that_is_not_there(miniature, kind, fold, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        load_movielens_100k(miniature).cold_split(kind, fold)
+
+
+# What the ratings hold.
+
+
 def test_the_mean_predicts_as_badly_as_it_should(case):
     data, facts = case
     errors = []
@@ -184,11 +234,26 @@ def test_a_free_low_rank_part_predicts_better(case):
     assert np.sqrt(np.mean(left**2)) < 0.87 * facts.mean_rmse  # 0.96 against 1.13 on the real data
 
 
+def test_frame_has_a_line_for_every_rating(case):
+    data, _ = case
+    frame = data.frame()
+    assert list(frame.columns) == ["user", "item", "rating"]
+    np.testing.assert_array_equal(frame.user, data.users + 1)
+    np.testing.assert_array_equal(frame.item, data.items + 1)
+    np.testing.assert_array_equal(frame.rating, data.stars)
+
+
+def test_frame_without_pandas_says_what_to_do(case, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        case[0].frame()
+
+
 # The file format.
 
 
 def test_every_field_is_read(miniature):
-    data, lines = load_movielens(miniature), lines_of_the_miniature()
+    data, lines = load_movielens_100k(miniature), lines_of_the_miniature()
     table = np.array([line.split("\t") for line in lines["u.data"]], dtype=int)
     np.testing.assert_array_equal(
         np.stack([data.users + 1, data.items + 1, data.stars, data.timestamps], axis=1), table
@@ -222,12 +287,12 @@ BROKEN = {
 def test_a_broken_file_is_named(tmp_path, name):
     lines, sentence = BROKEN[name]
     with pytest.raises(ValueError, match=sentence):
-        load_movielens(write(tmp_path / "broken", lines))
+        load_movielens_100k(write(tmp_path / "broken", lines))
 
 
 def test_an_unknown_fold(miniature):
     with pytest.raises(ValueError, match="name must be one of u1, u2, u3, u4, u5, ua, ub; got 'u6'"):
-        load_movielens(miniature).fold("u6")
+        load_movielens_100k(miniature).fold("u6")
 
 
 # Where it comes from.
@@ -235,7 +300,7 @@ def test_an_unknown_fold(miniature):
 
 def test_it_is_found_under_irpca_data(miniature, monkeypatch):
     monkeypatch.setenv("IRPCA_DATA", str(miniature.parent))
-    assert load_movielens().ratings.shape == (12, 26)
+    assert load_movielens_100k().ratings.shape == (12, 26)
 
 
 @pytest.fixture
@@ -255,14 +320,14 @@ def asked(tmp_path, monkeypatch):
 
 def test_it_is_downloaded_only_on_request(asked):
     with pytest.raises(FileNotFoundError, match="ml-100k was not found"):
-        load_movielens()
+        load_movielens_100k()
     assert asked == []
     with pytest.raises(ConnectionError, match="could not be downloaded"):
-        load_movielens(download=True)
+        load_movielens_100k(download=True)
     assert asked == ["https://files.grouplens.org/datasets/movielens/ml-100k.zip"]
 
 
 def test_the_docstring_tells_the_terms():
-    told = " ".join(load_movielens.__doc__.split())
+    told = " ".join(load_movielens_100k.__doc__.split())
     assert "may be used for research" in told
     assert "may not be redistributed" in told

@@ -10,7 +10,7 @@ import pytest
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Ascent, Cut, Engine, ReferenceEngine, Trim
+from irpca.engines import Ascent, Cut, Engine, MissingEntries, ReferenceEngine, Soft, Trim
 from irpca.lowrank import LowRank
 
 SHAPES = [(1, 5), (7, 3), (300, 200), (257, 1025)]
@@ -139,6 +139,8 @@ class EngineSuite:
         assert engine.shape == case.M.shape
         assert engine.dtype == case.dtype
         assert engine.n_observed == case.M.size
+        for counts, n, each in zip(engine.counts, case.M.shape, case.M.shape[::-1], strict=True):
+            np.testing.assert_array_equal(counts, np.full(n, each))
         assert engine.reads == 0
 
     def test_core(self, case):
@@ -278,6 +280,21 @@ class EngineSuite:
         entries = engine.entries(rows, cols[[0, 1, 2, 3, 0, 1]])
         assert entries.dtype == case.dtype
         np.testing.assert_array_equal(entries, case.M[rows, cols[[0, 1, 2, 3, 0, 1]]])
+
+    @pytest.mark.parametrize("size", [4, 1 << 20])
+    def test_draw(self, case, size):
+        """As many entries as asked for, or each of them once; in the order of rows."""
+        engine = self.make(case.M)
+        rows, cols, values = engine.draw(size, np.random.default_rng(1))
+        assert len(rows) == len(cols) == len(values) == min(size, case.M.size)
+        assert values.dtype == case.dtype
+        np.testing.assert_array_equal(values, case.M[rows, cols])
+        at = rows * case.M.shape[1] + cols
+        assert (np.diff(at) >= 0).all()
+        if size > case.M.size:
+            np.testing.assert_array_equal(at, np.arange(case.M.size))
+        assert engine.reads == pytest.approx(len(at) / case.M.size, rel=1e-9)
+        np.testing.assert_array_equal(engine.draw(size, np.random.default_rng(1))[0], rows)
 
     # Each question, over thresholds and kinds of L.
 
@@ -457,6 +474,7 @@ class EngineSuite:
         M = np.array(case.M)
         M[2, 3] = M[2, 16] = M[29, 0] = bad
         engine = self.make(laid_out(M, layout))
+        told = "M holds 3 entries that are NaN" if np.isnan(bad) else "M holds 3 infinite entries; replace"
         for ask in (
             lambda: engine.core(case.L, zeta, case.Q1, case.Q2),
             lambda: engine.normal(case.L, zeta, case.Q1, case.Q2),
@@ -470,11 +488,21 @@ class EngineSuite:
             lambda: engine.corruption(case.L, zeta),
             lambda: engine.block(np.arange(30), np.arange(17)),
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
+            lambda: engine.draw(1000, np.random.default_rng(0)),
         ):
-            with pytest.raises(ValueError, match="M holds 3 entries that are NaN or infinite; replace or remove"):
+            with pytest.raises(ValueError, match=told) as error:
                 ask()
+            assert isinstance(error.value, MissingEntries) == np.isnan(bad)
         engine.block(np.arange(2), np.arange(17))
         engine.entries(np.array([2]), np.array([4]))
+
+    def test_nan_beside_infinite_entries(self, dtype):
+        case = Case((30, 17), dtype)
+        case.M[2, 3] = case.M[4, 4] = np.nan
+        case.M[2, 16] = -np.inf
+        with pytest.raises(ValueError, match="M holds 1 infinite entries, and 2 that are NaN; replace") as error:
+            self.make(case.M).core(case.L, 1.0, case.Q1, case.Q2)
+        assert not isinstance(error.value, MissingEntries)
 
     def test_an_L_that_is_not_finite_is_not_blamed_on_M(self, dtype):
         case = Case((30, 17), dtype)
@@ -492,3 +520,52 @@ class EngineSuite:
         ):
             with pytest.raises(FloatingPointError, match="not finite although M is"):
                 ask()
+
+
+def soft_weights(shape, nu):
+    """Variances from a hundredth to a hundred."""
+    rng = np.random.default_rng(6)
+    return Soft(*(10 ** rng.uniform(-1, 1, n) for n in shape), nu)
+
+
+class SoftSuite(EngineSuite):
+    """For engines that have weights: subclass this one instead."""
+
+    @pytest.mark.parametrize("nu", [1.5, 2, np.inf])
+    def test_soft_weights(self, case, nu):
+        soft = soft_weights(case.M.shape, nu)
+        engine, reference = self.pair(case.M)
+        questions = {
+            "core": (case.Q1, case.Q2),
+            "times": (case.X, case.col_weights),
+            "t_times": (case.Y, case.row_weights),
+            "sides": (case.X, case.Y),
+        }
+        for question, asked in questions.items():
+            *answers, trim = getattr(engine, question)(case.L, soft, *asked)
+            *expected, expected_trim = getattr(reference, question)(case.L, soft, *asked)
+            for answer, right in zip(answers, expected, strict=True):
+                same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
+            same_trim(trim, expected_trim, case.dtype)
+            assert (trim.kept, trim.trimmed) == (engine.n_observed, 0)
+        assert engine.times(case.L, soft, case.X)[1] is None
+        assert engine.reads == 5
+
+    def test_weights_that_are_all_ones(self, case):
+        """Infinite degrees of freedom: as if nothing were beyond the threshold."""
+        engine = self.make(case.M)
+        soft = soft_weights(case.M.shape, np.inf)
+        for ask in (
+            lambda zeta: engine.times(case.L, zeta, case.X, case.col_weights),
+            lambda zeta: engine.t_times(case.L, zeta, case.Y, case.row_weights),
+        ):
+            for answer, right in zip(ask(soft)[:2], ask(np.inf)[:2], strict=True):
+                same(answer, right, case.dtype)
+
+    @pytest.mark.parametrize("size", [1e-18, 1e18])
+    def test_weights_of_entries_whose_squares_leave_the_range_of_float32(self, size, dtype):
+        M = np.full((5, 4), size, dtype)
+        soft = Soft(np.full(5, size), np.full(4, size), 2.0)
+        _, sums, trim = self.make(M).times(LowRank.zero(M.shape), soft, np.ones((4, 1)), np.ones((4, 1)))
+        np.testing.assert_allclose(sums, 4, rtol=1e-6)
+        assert trim.energy == pytest.approx(20 * size**2, rel=1e-6)

@@ -12,7 +12,18 @@ from engines.conformance import LAYOUTS, Case, EngineSuite, laid_out, same, same
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from irpca.engines import CpuEngine, ReferenceEngine, as_matrix, choose, cpu, kernels, listing, tiles
+from irpca.engines import (
+    CpuEngine,
+    ReferenceEngine,
+    Soft,
+    as_matrix,
+    choose,
+    cpu,
+    kernels,
+    listing,
+    single_threaded_blas,
+    tiles,
+)
 from irpca.lowrank import LowRank
 
 
@@ -239,7 +250,7 @@ def test_two_engines_at_work_in_two_threads():
 
 
 def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
-    hold = cpu.single_threaded_blas
+    hold = single_threaded_blas
     with threadpool_limits(2, user_api="blas"):
         hold.__enter__()
         hold.__enter__()
@@ -472,6 +483,13 @@ print(CpuEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
     assert done.stdout.strip() == "3"
 
 
+def test_it_has_no_weights():
+    M = np.eye(3)
+    for engine in CpuEngine(M), CpuEngine(np.asfortranarray(M)):
+        with pytest.raises(NotImplementedError, match="engine='cpu' has no weights; take engine='observed'"):
+            engine.times(LowRank.zero((3, 3)), Soft(np.ones(3), np.ones(3), 2.0), M)
+
+
 # The choice of an engine.
 
 
@@ -481,7 +499,9 @@ def test_choose():
     assert type(choose(M, "reference")) is ReferenceEngine
     engine = CpuEngine(M)
     assert choose(None, engine) is engine
-    with pytest.raises(ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'cpu', 'reference'"):
+    with pytest.raises(
+        ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'cpu', 'observed', 'reference'"
+    ):
         choose(M, "abacus")
 
 
@@ -504,7 +524,7 @@ def test_as_matrix_makes_float64_of_the_rest(M):
         (np.ones((2, 0)), r"M is empty: its shape is \(2, 0\)"),
         (np.ones((2, 2), complex), "M is complex"),
         (np.array([["a", "b"]]), "M has dtype <U1 and does not convert to numbers"),
-        (np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), "M is a masked array"),
+        (np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), "M is a masked array: some entries are missing"),
     ],
 )
 def test_as_matrix_refuses(M, message):
@@ -515,5 +535,5 @@ def test_as_matrix_refuses(M, message):
 def test_as_matrix_refuses_sparse():
     from scipy.sparse import eye_array
 
-    with pytest.raises(ValueError, match=r"M is a sparse matrix, which is not supported yet; pass M.toarray\(\)"):
+    with pytest.raises(ValueError, match=r"M is a sparse matrix: .* all are needed; pass M.toarray\(\)"):
         as_matrix(eye_array(3).tocsr())

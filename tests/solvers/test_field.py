@@ -12,6 +12,7 @@ from irpca.solvers import SOLVERS
 
 OPTIONS = {name: {} for name in SOLVERS} | {"rpca_gd": {"corruption": 0.05}, "scaledgd": {"corruption": 0.05}}
 ROBUST = [name for name in SOLVERS if name != "pca"]
+GET_OVER_HOLES = [name for name in ROBUST if name != "ircur"]
 
 every_method = pytest.mark.parametrize("name", SOLVERS)
 every_robust_method = pytest.mark.parametrize("name", ROBUST)
@@ -269,13 +270,70 @@ def test_entries_that_cannot_be_squared(problem, name, scale):
 
 
 @every_method
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
-def test_entries_that_are_not_numbers(problem, name, bad, engine):
+@pytest.mark.parametrize("engine", ["cpu", "reference", "auto"])
+def test_infinite_entries(problem, name, engine):
     M = problem.M.copy()
-    M[17, 3] = bad
-    with pytest.raises(ValueError, match="entries that are NaN or infinite; replace or remove them first"):
+    M[17, 3] = np.inf
+    with pytest.raises(ValueError, match=r"M holds 1 infinite entries; replace"):
         run(name, problem, M, engine=engine)
+
+
+# Holes
+
+
+def holey(problem, share, seed=1):
+    return np.where(np.random.default_rng(seed).random(problem.M.shape) < share, np.nan, problem.M)
+
+
+@pytest.mark.parametrize("name", GET_OVER_HOLES)
+@pytest.mark.parametrize("share", [0.001, 0.1])
+def test_holes_do_not_matter_to_most(problem, name, share):
+    M = holey(problem, share)
+    result = run(name, problem, M)
+    assert result.engine == "observed" and result.n_observed == np.count_nonzero(~np.isnan(M)) < M.size
+    assert result.status is Status.CONVERGED and result.rank == 2
+    assert problem.relative_error(result.L) <= 1e-8
+    np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted & ~np.isnan(M))
+
+
+@pytest.mark.parametrize("name", GET_OVER_HOLES)
+def test_engines_agree_on_holes(problem, name):
+    M = holey(problem, 0.05)
+    one, other = (run(name, problem, M, engine=engine) for engine in ("observed", "reference"))
+    assert (one.status, one.n_iter, one.reads) == (other.status, other.n_iter, other.reads)
+    assert distance(one.L.dense(), other.L.dense()) <= 1e-11
+
+
+def test_pca_takes_holes_for_zeros(problem):
+    """As its page says: it is there to be compared with."""
+    M = holey(problem, 0.1)
+    filled = irpca.solve(np.nan_to_num(M), rank=2, solver="pca")
+    assert distance(run("pca", problem, M).L.dense(), filled.L.dense()) <= 1e-9
+
+
+@pytest.mark.parametrize("engine", ["auto", "observed", "reference"])
+def test_ircur_refuses_holes(problem, engine):
+    M = problem.M.copy()
+    M[17, 3] = np.nan
+    with pytest.raises(ValueError, match=r"solver='ircur' needs whole rows and columns.*1 in all.*such as 'irpca'"):
+        run("ircur", problem, M, engine=engine)
+
+
+def test_ircur_refuses_a_hole_that_is_met_late(monkeypatch, problem):
+    """Too few to be seen at a glance: the engine for full matrices meets it while it reads."""
+    monkeypatch.setattr("irpca.engines.holes.seem_there", lambda M: False)
+    test_ircur_refuses_holes(problem, "auto")
+
+
+@every_method
+def test_an_engine_for_full_matrices_refuses_holes(problem, name):
+    M = problem.M.copy()
+    M[17, 3] = np.nan
+    with pytest.raises(ValueError, match=r"engine='cpu' reads every entry, and M is a matrix with NaN.*'auto'"):
+        run(name, problem, M, engine="cpu")
+
+
+# Failure
 
 
 @pytest.mark.parametrize("name", ["altproj", "accaltproj", "ircur"])

@@ -1,7 +1,17 @@
 """Problems with a known answer, and real tables with real features."""
 
+from .i94_traffic import I94Traffic, load_i94_traffic
 from .life_expectancy import LifeExpectancy, load_life_expectancy
-from .movielens import MovieLens, load_movielens
+from .movielens import MovieLens, load_movielens_100k
 from .synthetic import Problem, make_problem
 
-__all__ = ["LifeExpectancy", "MovieLens", "Problem", "load_life_expectancy", "load_movielens", "make_problem"]
+__all__ = [
+    "I94Traffic",
+    "LifeExpectancy",
+    "MovieLens",
+    "Problem",
+    "load_i94_traffic",
+    "load_life_expectancy",
+    "load_movielens_100k",
+    "make_problem",
+]

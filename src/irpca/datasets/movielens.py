@@ -16,6 +16,7 @@ import numpy as np
 from .sources import Source, locate
 
 if TYPE_CHECKING:
+    import pandas as pd
     from scipy.sparse import csr_array
 
 SOURCE = Source(
@@ -26,6 +27,8 @@ SOURCE = Source(
 )
 FOLDS = ("u1", "u2", "u3", "u4", "u5", "ua", "ub")
 HELD_OUT = 10  # ratings of each user in the test sets of ua and ub
+COLD = ("users", "items", "both")
+COLD_FOLDS = 5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,15 +115,62 @@ class MovieLens:
             tested = np.arange(len(self.stars)) * 5 // len(self.stars) == int(name[1]) - 1
         return np.flatnonzero(~tested), np.flatnonzero(tested)
 
+    def cold_split(self, kind: str, fold: int = 0, random_state: int = 0) -> tuple[np.ndarray, np.ndarray]:
+        """Return a split in which users, films or both are tested of which no rating is in the training part.
+
+        Parameters
+        ----------
+        kind : {"users", "items", "both"}
+            ``"users"``: a fifth of the users is held out, and all their ratings are for testing. ``"items"``: the
+            same with films. ``"both"``: tested are the ratings of held-out films by held-out users, about 4 % of
+            all; trained is on those in which neither is held out; the others are in no part.
+        fold : {0, 1, 2, 3, 4}
+            Which fifth. Every user and every film is held out in exactly one.
+        random_state : int
+            Seed of the order in which users and films are dealt to the fifths. Equal seeds hold out the same users
+            whatever ``kind`` is, and the same films.
+
+        Returns
+        -------
+        train, test : ndarray of int
+            Places in the order of the file, as of :meth:`fold`.
+        """
+        if kind not in COLD:
+            raise ValueError(f"kind must be one of {', '.join(COLD)}; got {kind!r}.")
+        if fold not in range(COLD_FOLDS):
+            raise ValueError(f"fold must be one of 0 … {COLD_FOLDS - 1}; got {fold!r}.")
+        rng = np.random.default_rng(random_state)
+        n_users, n_items = self.ratings.shape
+        new_user = (rng.permutation(n_users) % COLD_FOLDS == fold)[self.users]
+        new_item = (rng.permutation(n_items) % COLD_FOLDS == fold)[self.items]
+        if kind == "both":
+            return np.flatnonzero(~new_user & ~new_item), np.flatnonzero(new_user & new_item)
+        tested = new_user if kind == "users" else new_item
+        return np.flatnonzero(~tested), np.flatnonzero(tested)
+
     def ratings_at(self, places: np.ndarray) -> csr_array:
         """Return the ratings at some places of the file alone, as a matrix of the full shape."""
         return _matrix(self.stars[places], self.users[places], self.items[places], self.ratings.shape)
+
+    def frame(self) -> pd.DataFrame:
+        """Return the ratings as a pandas DataFrame with a line for each, in the order of the file.
+
+        Returns
+        -------
+        DataFrame with the columns user, item and rating
+            Users and films go by their numbers in the file, which begin at 1; two films may have one title.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("frame() needs pandas: pip install pandas, or use users, items and stars.") from error
+        return pd.DataFrame({"user": self.users + 1, "item": self.items + 1, "rating": self.stars})
 
     def __repr__(self) -> str:
         return f"MovieLens({len(self.sexes)} users × {len(self.titles)} films, {len(self.stars)} ratings)"
 
 
-def load_movielens(path: str | os.PathLike[str] | None = None, *, download: bool = False) -> MovieLens:
+def load_movielens_100k(path: str | os.PathLike[str] | None = None, *, download: bool = False) -> MovieLens:
     """Load MovieLens 100K from a folder on this machine; it is not bundled.
 
     Parameters

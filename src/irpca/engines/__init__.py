@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import Ascent, Cut, Dual, Engine, Normal, Trim
+from . import holes
+from .base import Ascent, Cut, Dual, Engine, MissingEntries, Normal, Soft, Trim
 from .cpu import CpuEngine
+from .observed import ObservedEngine
 from .reference import ReferenceEngine
 from .threads import both_sides, single_threaded_blas
 
@@ -18,40 +20,54 @@ __all__ = [
     "Cut",
     "Dual",
     "Engine",
+    "MissingEntries",
     "Normal",
+    "ObservedEngine",
     "ReferenceEngine",
+    "Soft",
     "Trim",
     "as_matrix",
     "both_sides",
     "choose",
+    "observed",
     "single_threaded_blas",
 ]
 
-_ENGINES = {"cpu": CpuEngine, "reference": ReferenceEngine}
+_NAMES = ["auto", "cpu", "observed", "reference"]
 
 
 def as_matrix(M: Any, name: str = "M") -> Array:
-    """M as a two-dimensional float array, without a copy if it is one already.
+    """M as a two-dimensional float array, without a copy if it is one already; for where every entry is needed.
 
     float32 and float64 stay as they are (memmap too); integers and booleans become float64.
     """
     if hasattr(M, "tocsr"):
-        raise ValueError(f"{name} is a sparse matrix, which is not supported yet; pass {name}.toarray()")
-    if isinstance(M, np.ma.MaskedArray):
-        raise ValueError(f"{name} is a masked array: missing entries are not supported yet; fill them first")
-    M = np.asarray(M)
-    if M.ndim != 2:
-        raise ValueError(f"{name} must have two dimensions, got shape {M.shape}")
-    if M.size == 0:
-        raise ValueError(f"{name} is empty: its shape is {M.shape}")
-    if M.dtype.kind == "c":
-        raise ValueError(f"{name} is complex; only real matrices can be decomposed")
-    if M.dtype not in (np.float32, np.float64):
-        try:
-            M = M.astype(np.float64)
-        except (TypeError, ValueError):
-            raise ValueError(f"{name} has dtype {M.dtype} and does not convert to numbers") from None
-    return M
+        raise ValueError(
+            f"{name} is a sparse matrix: only its stored entries are observed, and here all are needed; "
+            f"pass {name}.toarray() if the others are zero"
+        )
+    if kind := holes.kind_of_holes(M):
+        raise ValueError(f"{name} is {kind}: some entries are missing, and here all are needed; fill them first")
+    return holes.dense(M, name)
+
+
+def observed(M: Any, name: str = "M") -> ObservedEngine:
+    """The engine that owns the observed entries of M, and no others.
+
+    Parameters
+    ----------
+    M : array, masked array, data frame, sparse array or anything with ``__irpca_observed__``
+        NaN and what is masked is not observed; of a sparse array, of any format, what is stored is, zeros too.
+        ``__irpca_observed__()`` returns rows, columns, values and the shape.
+    name : str
+        What messages call M.
+
+    Examples
+    --------
+    >>> observed(np.array([[1.0, np.nan], [0.0, 2.0]])).n_observed
+    3
+    """
+    return ObservedEngine(holes.observed_entries(M, name))
 
 
 def choose(M: Any, engine: str | Engine = "auto") -> Engine:
@@ -59,20 +75,46 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
 
     Parameters
     ----------
-    M : array of shape (n1, n2)
-    engine : {"auto", "cpu", "reference"} or an Engine
+    M : array of shape (n1, n2), or what :func:`observed` takes
+    engine : {"auto", "cpu", "observed", "reference"} or an Engine
         ``"auto"`` picks by the type of M; an Engine is returned as it is.
+
+    Notes
+    -----
+    Of a dense matrix a few entries are looked at, and if one is NaN, M has holes. An engine that meets the first NaN
+    later, when it reads all of M, raises :class:`MissingEntries`.
 
     Examples
     --------
-    >>> choose(np.ones((3, 2))).name
-    'cpu'
+    >>> choose(np.ones((3, 2))).name, choose(np.array([[1.0, np.nan]])).name
+    ('cpu', 'observed')
     """
     if not isinstance(engine, str):
         return engine
-    if engine == "auto":
-        engine = "cpu"
-    if engine not in _ENGINES:
-        known = ", ".join(map(repr, ["auto", *_ENGINES]))
-        raise ValueError(f"engine={engine!r} is unknown; choose one of {known}")
-    return _ENGINES[engine](as_matrix(M))
+    if engine not in _NAMES:
+        raise ValueError(f"engine={engine!r} is unknown; choose one of {', '.join(map(repr, _NAMES))}")
+    if engine == "observed":
+        return observed(M)
+    if engine == "reference":
+        return _reference(M)
+    kind = holes.kind_of_holes(M)
+    if kind is None:
+        M = holes.dense(M, "M")
+        kind = "a matrix with NaN among its entries" if holes.seem_there(M) else None
+    if kind is None:
+        return CpuEngine(M)
+    if engine == "cpu":
+        raise ValueError(f"engine='cpu' reads every entry, and M is {kind}; take engine='observed', or 'auto'")
+    return observed(M)
+
+
+def _reference(M: Any) -> ReferenceEngine:
+    if holes.kind_of_holes(M) is None:
+        M = holes.dense(M, "M")
+        if not np.isnan(M).any():
+            return ReferenceEngine(M)
+    entries = holes.observed_entries(M)
+    values, there = np.zeros(entries.shape, entries.dtype), np.zeros(entries.shape, bool)
+    at = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr)), entries.indices
+    values[at], there[at] = entries.data, True
+    return ReferenceEngine(values, there)

@@ -52,6 +52,26 @@ class Cut:
 
 
 @dataclass(frozen=True, eq=False)
+class Soft:
+    """Weights in the place of a threshold, those of Student noise: the further from L, the less an entry counts.
+
+    ``T = w ∘ R`` and ``K = w``, with ``w = (nu + 1) / (nu + R² / s²)`` and the variance ``s² = rows[i] · cols[j]``; all
+    ones where nu is infinite. Nothing is trimmed; the energy that rides along is Σ w R².
+    """
+
+    rows: Array
+    cols: Array
+    nu: float
+
+    @property
+    def T(self) -> Soft:
+        return Soft(self.cols, self.rows, self.nu)
+
+
+Limit = float | Cut | Soft
+
+
+@dataclass(frozen=True, eq=False)
 class Ascent:
     """One step of a dual variable Y: ``Y ← penalty · (A − S)`` with ``A = M − B + Y / penalty``.
 
@@ -118,8 +138,9 @@ class Engine(Protocol):
 
     Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch.
     ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
-    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
+    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for, or a :class:`Soft`, if the engine has weights.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
+    Where M is not observed, T and K are zero, and nothing is counted.
     """
 
     name: str
@@ -136,11 +157,16 @@ class Engine(Protocol):
     @property
     def n_observed(self) -> int: ...
 
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        """How many entries of each row, and of each column, are observed. Reads nothing."""
+        ...
+
     def place(self, B: Array) -> Array:
         """Keep a tall thin block next to M, in M's precision."""
         ...
 
-    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
         ...
 
@@ -149,26 +175,26 @@ class Engine(Protocol):
         ...
 
     def times(
-        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         """* ``T @ X`` and, if asked, ``K @ weights``. Costs 2·n1·n2·(r + columns) flops."""
         ...
 
     def t_times(
-        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         """* ``T.T @ Y`` and, if asked, ``K.T @ weights``. Costs 2·n1·n2·(r + columns) flops."""
         ...
 
-    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         """* ``T @ X`` and ``T.T @ Y`` in one read. Costs 2·n1·n2·(r + columns of both) flops."""
         ...
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         """** Thresholds that at most ``per_row`` entries of a row of M − L, and ``per_col`` of a column, exceed.
 
-        They are the magnitudes next below the largest. Costs 4·n1·n2·r flops and two partial sorts of M: one read along
-        rows, one along columns.
+        They are the magnitudes next below the largest of those observed, 0 where there is none. Costs 4·n1·n2·r flops
+        and two partial sorts of M: one read along rows, one along columns.
         """
         ...
 
@@ -181,12 +207,37 @@ class Engine(Protocol):
         ...
 
     def block(self, rows: Array, cols: Array) -> Array:
-        """The small dense ``M[rows][:, cols]``."""
+        """The small dense ``M[rows][:, cols]``, NaN where M is not observed."""
         ...
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        """M at the scattered entries ``(rows[k], cols[k])``."""
+        """M at the scattered entries ``(rows[k], cols[k])``, NaN where it is not observed."""
         ...
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        """Rows, columns and values of ``size`` observed entries at random, in the order of memory.
+
+        All of them if there are no more; else some may be drawn twice.
+        """
+        ...
+
+
+def all_counted(shape: tuple[int, int]) -> tuple[Array, Array]:
+    """``counts`` of an engine that has every entry."""
+    n1, n2 = shape
+    return np.broadcast_to(np.int64(n2), n1), np.broadcast_to(np.int64(n1), n2)
+
+
+def drawn(count: int, size: int, rng: np.random.Generator) -> Array:
+    """The positions of ``size`` of ``count`` entries, sorted: a memory-mapped page is read once. All if no more."""
+    return np.arange(count) if count <= size else np.sort(rng.integers(count, size=size))
+
+
+def drawn_anywhere(engine: Engine, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+    """What ``engine.draw`` answers where every entry is observed."""
+    n1, n2 = engine.shape
+    rows, cols = np.divmod(drawn(n1 * n2, size, rng), n2)
+    return rows, cols, engine.entries(rows, cols)
 
 
 def in_precision(zeta: float, dtype: np.dtype) -> Any:
@@ -197,17 +248,34 @@ def in_precision(zeta: float, dtype: np.dtype) -> Any:
     return dtype.type(min(float(zeta), float(np.finfo(dtype).max)))
 
 
-def not_finite(count: int) -> Exception:
-    """The error for ``count`` NaN or infinite entries in M, met on the first read that sees them."""
-    if count == 0:
-        return FloatingPointError(
-            "M - L is not finite although M is: L has grown out of the range of its numbers; "
-            "check the scale of M and of the features, and lower the rank"
+class MissingEntries(ValueError):
+    """Entries of M turned out to be NaN where an engine reads every one of them."""
+
+
+def not_finite(missing: int, infinite: int) -> Exception:
+    """The error for that many NaN and infinite entries in M, met on the first read that sees them."""
+    if infinite:
+        others = f", and {missing} that are NaN" if missing else ""
+        return ValueError(
+            f"M holds {infinite} infinite entries{others}; replace the infinite ones, or make them NaN: "
+            "NaN stands for an entry that was not observed"
         )
-    return ValueError(
-        f"M holds {count} entries that are NaN or infinite; replace or remove them first "
-        "(missing entries are not supported yet)"
+    if missing:
+        return MissingEntries(
+            f"M holds {missing} entries that are NaN, and this engine reads all of them; take engine='observed', "
+            "for which NaN is an entry that was not observed"
+        )
+    return FloatingPointError(
+        "M - L is not finite although M is: L has grown out of the range of its numbers; "
+        "check the scale of M and of the features, and lower the rank"
     )
+
+
+def bad_entries(values: Array) -> tuple[int, int]:
+    """How many are NaN, and how many infinite."""
+    bad = values[~np.isfinite(values)]
+    missing = int(np.isnan(bad).sum())
+    return missing, bad.size - missing
 
 
 class Transposed:
@@ -233,10 +301,15 @@ class Transposed:
     def n_observed(self) -> int:
         return self.engine.n_observed
 
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        rows, cols = self.engine.counts
+        return cols, rows
+
     def place(self, B: Array) -> Array:
         return self.engine.place(B)
 
-    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         G, trim = self.engine.core(L.T, _turned(zeta), Q2, Q1)
         return G.T, trim
 
@@ -244,16 +317,16 @@ class Transposed:
         return TransposedNormal(self.engine.normal(L.T, zeta, Q2, Q1))
 
     def times(
-        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         return self.engine.t_times(L.T, _turned(zeta), X, weights)
 
     def t_times(
-        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         return self.engine.times(L.T, _turned(zeta), Y, weights)
 
-    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         TtY, TX, trim = self.engine.sides(L.T, _turned(zeta), Y, X)
         return TX, TtY, trim
 
@@ -272,6 +345,12 @@ class Transposed:
 
     def entries(self, rows: Array, cols: Array) -> Array:
         return self.engine.entries(cols, rows)
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        if self.n_observed == self.shape[0] * self.shape[1]:
+            return drawn_anywhere(self, size, rng)
+        cols, rows, values = self.engine.draw(size, rng)
+        return rows, cols, values
 
 
 class TransposedNormal:
@@ -305,5 +384,5 @@ class TransposedDual:
         return self.dual.times(X, step and step.T)
 
 
-def _turned(zeta: float | Cut) -> float | Cut:
-    return zeta.T if isinstance(zeta, Cut) else zeta
+def _turned(zeta: Limit) -> Limit:
+    return zeta.T if isinstance(zeta, (Cut, Soft)) else zeta

@@ -216,3 +216,66 @@ def ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: An
         kept += int(row_kept)
         energy += row_energy
     return kept, top < bits(B.dtype.type(np.inf)), energy, float(number(peak))
+
+
+@compiled
+def low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
+    for i in range(len(starts) - 1):
+        u = U[i]
+        for k in range(starts[i], starts[i + 1]):
+            v, value = V[indices[k]], P.dtype.type(0)
+            for c in range(len(u)):
+                value += u[c] * v[c]
+            P[k] = value
+
+
+@compiled
+def along(starts: Array, indices: Array, T: Array, X: Array, out: Array) -> None:
+    sums = np.empty(X.shape[1], np.float64)
+    for i in range(len(starts) - 1):
+        o = out[i]
+        sums[:] = 0
+        for k in range(starts[i], starts[i + 1]):
+            t, x = np.float64(T[k]), X[indices[k]]
+            for c in range(len(sums)):
+                sums[c] += t * x[c]
+        for c in range(len(sums)):
+            o[c] += sums[c]
+
+
+@compiled
+def across(starts: Array, indices: Array, T: Array, Y: Array, out: Array) -> None:
+    for i in range(len(starts) - 1):
+        y = Y[i]
+        for k in range(starts[i], starts[i + 1]):
+            t, o = np.float64(T[k]), out[indices[k]]
+            for c in range(len(y)):
+                o[c] += t * y[c]
+
+
+@compiled
+def next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> None:
+    for i in range(len(starts) - 1):
+        line = sizes[starts[i] : starts[i + 1]]
+        found[i] = np.partition(line, len(line) - 1 - largest)[len(line) - 1 - largest] if len(line) > largest else 0
+
+
+@compiled
+def weigh(
+    starts: Array, indices: Array, values: Array, P: Array, K: Array | None, rows: Array, cols: Array, tail: float
+) -> Counts:
+    energy = 0.0
+    peak = top = bits(P.dtype.type(0))
+    for i in range(len(starts) - 1):
+        for k in range(starts[i], starts[i + 1]):
+            r = values[k] - P[k]
+            square = np.float64(r) * np.float64(r)
+            w = (1 + tail) / (1 + tail * square / (rows[i] * cols[indices[k]]))
+            t = P.dtype.type(w * r)
+            P[k] = t
+            if K is not None:
+                K[k] = w
+            energy += w * square
+            top = max(top, bits(abs(r)))
+            peak = max(peak, bits(abs(t)))
+    return len(P), top < bits(P.dtype.type(np.inf)), energy, float(number(peak))

@@ -6,20 +6,18 @@ Each thread owns a block of rows at a time.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
-from concurrent.futures import wait
 from contextlib import closing
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import tiles
-from .base import Ascent, Cut, Trim, in_precision, not_finite
+from .base import Ascent, Cut, Limit, Soft, Trim, all_counted, bad_entries, drawn_anywhere, in_precision, not_finite
 from .listing import GrowingRows, Lister
-from .threads import available_cores, pool, single_threaded_blas
+from .threads import available_cores, in_order
 from .tiles import Duals, Factors, Masked, Step, Tally, Tiles, Trimmed
 
 if TYPE_CHECKING:
@@ -67,28 +65,32 @@ class CpuEngine:
     def n_observed(self) -> int:
         return self.A.size
 
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        return all_counted(self.shape)
+
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         return self._core(self._trimmed(L, zeta), Q1, Q2)
 
     def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> CpuNormal:
         return CpuNormal(self, L, zeta, Q1, Q2)
 
     def times(
-        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         (TX, KW), _, trim = self._products(self._trimmed(L, zeta, want_kept=weights is not None), (X, weights), None)
         return TX, KW, trim
 
     def t_times(
-        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         _, (TY, KW), trim = self._products(self._trimmed(L, zeta, want_kept=weights is not None), None, (Y, weights))
         return TY, KW, trim
 
-    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         (TX, _), (TY, _), trim = self._products(self._trimmed(L, zeta), (X, None), (Y, None))
         return TX, TY, trim
 
@@ -123,10 +125,15 @@ class CpuEngine:
         self.reads += len(rows) / self.A.size
         return _finite(self.A[cols, rows] if self.transposed else self.A[rows, cols])
 
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        return drawn_anywhere(self, size, rng)
+
     def _trimmed(
-        self, L: LowRank, zeta: float | Cut, want_kept: bool = False, remember: Array | None = None
+        self, L: LowRank, zeta: Limit, want_kept: bool = False, remember: Array | None = None
     ) -> Callable[[range], Tiles]:
         """What makes tiles of T for one thread's rows."""
+        if isinstance(zeta, Soft):
+            raise NotImplementedError("engine='cpu' has no weights; take engine='observed'")
         if self.transposed:
             L, zeta = L.T, zeta.T if isinstance(zeta, Cut) else zeta
         limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)
@@ -216,7 +223,7 @@ class CpuEngine:
             return finite
 
         if not all(self._in_order(work, range(0, n, step))):
-            raise not_finite(sum(_bad(row) for row in self.A))
+            raise _blamed(self.A)
         return found
 
     def _factors(self, L: LowRank) -> Factors:
@@ -245,28 +252,11 @@ class CpuEngine:
     def _in_order(
         self, work: Callable[[Share], Piece], shares: Iterable[Share], ahead: int | None = None
     ) -> Generator[Piece, None, None]:
-        """The pieces in the order of their shares; threads are at most ``ahead`` shares ahead of who takes them."""
-        with single_threaded_blas:
-            if self._small or self.threads == 1:
-                yield from map(work, shares)
-                return
-            waiting = iter(shares)
-            start = pool(self.threads).submit
-            running = deque(start(work, share) for share in islice(waiting, ahead or self.threads + 1))
-            try:
-                while running:
-                    piece = running[0].result()
-                    running.popleft()
-                    running.extend(start(work, share) for share in islice(waiting, 1))
-                    yield piece
-            finally:  # nobody works on in the background after an error, or Ctrl-C
-                for future in running:
-                    future.cancel()
-                wait(running)
+        return in_order(work, shares, 1 if self._small else self.threads, ahead)
 
     def _trim(self, total: Tally) -> Trim:
         if not total.finite:
-            raise not_finite(sum(_bad(row) for row in self.A))
+            raise _blamed(self.A)
         return Trim(total.kept, total.size - total.kept, total.energy, total.largest)
 
 
@@ -331,10 +321,13 @@ def _memory() -> float:
 
 
 def _finite(values: Array) -> Array:
-    if bad := _bad(values):
-        raise not_finite(bad)
+    missing, infinite = bad_entries(values)
+    if missing or infinite:
+        raise not_finite(missing, infinite)
     return values
 
 
-def _bad(values: Array) -> int:
-    return values.size - int(np.isfinite(values).sum())
+def _blamed(A: Array) -> Exception:
+    """Whose fault it is that M − L is not finite: M is read once more."""
+    missing, infinite = np.sum([bad_entries(row) for row in A], axis=0)
+    return not_finite(int(missing), int(infinite))

@@ -1,4 +1,4 @@
-"""The work on one tile of M: compiled by numba where it is installed, plain NumPy elsewhere.
+"""The work on one tile of M, or on a list of its entries: compiled by numba where it is installed, NumPy elsewhere.
 
 The functions below say what each kernel does; :mod:`irpca.engines.compiled` does the same in loops. It is imported when
 a kernel is first asked for; a kernel is compiled, or fetched from the cache on disk, when it is first called.
@@ -20,6 +20,11 @@ flag: Callable[..., Counts]
 turn: Callable[..., None]
 mask: Callable[..., None]
 ascend: Callable[..., Counts]
+low_rank: Callable[..., None]
+along: Callable[..., None]
+across: Callable[..., None]
+next_largest: Callable[..., None]
+weigh: Callable[..., Counts]
 
 
 def _trim(
@@ -92,11 +97,74 @@ def _ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: A
     return int((inside == 0).sum()), bool(np.isfinite(raised).all()), _energy(T), float(np.abs(T).max())
 
 
+def _low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
+    """``U @ V.T`` at some entries, listed row by row.
+
+    Those of row i are from ``starts[i]`` to ``starts[i + 1]``, in the columns that ``indices`` tells; so below.
+    """
+    np.einsum("kr,kr->k", U[_rows(starts)], V[indices], out=P)
+
+
+def _along(starts: Array, indices: Array, T: Array, X: Array, out: Array) -> None:
+    """Add ``T @ X`` to ``out``, for a matrix of which some entries are listed and the others are zero."""
+    from scipy.sparse import csr_array
+
+    out += csr_array((T.astype(float), indices, starts), shape=(len(out), len(X))) @ X
+
+
+def _across(starts: Array, indices: Array, T: Array, Y: Array, out: Array) -> None:
+    """Add ``T.T @ Y`` to ``out``."""
+    from scipy.sparse import csr_array
+
+    cols, at = np.unique(indices, return_inverse=True)
+    out[cols] += csr_array((T.astype(float), at, starts), shape=(len(Y), len(cols))).T @ Y
+
+
+def _next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> None:
+    """The size next below the ``largest`` largest in every row of listed sizes; 0 where there is none."""
+    order = np.lexsort((sizes, _rows(starts)))
+    long = np.diff(starts) > largest
+    found[:] = 0
+    found[long] = sizes[order[starts[1:][long] - 1 - largest]]
+
+
+def _weigh(
+    starts: Array, indices: Array, values: Array, P: Array, K: Array | None, rows: Array, cols: Array, tail: float
+) -> Counts:
+    """Turn P, which is L at some entries, into T = w · (M − L) there, in place; K, if given, receives the weights w.
+
+    ``w = (1 + tail) / (1 + tail · (M − L)² / (rows · cols))``. Returns how many entries there are, whether all are
+    finite, Σ w (M − L)² and ‖T‖∞.
+    """
+    residual = values - P
+    squares = np.square(residual, dtype=np.float64)
+    w = (1 + tail) / (1 + tail * squares / (rows[_rows(starts)] * cols[indices]))
+    P[:] = w * residual
+    if K is not None:
+        K[:] = w
+    return len(P), bool(np.isfinite(residual).all()), float(w @ squares), float(np.abs(P).max())
+
+
+def _rows(starts: Array) -> Array:
+    return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+
+
 def _energy(P: Array) -> float:
     return float(np.einsum("ij,ij->", P, P, dtype=np.float64))
 
 
-PLAIN: dict[str, Callable[..., Any]] = {"trim": _trim, "flag": _flag, "turn": _turn, "mask": _mask, "ascend": _ascend}
+PLAIN: dict[str, Callable[..., Any]] = {
+    "trim": _trim,
+    "flag": _flag,
+    "turn": _turn,
+    "mask": _mask,
+    "ascend": _ascend,
+    "low_rank": _low_rank,
+    "along": _along,
+    "across": _across,
+    "next_largest": _next_largest,
+    "weigh": _weigh,
+}
 
 
 def __getattr__(name: str) -> Any:

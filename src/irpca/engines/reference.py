@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..lowrank import Array, LowRank
-from .base import Ascent, Cut, Trim, in_precision, not_finite
+from .base import Ascent, Cut, Limit, Soft, Trim, bad_entries, drawn, in_precision, not_finite
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
 class ReferenceEngine:
-    """M as a dense array, each question answered by its formula."""
+    """M as a dense array, each question answered by its formula.
+
+    Parameters
+    ----------
+    M : float32 or float64 array
+    observed : boolean array of the same shape, or None
+        Where M is observed; None: everywhere. What M holds elsewhere does not matter.
+    """
 
     name = "reference"
 
-    def __init__(self, M: Array) -> None:
-        self.M = M
+    def __init__(self, M: Array, observed: Array | None = None) -> None:
+        self.observed = np.ones(M.shape, bool) if observed is None else observed
+        self.M = M if observed is None else np.where(observed, M, M.dtype.type(0))
         self.reads = 0.0
 
     @property
@@ -32,27 +40,45 @@ class ReferenceEngine:
 
     @property
     def n_observed(self) -> int:
-        return self.M.size
+        return int(self.observed.sum())
+
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        return self.observed.sum(axis=1), self.observed.sum(axis=0)
 
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def _trimmed(self, L: LowRank, zeta: float | Cut) -> tuple[Array, Array, Trim]:
-        """T in double precision, the kept mask K, and what rides along."""
-        self.reads += 1
-        residual = self.M - L.dense().astype(float)
+    def _residual(self, L: LowRank) -> Array:
+        """M − L in double precision, zero where M is not observed."""
+        residual = np.where(self.observed, self.M - L.dense().astype(float), 0.0)
         if not np.isfinite(residual).all():
-            raise not_finite(_bad(self.M))
+            raise not_finite(*bad_entries(self.M))
+        return residual
+
+    def _trimmed(self, L: LowRank, zeta: Limit) -> tuple[Array, Array, Trim]:
+        """T in double precision, the kept mask or the weights K, and what rides along."""
+        self.reads += 1
+        residual = self._residual(L)
+        if isinstance(zeta, Soft):
+            return self._weighted(residual, zeta)
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Cut):
             kept = np.abs(residual) <= np.maximum.outer(zeta.rows, zeta.cols)
         else:
             kept = np.abs(residual) <= in_precision(zeta, self.dtype)
+        kept &= self.observed
         T = np.where(kept, residual, 0.0)
         n_kept = int(kept.sum())
-        return T, kept, Trim(n_kept, kept.size - n_kept, float((T**2).sum()), float(np.abs(T).max()))
+        return T, kept, Trim(n_kept, self.n_observed - n_kept, float((T**2).sum()), float(np.abs(T).max()))
 
-    def core(self, L: LowRank, zeta: float | Cut, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def _weighted(self, residual: Array, soft: Soft) -> tuple[Array, Array, Trim]:
+        relative = residual**2 / np.multiply.outer(soft.rows, soft.cols)
+        w = self.observed * ((1 + 1 / soft.nu) / (1 + relative / soft.nu))
+        T = w * residual
+        return T, w, Trim(self.n_observed, 0, float((T * residual).sum()), float(np.abs(T).max()))
+
+    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         T, _, trim = self._trimmed(L, zeta)
         return Q1.T @ T @ Q2, trim
 
@@ -60,28 +86,26 @@ class ReferenceEngine:
         return ReferenceNormal(self, L, zeta, Q1, Q2)
 
     def times(
-        self, L: LowRank, zeta: float | Cut, X: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         T, kept, trim = self._trimmed(L, zeta)
         sums = None if weights is None else (kept @ weights).astype(self.dtype)
         return (T @ X).astype(self.dtype), sums, trim
 
     def t_times(
-        self, L: LowRank, zeta: float | Cut, Y: Array, weights: Array | None = None
+        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
     ) -> tuple[Array, Array | None, Trim]:
         T, kept, trim = self._trimmed(L, zeta)
         sums = None if weights is None else (kept.T @ weights).astype(self.dtype)
         return (T.T @ Y).astype(self.dtype), sums, trim
 
-    def sides(self, L: LowRank, zeta: float | Cut, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
+    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         T, _, trim = self._trimmed(L, zeta)
         return (T @ X).astype(self.dtype), (T.T @ Y).astype(self.dtype), trim
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         self.reads += 2
-        size = np.abs(self.M - L.dense().astype(float))
-        if not np.isfinite(size).all():
-            raise not_finite(_bad(self.M))
+        size = np.abs(self._residual(L))  # the zeros of what is not observed come last
         n1, n2 = self.shape
         rows = np.sort(size, axis=1)[:, n2 - 1 - per_row] if per_row < n2 else np.zeros(n1)
         cols = np.sort(size, axis=0)[n1 - 1 - per_col] if per_col < n1 else np.zeros(n2)
@@ -95,23 +119,28 @@ class ReferenceEngine:
 
         _, kept, trim = self._trimmed(L, zeta)
         # Not from a dense S: a zero residual beyond a negative zeta belongs to it.
-        rows, cols = np.nonzero(~kept)
+        rows, cols = np.nonzero(self.observed & ~kept)
         values = (self.M - L.dense())[rows, cols].astype(self.dtype)
         return csr_array((values, (rows, cols)), shape=self.shape), trim
 
     def block(self, rows: Array, cols: Array) -> Array:
-        self.reads += len(rows) * len(cols) / self.M.size
-        piece = self.M[np.ix_(rows, cols)]
-        if bad := _bad(piece):
-            raise not_finite(bad)
-        return piece
+        at = np.ix_(rows, cols)
+        return self._seen(self.M[at], self.observed[at])
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        self.reads += len(rows) / self.M.size
-        picked = self.M[rows, cols]
-        if bad := _bad(picked):
-            raise not_finite(bad)
-        return picked
+        return self._seen(self.M[rows, cols], self.observed[rows, cols])
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        at = np.flatnonzero(self.observed)[drawn(self.n_observed, size, rng)]
+        rows, cols = np.divmod(at, self.shape[1])
+        return rows, cols, self.entries(rows, cols)
+
+    def _seen(self, values: Array, observed: Array) -> Array:
+        self.reads += observed.sum() / self.n_observed
+        missing, infinite = bad_entries(values)
+        if missing or infinite:
+            raise not_finite(missing, infinite)
+        return np.where(observed, values, self.dtype.type(np.nan))
 
 
 class ReferenceNormal:
@@ -153,24 +182,19 @@ class ReferenceDual:
 
     def _advance(self, step: Ascent | None) -> Trim:
         self.engine.reads += 1
+        n_observed = self.engine.n_observed
         if step is None:
-            return Trim(self.Y.size, 0, 0.0, 0.0)
-        M, B = self.engine.M, step.B.dense().astype(float)
-        A = M - B + self.Y / step.penalty
-        if not np.isfinite(A).all():
-            raise not_finite(_bad(M))
+            return Trim(n_observed, 0, 0.0, 0.0)
+        M, residual = self.engine.M, self.engine._residual(step.B)
+        A = residual + self.Y / step.penalty
         S = np.sign(A) * np.maximum(np.abs(A) - step.bound / step.penalty, 0)
-        S = np.clip(S, M - step.box, M + step.box)
+        S = np.where(self.engine.observed, np.clip(S, M - step.box, M + step.box), 0.0)
         self.Y = step.penalty * (A - S)
-        T, zeros = M - B - S, int((S == 0).sum())
-        return Trim(zeros, S.size - zeros, float((T**2).sum()), float(np.abs(T).max()))
+        T, flagged = residual - S, int((S != 0).sum())
+        return Trim(n_observed - flagged, flagged, float((T**2).sum()), float(np.abs(T).max()))
 
 
 def _rounded_up(limits: Array, dtype: np.dtype) -> Array:
     """In the precision of M, but none lower: more entries would exceed it."""
     rounded = limits.astype(dtype)
     return np.where(rounded < limits, np.nextafter(rounded, dtype.type(np.inf)), rounded)
-
-
-def _bad(values: Array) -> int:
-    return values.size - int(np.isfinite(values).sum())

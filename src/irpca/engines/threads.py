@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ContextDecorator
 from functools import cache
+from itertools import islice
 from typing import Any, TypeVar
 
+Share = TypeVar("Share")
 Answer = TypeVar("Answer")
 
 
@@ -83,6 +86,29 @@ class _SingleThreadedBlas(ContextDecorator):
 
 
 single_threaded_blas = _SingleThreadedBlas()
+
+
+def in_order(
+    work: Callable[[Share], Answer], shares: Iterable[Share], threads: int, ahead: int | None = None
+) -> Generator[Answer, None, None]:
+    """The answers in the order of their shares; threads are at most ``ahead`` shares ahead of who takes them."""
+    with single_threaded_blas:
+        if threads == 1:
+            yield from map(work, shares)
+            return
+        waiting = iter(shares)
+        start = pool(threads).submit
+        running = deque(start(work, share) for share in islice(waiting, ahead or threads + 1))
+        try:
+            while running:
+                answer = running[0].result()
+                running.popleft()
+                running.extend(start(work, share) for share in islice(waiting, 1))
+                yield answer
+        finally:  # nobody works on in the background after an error, or Ctrl-C
+            for future in running:
+                future.cancel()
+            wait(running)
 
 
 if hasattr(os, "register_at_fork"):

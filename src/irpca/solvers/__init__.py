@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from ..result import State
 from .accaltproj import accaltproj
 from .altproj import altproj
+from .bayes import bayes
 from .ircur import ircur
 from .irpca import irpca
 from .irpca_iht import irpca_iht
@@ -28,17 +30,26 @@ class Solver:
     run : generator of States
     rank : "chosen" if it finds one by itself where none is given, "needed" if not, "found" if it takes none
     features : whether it uses them
+    engine : the name of the engine it needs, whatever M is; None: any
     """
 
     run: Callable[..., Iterator[State]]
     rank: Literal["chosen", "needed", "found"]
     features: bool
+    engine: str | None = None
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """What it may be told beside rank and features."""
+        known = inspect.signature(self.run).parameters.values()
+        return tuple(p.name for p in known if p.kind is p.KEYWORD_ONLY and p.name != "random_state")
 
 
 SOLVERS = {
     "irpca": Solver(irpca, "chosen", features=True),
     "irpca_iht": Solver(irpca_iht, "needed", features=True),
     "pcpf": Solver(pcpf, "found", features=True),
+    "bayes": Solver(bayes, "found", features=True, engine="observed"),
     "pcp": Solver(pcp, "found", features=False),
     "altproj": Solver(altproj, "needed", features=False),
     "accaltproj": Solver(accaltproj, "needed", features=False),

@@ -14,14 +14,14 @@ import numpy as np
 
 from ..engines.base import Engine
 from ..features import Features
+from ..judge import Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_distance
 from ..regression import HARD_STARTS, row_scores
 from ..result import Choice, State
 from ..sampling import strips
-from ..selection import Judge, choose_rank
 from ..threshold import MAJORITY_STARTS, Level
 from .block_factors import MOST_FREE_DIRECTIONS, RESCUES, block_factors
-from .sweeps import Falling, strongest, sweep, unknowns_of
+from .sweeps import Falling, stray_doubts, strongest, sweep, unknowns_of
 
 BLOCKS_BEFORE_MAJORITY = 2
 
@@ -49,7 +49,8 @@ def alternating(
     if now.exact and fit.distinct and fit.objection is None:
         # The last read may be all that is left to do; it tells whether rows or columns were missed.
         if rank is None:
-            chosen = (choose_rank(L.singular_values, (engine.shape[0], F2.d), now.floor, max(now.clean, 0.01)),)
+            share = max(now.clean, 0.01) * judge.observed_share
+            chosen = (choose_rank(L.singular_values, (engine.shape[0], F2.d), now.floor, share),)
             L = L.truncate(chosen[0].value)
             unknowns = unknowns_of(L, F2.Q)
         state = judge.state(L, now, 0.0, None, chosen)
@@ -68,21 +69,23 @@ def alternating(
         if settled and second_look and (len(stray[0]) or len(stray[1])):
             rescues, second_look, settled = RESCUES, False, False
         if settled and rank is None:
-            L, changed = _fit_rank(engine, L, F2, now, threshold.zeta)
+            L, changed = _fit_rank(engine, L, F2, now, threshold.zeta, judge.observed_share)
             chosen, settled, unknowns = (changed or chosen[0],), not changed, unknowns_of(L, F2.Q)
         objection = fit.objection or judge.objection(L, now, engine.n_observed, unknowns, seen)
-        doubts = _stray_doubts(sides, stray)
+        doubts = stray_doubts(sides, stray)
         if rank is None and not F2.given and L.rank == MOST_FREE_DIRECTIONS:
             doubts += (f"no more than {MOST_FREE_DIRECTIONS} directions were looked for: give the rank to allow more",)
         state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts)
         yield state if settled else replace(state, settled=False)
 
 
-def _fit_rank(engine: Engine, L: LowRank, F2: Features, now: Level, zeta: float) -> tuple[LowRank, Choice | None]:
+def _fit_rank(
+    engine: Engine, L: LowRank, F2: Features, now: Level, zeta: float, observed: float
+) -> tuple[LowRank, Choice | None]:
     """L without the directions that do not stand out of the noise of all of M, or with one more that does."""
     shape = (engine.shape[0], F2.d)
-    noise = max(now.sigma, now.floor)
-    choice = choose_rank(L.singular_values, shape, noise, max(now.clean, 0.01))
+    noise, share = max(now.sigma, now.floor), max(now.clean, 0.01) * observed
+    choice = choose_rank(L.singular_values, shape, noise, share)
     if choice.value < L.rank:
         return L.truncate(choice.value), choice
     if L.rank == min(MOST_FREE_DIRECTIONS, *shape):
@@ -90,7 +93,7 @@ def _fit_rank(engine: Engine, L: LowRank, F2: Features, now: Level, zeta: float)
     left = strongest(engine, L, zeta, F2.Q, powers=3)
     right = engine.times(L, zeta, left)[0].astype(float)
     grown = LowRank.from_product(np.hstack([L.left @ L.core, right]), np.hstack([L.right, left]))
-    choice = choose_rank(grown.singular_values, shape, 1.05 * noise, max(now.clean, 0.01))
+    choice = choose_rank(grown.singular_values, shape, 1.05 * noise, share)
     return (grown, choice) if choice.value > L.rank else (L, None)
 
 
@@ -130,7 +133,8 @@ def _fit(engine: Engine, rows: Array, cols: Array, F2: Features, rank: int | Non
     L, chosen, distinct = block_factors(piece, rank, Q2, judge)
     unknowns = unknowns_of(L, Q2)
     fitted = L.dense()
-    seen = judge.judged(judge.residuals(piece, fitted), float(np.abs(fitted).max()), unknowns / piece.size)
+    entries = int(np.count_nonzero(~np.isnan(piece)))
+    seen = judge.judged(judge.residuals(piece, fitted), float(np.abs(fitted).max()), unknowns / entries)
     if piece.shape != engine.shape:
         U, V = L.thin()
         if F2.Q is None:
@@ -142,16 +146,5 @@ def _fit(engine: Engine, rows: Array, cols: Array, F2: Features, rank: int | Non
         )
         L = LowRank.from_product(U_all, V_all)
     found = judge.level(L, unknowns_of(L, F2.Q))
-    objection = judge.objection(L, found, piece.size, unknowns, seen)
+    objection = judge.objection(L, found, entries, unknowns, seen)
     return _Fit(L, found, judge.score(L), objection, chosen, distinct)
-
-
-def _stray_doubts(sides: tuple[str, str], stray: tuple[Array, Array]) -> tuple[str, ...]:
-    """Say where L is not known, because most of a row or column disagrees with the rest of M."""
-    return tuple(
-        f"{len(lines)} {side}{'s disagree' if len(lines) > 1 else ' disagrees'} with the rest of M in more than half "
-        f"of what others agree on ({', '.join(map(str, lines[:8]))}{', …' if len(lines) > 8 else ''}): "
-        "L is not to be trusted there"
-        for side, lines in zip(sides, stray, strict=True)
-        if len(lines)
-    )

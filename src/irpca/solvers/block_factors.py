@@ -11,12 +11,12 @@ from collections.abc import Callable
 import numpy as np
 
 from ..engines.base import Engine
+from ..judge import HOLLOW, Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_distance, singular_triplets
 from ..regression import HARD_STARTS, ROW_STARTS, Starts, row_scores
 from ..result import Choice
 from ..sampling import Sample, in_memory
-from ..selection import HOLLOW, Judge, choose_rank
-from ..threshold import MAJORITY_STARTS, consensus, has_valley
+from ..threshold import MAJORITY_STARTS, consensus, has_valley, stray_lines
 from .sweeps import Falling, strongest, sweep, unknowns_of
 
 MOST_FREE_DIRECTIONS = 20  # that rank="auto" looks at without any features
@@ -38,7 +38,8 @@ def block_factors(
     if judge.majority:
         return *_best_start(piece, rank, Q2, judge), True
     held = np.random.default_rng(0).random(piece.shape) < min(HELD_OUT * max(1.0, 20_000 / piece.size), 0.2)
-    L, chosen = _best_start(np.where(held, 1e3 * np.abs(piece).max(), piece), rank, Q2, judge)
+    held &= ~np.isnan(piece)
+    L, chosen = _best_start(np.where(held, 1e3 * np.nanmax(np.abs(piece)), piece), rank, Q2, judge)
     fitted = L.dense()
     floor = judge.floor_of(float(np.abs(fitted).max()))
     distinct = judge.noise is not None or has_valley(judge.residuals(piece[held], fitted[held]), floor)
@@ -65,7 +66,7 @@ def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) 
             engine,
             L,
             Q2,
-            _level_rule(sample, Q2, judge),
+            _level_rule(engine.n_observed, sample, Q2, judge),
             sample,
             judge,
             rescues=0 if judge.majority else RESCUES,
@@ -90,6 +91,7 @@ def _staged(
     ½ log n for every unknown.
     """
     n1, n2 = engine.shape
+    entries = engine.n_observed
     most = rank or max(1, min(MOST_FREE_DIRECTIONS, min(n1, n2) // 4))
     L = LowRank.zero(engine.shape)
     path: list[LowRank] = []
@@ -114,7 +116,8 @@ def _staged(
         )
         path.append(L)
         # One floor for all, or a direction spent on a single large outlier would seem to sharpen all the rest.
-        costs.append(n1 * n2 * consensus(sample.sizes(L), floor) + 0.5 * np.log(n1 * n2) * unknowns_of(L, None))
+        fit = entries * consensus(sample.sizes(L), floor)
+        costs.append(fit + 0.5 * np.log(entries) * unknowns_of(L, None))
         if rank is None and len(costs) > 2 and min(costs[-2:]) > min(costs):
             break
     if rank is not None:
@@ -133,15 +136,17 @@ def _from_features(
     starts = MAJORITY_STARTS if judge.majority else ROW_STARTS
     C = row_scores(piece, Q2, starts=starts, floor=judge.resolution)
     sizes = np.abs(piece - C @ Q2.T)
-    kept = np.sum(sizes <= k * float(np.quantile(sizes, q)), axis=1)
-    good = np.nonzero(kept >= 0.5 * np.median(kept))[0]
+    kept = np.sum(sizes <= k * float(np.nanquantile(sizes, q)), axis=1)
+    observed = np.sum(~np.isnan(piece), axis=1)
+    good = np.setdiff1d(np.nonzero(kept > 0)[0], stray_lines(kept, observed))
     chosen: tuple[Choice, ...] = ()
     if rank is None:
         share = min(Q2.shape[1] / len(Q2), 0.9)
         now = judge.judged(judge.residuals(piece[good], C[good] @ Q2.T), float(np.abs(C @ Q2.T).max()), share)
         s = np.linalg.svd(C[good], compute_uv=False)
         shape = (len(good), Q2.shape[1])
-        chosen = (choose_rank(s, shape, max(now.sigma, now.floor), max(now.clean, 0.05)),)
+        seen = max(now.clean, 0.05) * observed[good].mean() / piece.shape[1]
+        chosen = (choose_rank(s, shape, max(now.sigma, now.floor), seen),)
         rank = chosen[0].value
     return Q2 @ singular_triplets(C[good], rank)[2], chosen
 
@@ -159,14 +164,13 @@ def _quantile_rule(sample: Sample, q: float, k: float) -> Rule:
     return lambda L, floor: max(k * float(np.quantile(sample.sizes(L), q)), floor)
 
 
-def _level_rule(sample: Sample, Q2: Array | None, judge: Judge) -> Rule:
+def _level_rule(n_observed: int, sample: Sample, Q2: Array | None, judge: Judge) -> Rule:
     """The threshold that the residuals of a block suggest, as long as they leave something to fit to."""
 
     def rule(L: LowRank, floor: float) -> float:
         largest = float(np.abs(sample.at(L)).max(initial=0.0))
         found = judge.judged(sample.sizes(L), largest, 0.0)
-        n1, n2 = L.shape
-        if found.clean * n1 * n2 < HOLLOW * unknowns_of(L, Q2):
+        if found.clean * n_observed < HOLLOW * unknowns_of(L, Q2):
             return np.inf
         return found.zeta
 

@@ -35,8 +35,8 @@ def ircur(
 
     ``sampling · r · log n`` rows and columns are looked at, afresh in every iteration or always the same ones: the
     larger M, the smaller the share of it that is read. S costs one read more, unless ``solve(..., sparse=False)`` asks
-    for L alone. It needs the rank, and memory for the sampled rows and columns, which are most of a small matrix. No
-    guarantee is known, and it may end wrong without noticing: 2 of 40 draws did at 120 × 100.
+    for L alone. It needs the rank, and memory for the sampled rows and columns, which are most of a small matrix. An M
+    with holes is refused. No guarantee is known, and it may end wrong without noticing: 2 of 40 draws did at 120 × 100.
 
     Parameters
     ----------
@@ -49,6 +49,7 @@ def ircur(
     number("sampling", sampling, 0)
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape
+    _refuse_holes(n1 * n2 - engine.n_observed)
     sizes = [max(rank, sampling * rank * np.log(n)) for n in (n1, n2)]
 
     L = LowRank.zero(engine.shape)
@@ -82,6 +83,14 @@ def ircur(
             failure=saturation(1 - share, RARE),
         )
         L = new
+
+
+def _refuse_holes(missing: int) -> None:
+    if missing:
+        raise ValueError(
+            f"solver='ircur' needs whole rows and columns, and M has holes ({missing} in all): fill them, or take a solver "
+            "that gets over them, such as 'irpca', 'pcp' or 'accaltproj'"
+        )
 
 
 def _lines(n: int, size: float, rng: np.random.Generator) -> Array:

@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count
+from itertools import chain, count, islice
 
 import numpy as np
 
-from ..engines.base import Engine, Normal, Transposed
+from ..engines.base import Engine, Normal, Transposed, Trim
 from ..features import Features
+from ..judge import GLANCE, QUICK, Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_change, relative_distance, singular_triplets
 from ..regression import conjugate_gradients
 from ..result import Choice, State
-from ..sampling import Block, Sample, blocks, draw_lines
-from ..selection import GLANCE, QUICK, Judge, choose_rank
+from ..sampling import Block, Sample, blocks, draw_lines, whole
 from ..threshold import MAJORITY_STARTS, STARTS, Level, quantile
 from .alternating import alternating
+from .beside import beside
 from .sweeps import DECAY
 
 CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
@@ -32,6 +33,13 @@ CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to th
 MOST_STEPS = 40  # of conjugate gradients
 LOOKS = 2  # at larger blocks, while there are rows that were missed
 LINES, PER_LINE = 256, 128  # to look at for that
+TINY = float(np.finfo(float).tiny)
+POWERS, STANDS_OUT = 10, 1.2  # steps of the power method, and what is no accident
+PIECE = 256  # rows and columns of what L leaves, to be looked at
+LEFT_OUT = (
+    "what L leaves is not noise: a direction stands out of it, so the features leave out a part of L, which then looks "
+    "like noise and gross errors. extra_rank='auto' looks for that part"
+)
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
 
@@ -41,6 +49,7 @@ def irpca(
     F2: Features,
     rank: int | None,
     *,
+    extra_rank: int | str = 0,
     noise: float | None = None,
     random_state: np.random.Generator,
 ) -> Iterator[State]:
@@ -50,12 +59,18 @@ def irpca(
     ----------
     rank : int or None
         None: chosen from the spectrum against the noise.
+    extra_rank : int or "auto"
+        The rank of a free part of L beside what features span, if these may not tell all. Needs features of both sides;
+        without, all of L is free on that side anyway.
     noise : float or None
         Standard deviation of the noise, if it is known.
     """
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
-    if F1.given and F2.given:
+    extra = _free_directions(extra_rank, engine.shape)
+    if F1.given and F2.given and extra != 0:
+        yield from _imperfect(engine, F1, F2, rank, extra, noise, random_state)
+    elif F1.given and F2.given:
         judge = Judge(engine, noise, random_state, lagging=False, entries=GLANCE)
         yield from inductive(engine, F1, F2, rank, judge, random_state)
     elif F1.given:  # the same problem from the other side
@@ -67,13 +82,56 @@ def irpca(
         yield from alternating(engine, F2, rank, Judge(engine, noise, random_state), random_state)
 
 
-def inductive(
-    engine: Engine, F1: Features, F2: Features, rank: int | None, judge: Judge, rng: np.random.Generator
-) -> Iterator[State]:
-    """Features on both sides: L = Q1 C Q2ᵀ with a small core C."""
-    most = min(F1.d, F2.d)
+def _free_directions(extra_rank: int | str, shape: tuple[int, int]) -> int | None:
+    """The number asked for, or None for it to be chosen."""
+    if isinstance(extra_rank, str) and extra_rank == "auto":
+        return None
+    if isinstance(extra_rank, bool) or not isinstance(extra_rank, (int, np.integer)):
+        raise ValueError(f"extra_rank must be an integer or 'auto', got {extra_rank!r}")
+    if not 0 <= extra_rank < min(shape):
+        raise ValueError(f"extra_rank={extra_rank} is out of range for a {shape[0]} × {shape[1]} matrix")
+    return int(extra_rank)
 
-    candidates = blocks(engine, F1, F2, rng)
+
+def _imperfect(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    extra: int | None,
+    noise: float | None,
+    rng: np.random.Generator,
+) -> Iterator[State]:
+    """Features of both sides that may not tell all: what they leave out decides."""
+    judge = Judge(engine, noise, rng, lagging=False, entries=GLANCE)
+    fits = inductive(engine, F1, F2, rank, judge, rng, patient=False)
+    for state in islice(fits, PHASE_1):
+        if state.settled and state.step <= max(AT_REST, state.tolerance):
+            break
+        yield replace(state, settled=False)
+    if extra is not None or state.noise != 0 or state.failure:
+        of_lines = Judge(engine, noise, rng)
+        of_lines.majority = judge.majority
+        yield from beside(engine, F1, F2, rank, extra, state, of_lines)  # ends only if there is nothing beside
+    none = Choice("extra_rank", 0, "no direction outside the features stands out of what they leave")
+    yield replace(state, choices=(*state.choices, none))
+    for following in fits:
+        yield replace(following, choices=(*following.choices, none))
+
+
+def inductive(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    judge: Judge,
+    rng: np.random.Generator,
+    patient: bool = True,
+) -> Iterator[State]:
+    """Features on both sides: L = Q1 C Q2ᵀ with a small core C. Not patient: no larger block than the usual one."""
+    most, share = min(F1.d, F2.d), judge.observed_share
+
+    candidates = blocks(engine, F1, F2, rng) if patient else _first_blocks(engine, F1, F2, rng)
     fit = yield from _on_blocks(candidates, rank or most, judge, rng)
     doubts: tuple[str, ...] = ()
     if not fit.level.exact and not judge.distinct(fit.L):
@@ -83,7 +141,7 @@ def inductive(
                 f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and "
                 "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
             )
-        candidates = blocks(engine, F1, F2, rng)
+        candidates = blocks(engine, F1, F2, rng) if patient else _first_blocks(engine, F1, F2, rng)
         fit = yield from _on_blocks(candidates, rank or most, judge, rng)
 
     looks = LOOKS
@@ -105,7 +163,7 @@ def inductive(
     if now.exact:
         if rank is None:
             # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-            chosen = (choose_rank(fit.on_block.singular_values, (F1.d, F2.d), now.floor, now.clean),)
+            chosen = (choose_rank(fit.on_block.singular_values, (F1.d, F2.d), now.floor, now.clean * share),)
             rank = chosen[0].value
             L = fit.block.lift(fit.on_block.truncate(rank))
         objection = judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
@@ -113,16 +171,21 @@ def inductive(
     del fit, candidates  # and what is as long as M with them
     assert F1.Q is not None and F2.Q is not None
     C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
+    all_of_M = whole(engine, F1, F2) if share < 1 else None
     Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
     step, steady = np.inf, False
     for reads in count(1):
-        # Flagged entries count as missing, hence the division by the kept share.
-        G, trim = engine.core(L, now.zeta, Q1, Q2)
-        u, s, v = singular_triplets(C + G / max(trim.kept_share, 0.01), rank)
+        if all_of_M is None:
+            # Flagged entries count as missing, hence the division by the kept share.
+            G, trim = engine.core(L, now.zeta, Q1, Q2)
+            u, s, v = singular_triplets(C + G / max(trim.kept_share, 0.01), rank)
+        else:  # holes may be anywhere, and many: only least squares gets over them
+            L, _, trim = _least_squares(all_of_M, L, now.zeta, rank or most)
+            u, s, v = singular_triplets((F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q), rank)
         last, step = step, relative_change((u * s) @ v.T, C)
         rate = step / last if steady and last > 0 else 1.0  # a new threshold would be another iteration
         if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
-            chosen = (choose_rank(s, C.shape, now.sigma, now.clean),)
+            chosen = (choose_rank(s, C.shape, now.sigma, now.clean * share),)
             rank = chosen[0].value
             u, s, v = u[:, :rank], s[:rank], v[:, :rank]
         C = (u * s) @ v.T
@@ -131,7 +194,19 @@ def inductive(
         unknowns = _unknowns(L, F1, F2)
         objection = judge.objection(L, now, engine.n_observed, unknowns, now)
         state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts, rate)
-        yield state if steady and rank is not None else replace(state, settled=False)
+        if not (steady and rank is not None):
+            yield replace(state, settled=False)
+        elif state.step <= state.tolerance and _structure_left(engine, L, now.zeta, rng):
+            yield replace(state, doubts=(*doubts, LEFT_OUT))
+        else:
+            yield state
+
+
+def _first_blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
+    for block in blocks(engine, F1, F2, rng):
+        yield block
+        if not block.small:
+            break
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +249,7 @@ def _finish(fit: _Fit, rank: int, judge: Judge) -> _Fit:
     for _ in range(PHASE_1):
         if fit.level.exact:
             break
-        on_block, moved = _least_squares(block, fit.on_block, fit.level.zeta, rank)
+        on_block, moved, _ = _least_squares(block, fit.on_block, fit.level.zeta, rank)
         L = block.lift(on_block)
         before = fit.level
         fit = replace(fit, on_block=on_block, L=L, level=judge.level(L))
@@ -217,7 +292,7 @@ def _high_breakdown(
     for _ in range(PHASE_1):
         lowest = top if np.isinf(zeta) else zeta / decay
         before, zeta = zeta, max(k * quantile(sample.sizes(L), q), lowest, floor)
-        L, moved = _least_squares(block, L, zeta, rank)
+        L, moved, _ = _least_squares(block, L, zeta, rank)
         floor = judge.floor_of(float(np.abs(sample.at(L)).max()))
         falling = zeta > 1.02 * floor and zeta < before / 1.02
         at_rest = moved <= AT_REST and not (falling and np.isfinite(decay))
@@ -241,6 +316,22 @@ def _missed_lines(engine: Engine, F1: Features, F2: Features, fit: _Fit, rng: np
     return False
 
 
+def _structure_left(engine: Engine, L: LowRank, zeta: float, rng: np.random.Generator) -> bool:
+    """Whether a direction stands out of the trimmed residual, in some rows and columns of M."""
+    rows, cols = (np.sort(rng.choice(n, size=min(n, PIECE), replace=False)) for n in engine.shape)
+    T = engine.block(rows, cols) - L.rows(rows)[:, cols]
+    kept = np.abs(T) <= zeta
+    T = np.where(kept, T, 0.0)
+    # The largest of so few singular values of noise: see noise_edge.
+    lengths = np.sqrt(kept.sum(axis=1).max()) + np.sqrt(kept.sum(axis=0).max()) + 1
+    edge = np.sqrt((T**2).sum() / max(kept.sum(), 1)) * lengths
+    v: Array = rng.standard_normal((T.shape[1], 1))
+    for _ in range(POWERS):
+        v = T.T @ (T @ v)
+        v = v / max(float(np.linalg.norm(v)), TINY)
+    return bool(np.linalg.norm(T @ v) > STANDS_OUT * edge)
+
+
 def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
     """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
     _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
@@ -253,8 +344,8 @@ def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
     return L.rank * (F1.d + F2.d - L.rank)
 
 
-def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[LowRank, float]:
-    """Least squares on the entries that L keeps, of rank ``rank``, and by how much L moved, relative to its size.
+def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[LowRank, float, Trim]:
+    """Least squares on the entries that L keeps, of rank ``rank``; by how much L moved, relative to its size.
 
     By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is worth, as
     far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along
@@ -262,17 +353,18 @@ def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Lo
     """
     normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
     size = float(np.linalg.norm(L.core))
-    kept = normal.trim.kept_share * size
+    n1, n2 = L.shape
+    kept = normal.trim.kept / (n1 * n2) * size
     off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
     digits = float(np.clip(max(min(off, 1.0) ** 2, ROUNDING / max(off, ROUNDING)), 1e-10, 1e-2))
     u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
     if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < CLOSE * L.singular_values[-1]:
-        return _along_rank(block, L, u, v, normal, digits)
+        return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
     new = LowRank.from_core(
         block.Q1, C + conjugate_gradients(normal.gradient, normal.times, digits, MOST_STEPS), block.Q2, rank
     )
-    return new, relative_distance(new, L)
+    return new, relative_distance(new, L), normal.trim
 
 
 def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:

@@ -41,7 +41,7 @@ def _row_move(
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
     assert sums is not None
     move = row_steps(sums, products)
-    stray = stray_lines(sums[:, -1])
+    stray = stray_lines(sums[:, -1], engine.counts[0])
     if rescue is not None and len(stray):
         move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue, floor=floor) - U[stray]
     return move, trim, stray
@@ -82,3 +82,14 @@ def strongest(engine: Engine, L: LowRank, zeta: float, Q2: Array | None = None, 
 def unknowns_of(L: LowRank, Q2: Array | None) -> int:
     n1, n2 = L.shape
     return L.rank * (n1 + (n2 if Q2 is None else Q2.shape[1]) - L.rank)
+
+
+def stray_doubts(sides: tuple[str, str], stray: tuple[Array, Array]) -> tuple[str, ...]:
+    """Say where L is not known, because most of a row or column disagrees with the rest of M."""
+    return tuple(
+        f"{len(lines)} {side}{'s disagree' if len(lines) > 1 else ' disagrees'} with the rest of M in more than half "
+        f"of what others agree on ({', '.join(map(str, lines[:8]))}{', …' if len(lines) > 8 else ''}): "
+        "L is not to be trusted there"
+        for side, lines in zip(sides, stray, strict=True)
+        if len(lines)
+    )

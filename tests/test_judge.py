@@ -5,11 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from irpca import selection
 from irpca.datasets import make_problem
 from irpca.engines import CpuEngine
+from irpca.judge import QUICK, THOROUGH, Judge, choose_rank
 from irpca.lowrank import LowRank
-from irpca.selection import QUICK, THOROUGH, Judge, choose_rank
 from irpca.threshold import Level, rounding_floor
 
 SIGMA = 0.01
@@ -449,7 +448,7 @@ def test_a_judge_of_a_block_wise_problem_agrees_with_all_of_it(monkeypatch):
     problem = make_problem(400, 300, d1=5, d2=4, rank=2, corruption=0.3, noise=1e-4, features="conditioned")
     L = LowRank.from_product(problem.F1 @ problem.W, problem.F2)
     sampled = judge_of(problem.M).level(L)
-    monkeypatch.setattr(selection, "QUICK", problem.M.size)
+    monkeypatch.setattr("irpca.judge.QUICK", problem.M.size)
     whole = judge_of(problem.M).level(L)
     assert sampled.sigma == pytest.approx(whole.sigma, rel=0.03)
     assert sampled.clean == pytest.approx(whole.clean, rel=0.02)

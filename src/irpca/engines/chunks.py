@@ -1,0 +1,215 @@
+"""How a thread walks its share of the observed entries of M: in the order of memory, some that fit in cache at a time.
+
+The kernels for tiles serve here as well: some entries in a row of memory are a tile of one row.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..lowrank import Array
+from . import kernels
+from .base import Cut, Soft
+from .tiles import Factors, Step, Tally
+
+CHUNK = 1 << 15  # entries
+
+
+def even_runs(ends: Array, parts: int) -> list[range]:
+    """Lines in ``parts`` runs that have about as many entries each; those of line i end at ``ends[i + 1]``."""
+    edges = np.searchsorted(ends, [int(ends[-1]) * part // parts for part in range(1, parts)])
+    return [range(first, last) for first, last in pairwise([0, *edges.tolist(), len(ends) - 1])]
+
+
+@dataclass(frozen=True, eq=False)
+class Entries:
+    """The observed entries of M, row by row: CSR with sorted columns, as 64-bit ends and read-only arrays."""
+
+    shape: tuple[int, int]
+    ends: Array
+    indices: Array
+    values: Array
+
+    @property
+    def size(self) -> int:
+        return len(self.values)
+
+    def rows_of(self, positions: Array) -> Array:
+        return np.searchsorted(self.ends, positions, side="right") - 1
+
+    def find(self, rows: Array, cols: Array) -> tuple[Array, Array]:
+        """Positions of the entries ``(rows[k], cols[k])``, by halving their rows; and whether they are observed."""
+        first, end = self.ends[rows], self.ends[np.asarray(rows) + 1]
+        last = end
+        while (wide := first < last).any():
+            middle = (first + last) // 2
+            before = self.indices[np.minimum(middle, self.size - 1)] < cols
+            first, last = np.where(wide & before, middle + 1, first), np.where(wide & ~before, middle, last)
+        at = np.minimum(first, self.size - 1)
+        return at, (first < end) & (self.indices[at] == cols)
+
+    def chunks(self, rows: range) -> Iterator[Chunk]:
+        first, last = int(self.ends[rows.start]), int(self.ends[rows.stop])
+        for start in range(first, last, CHUNK):
+            stop = min(start + CHUNK, last)
+            top, bottom = self.rows_of(np.array([start, stop - 1])).tolist()
+            starts = np.clip(self.ends[top : bottom + 2], start, stop) - start
+            yield Chunk(slice(start, stop), slice(top, bottom + 1), starts, self.indices[start:stop])
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some entries that follow each other; the first and the last row may have more.
+
+    Attributes
+    ----------
+    at : their positions among all
+    rows : the rows they are in
+    starts : where each of these begins, counted from the first entry, and where the last one ends
+    indices : their columns
+    """
+
+    at: slice
+    rows: slice
+    starts: Array
+    indices: Array
+
+    def limits(self, cut: Cut) -> Array:
+        """A threshold for each entry: the larger of those of its row and its column."""
+        rows = np.repeat(cut.rows[self.rows], np.diff(self.starts))
+        return np.maximum(rows, cut.cols[self.indices])
+
+
+class Chunks(ABC):
+    """The observed entries of some rows, chunk by chunk; what is made of them is left to the classes below."""
+
+    def __init__(self, M: Entries, rows: range) -> None:
+        self.M, self.rows = M, rows
+        self.tally = Tally()
+        self.room = min(CHUNK, int(M.ends[rows.stop] - M.ends[rows.start]))
+
+    def __iter__(self) -> Iterator[tuple[Chunk, Array, Any]]:
+        """Each chunk and two arrays made of it, which the next ones overwrite."""
+        for chunk in self.M.chunks(self.rows):
+            yield chunk, *self.made(chunk)
+
+    @abstractmethod
+    def made(self, chunk: Chunk) -> tuple[Array, Any]: ...
+
+    def buffer(self) -> Array:
+        return np.empty(self.room, self.M.values.dtype)
+
+    def low_rank(self, chunk: Chunk, factors: Factors, buffer: Array) -> Array:
+        P = buffer[: len(chunk.indices)]
+        kernels.low_rank(chunk.starts, chunk.indices, factors[0][chunk.rows], factors[1], P)
+        return P
+
+
+class Trimmed(Chunks):
+    """T = M − L where that is at most zeta, else 0; and the kept entries as ones, if wanted.
+
+    These are in an array of their own or in ``remember``, as long as M has entries, if given.
+    """
+
+    def __init__(
+        self,
+        M: Entries,
+        rows: range,
+        factors: Factors,
+        zeta: Any,
+        want_kept: bool = False,
+        remember: Array | None = None,
+    ) -> None:
+        super().__init__(M, rows)
+        self.factors, self.zeta, self.remember = factors, zeta, remember
+        self.P = self.buffer()
+        self.K = self.buffer() if want_kept else None
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        T, K = self.low_rank(chunk, self.factors, self.P), None
+        if self.remember is not None:
+            K = self.remember[chunk.at]
+        elif self.K is not None:
+            K = self.K[: len(T)]
+        self.tally.add(len(T), self._trim(self.M.values[chunk.at], T, K, chunk))
+        return T, K
+
+    def _trim(self, values: Array, T: Array, K: Array | None, chunk: Chunk) -> kernels.Counts:
+        ones = None if K is None else K[None]
+        if not isinstance(self.zeta, Cut):
+            return kernels.trim(values[None], 0, 0, T[None], ones, self.zeta, None, None)
+        none = np.full(1, -1, T.dtype)  # the only row has no say: each entry has its own limit
+        return kernels.trim(values[None], 0, 0, T[None], ones, T.dtype.type(0), none, chunk.limits(self.zeta))
+
+
+class Weighted(Chunks):
+    """T = w ∘ (M − L); and the weights w, if wanted."""
+
+    def __init__(self, M: Entries, rows: range, factors: Factors, soft: Soft, want_weights: bool = False) -> None:
+        super().__init__(M, rows)
+        self.factors, self.soft = factors, soft
+        self.P = self.buffer()
+        self.K = self.buffer() if want_weights else None
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        T, values = self.low_rank(chunk, self.factors, self.P), self.M.values[chunk.at]
+        K = None if self.K is None else self.K[: len(T)]
+        rows, cols = self.soft.rows[chunk.rows], self.soft.cols
+        counted = kernels.weigh(chunk.starts, chunk.indices, values, T, K, rows, cols, 1 / self.soft.nu)
+        self.tally.add(len(T), counted)
+        return T, K
+
+
+class Masked(Chunks):
+    """A low-rank matrix where K is one, else 0."""
+
+    def __init__(self, M: Entries, rows: range, factors: Factors, K: Array) -> None:
+        super().__init__(M, rows)
+        self.factors, self.K = factors, K
+        self.P = self.buffer()
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        P = self.low_rank(chunk, self.factors, self.P)
+        kernels.mask(P[None], self.K[chunk.at][None])
+        return P, None
+
+
+class Duals(Chunks):
+    """A dual variable Y, moved on first if there is a step to make."""
+
+    def __init__(self, M: Entries, rows: range, Y: Array, step: Step | None) -> None:
+        super().__init__(M, rows)
+        self.Y, self.step = Y, step
+        self.B = self.buffer()
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        Y, step = self.Y[chunk.at], self.step
+        if step is None:
+            self.tally.add(len(Y), (len(Y), True, 0.0, 0.0))
+            return Y, None
+        B, values = self.low_rank(chunk, step.factors, self.B), self.M.values[chunk.at]
+        counted = kernels.ascend(values[None], 0, 0, B[None], Y[None], step.penalty, step.bound, step.box)
+        self.tally.add(len(Y), counted)
+        return Y, None
+
+
+class Flagged(Chunks):
+    """The entries of S: where they are in the chunk, and M − L there."""
+
+    def __init__(self, M: Entries, rows: range, factors: Factors, zeta: Any) -> None:
+        super().__init__(M, rows)
+        self.factors, self.zeta = factors, zeta
+        self.P, self.found, self.where = self.buffer(), self.buffer(), np.empty(self.room, np.int32)
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        P, count = self.low_rank(chunk, self.factors, self.P), np.empty(1, np.int64)
+        values = self.M.values[chunk.at]
+        counted = kernels.flag(values[None], 0, 0, P[None], self.zeta, self.where, self.found, count)
+        self.tally.add(len(P), counted)
+        return self.where[: count[0]], self.found[: count[0]]

@@ -1,0 +1,492 @@
+"""Observations as a long table: one line ``(row, column, value)`` for each entry of M that was seen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .lowrank import Array
+
+MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
+FEW = 3  # values that a message shows
+NAMES = "for ids that are names use LongTable.from_frame"
+_LABELS = {"rows": "row_labels", "cols": "col_labels"}
+
+
+@dataclass(frozen=True, init=False, eq=False, repr=False)
+class LongTable:
+    """The observed entries of M, each once: ``M[rows[k], cols[k]] = values[k]``. All others are unknown, not zero.
+
+    Parameters
+    ----------
+    rows, cols : arrays of integers of shape (m,)
+        Positions, counted from 0.
+    values : array of shape (m,)
+        float32 is kept, everything else becomes float64.
+    shape : (n1, n2) or None
+        None: the largest position plus one on each side, or the number of labels.
+    row_labels, col_labels : pandas Index, or what makes one, or None
+        The names of all rows and of all columns, in the order of their positions.
+
+    See Also
+    --------
+    LongTable.from_frame : the same from a data frame, whose labels may be anything.
+
+    Examples
+    --------
+    >>> table = LongTable([0, 0, 2], [1, 0, 1], [5, 3, 4])
+    >>> table
+    LongTable(3 × 2, 3 observations)
+    >>> table.dense()
+    array([[ 3.,  5.],
+           [nan, nan],
+           [nan,  4.]])
+    """
+
+    rows: Array
+    cols: Array
+    values: Array
+    shape: tuple[int, int]
+    row_labels: Any
+    col_labels: Any
+
+    def __init__(
+        self,
+        rows: Any,
+        cols: Any,
+        values: Any,
+        shape: tuple[int, int] | None = None,
+        *,
+        row_labels: Any = None,
+        col_labels: Any = None,
+    ) -> None:
+        given = {"rows": _column(rows, "rows"), "cols": _column(cols, "cols"), "values": _column(values, "values")}
+        _check_lengths(given)
+        row_labels, col_labels = _index(row_labels, "row_labels"), _index(col_labels, "col_labels")
+        sides = _sides(shape)
+        rows, n1 = _positions(given["rows"], "rows", sides[0], row_labels)
+        cols, n2 = _positions(given["cols"], "cols", sides[1], col_labels)
+        self._fill(rows, cols, _numbers(given["values"], "values"), (n1, n2), row_labels, col_labels)
+        self._check_values("values", "keep = np.isfinite(values); LongTable(rows[keep], cols[keep], values[keep])")
+        frame = 'With frame = pd.DataFrame({"row": rows, "column": cols, "value": values}), '
+        self._check_once(frame + _merging("row", "column", "value"))
+
+    @classmethod
+    def from_frame(
+        cls,
+        frame: Any,
+        row: str = "user",
+        column: str = "item",
+        value: str = "rating",
+        *,
+        rows: Any = None,
+        columns: Any = None,
+    ) -> LongTable:
+        """The table in a data frame with one line for each observation.
+
+        Parameters
+        ----------
+        frame : DataFrame, or anything that has its columns as ``frame[name]``
+        row, column, value : str
+            Names of three columns of it: the label of the row of M, that of the column of M, and the entry there.
+        rows, columns : labels, or None
+            All rows and all columns of M in the order wanted, such as ``users.index``: then features that have this
+            index line up with M, and rows without any observation exist. None: the labels that occur, sorted.
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"user": ["bo", "al", "bo"], "item": [7, 7, 3], "rating": [5, 4, 1]})
+        >>> table = LongTable.from_frame(frame)
+        >>> list(table.row_labels), list(table.col_labels)
+        (['al', 'bo'], [3, 7])
+        >>> LongTable.from_frame(frame, rows=["al", "bo", "cy"])
+        LongTable(3 × 2, 3 observations)
+        """
+        _check_names(row=row, column=column, value=value)
+        labels = _labels(frame, row, "row"), _labels(frame, column, "column")
+        numbers = _column(_from(frame, value, "value"), _quoted(value))
+        _check_lengths(dict(zip(map(_quoted, (row, column, value)), (*labels, numbers), strict=True)))
+        at_row, row_labels = _placed(labels[0], row, rows, "rows")
+        at_col, col_labels = _placed(labels[1], column, columns, "columns")
+        numbers = _numbers(numbers, _quoted(value))
+        table: LongTable = object.__new__(cls)
+        table._fill(at_row, at_col, numbers, (len(row_labels), len(col_labels)), row_labels, col_labels)
+        infinite = np.isinf(numbers).any()
+        drop = f"frame[np.isfinite({_quoted(value)})]" if infinite else f"frame.dropna(subset=[{value!r}])"
+        table._check_values(_quoted(value), drop)
+        table._check_once("In pandas, " + _merging(row, column, value))
+        return table
+
+    def with_values(self, values: Any) -> LongTable:
+        """The same cells with other values, one for each, such as residuals."""
+        values = _column(values, "values")
+        _check_lengths({"the table": self.values, "values": values})
+        return self._with(self.rows, self.cols, _numbers(values, "values"))
+
+    def take(self, index: Any) -> LongTable:
+        """Some of the observations, for example to hold the others out; shape and labels stay.
+
+        Parameters
+        ----------
+        index : array of bool of shape (m,), array of positions, each once, or slice
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> table = LongTable([0, 0, 2], [1, 0, 1], [5, 3, 4])
+        >>> held_out = np.array([False, True, False])
+        >>> table.take(~held_out), table.take(held_out)
+        (LongTable(3 × 2, 2 observations), LongTable(3 × 2, 1 observation))
+        """
+        picked = _picked(index, len(self))
+        return self._with(self.rows[picked], self.cols[picked], self.values[picked])
+
+    def dense(self) -> Array:
+        """The full matrix, n1 × n2, with NaN where nothing was observed."""
+        full = np.full(self.shape, np.nan, self.values.dtype)
+        full[self.rows, self.cols] = self.values
+        return full
+
+    def __irpca_observed__(self) -> tuple[Array, Array, Array, tuple[int, int]]:
+        """``rows, cols, values, shape``: by this an engine knows that entries are missing, and which are there."""
+        return self.rows, self.cols, self.values, self.shape
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        n1, n2 = self.shape
+        return f"LongTable({n1} × {n2}, {len(self)} observation{'' if len(self) == 1 else 's'})"
+
+    def _fill(self, *fields: Any) -> None:
+        for name, field in zip(self.__dataclass_fields__, fields, strict=True):
+            object.__setattr__(self, name, field)  # frozen for everyone else
+
+    def _with(self, rows: Array, cols: Array, values: Array) -> LongTable:
+        """Cells of this table, which need no second check, with values that may."""
+        table: LongTable = object.__new__(type(self))
+        table._fill(rows, cols, values, self.shape, self.row_labels, self.col_labels)
+        table._check_values("values", "table.take(np.isfinite(values)).with_values(values[np.isfinite(values)])")
+        return table
+
+    def _check_values(self, name: str, advice: str) -> None:
+        finite = np.isfinite(self.values)
+        if finite.all():
+            return
+        first = int(np.argmin(finite))
+        raise ValueError(
+            f"{name}: {_count(int((~finite).sum()), 'value', len(finite))} NaN or infinite, "
+            f"the first at position {first} ({self._cell(first)}). An entry that was not observed has no line in the "
+            f"table: drop it, with {advice}"
+        )
+
+    def _check_once(self, advice: str) -> None:
+        n1, n2 = self.shape
+        if n1 * n2 > MOST_CELLS:
+            raise ValueError(
+                f"M would be {n1} × {n2}, with more cells than can be numbered. If these are ids rather than "
+                "positions 0, 1, 2, …, use LongTable.from_frame, which leaves no gaps between them"
+            )
+        cell = self.rows * n2 + self.cols
+        if (cell[1:] > cell[:-1]).all():  # as many tables are stored: nothing to sort
+            return
+        ordered = np.sort(cell)
+        again = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(again) == 0:
+            return
+        where = np.nonzero(cell == again[0])[0]
+        raise ValueError(
+            f"{self._cell(where[0])} is there {len(where)} times, with values {_few(self.values[where])}; "
+            f"{_count(len(np.unique(again)), 'cell')} repeated, and only you can say which value counts. {advice}"
+        )
+
+    def _cell(self, k: int) -> str:
+        row, col = self.rows[k], self.cols[k]
+        row = row if self.row_labels is None else _shown(self.row_labels[row])
+        col = col if self.col_labels is None else _shown(self.col_labels[col])
+        return f"row {row}, column {col}"
+
+
+def _column(given: Any, name: str) -> Array:
+    """One argument as an array with one dimension."""
+    if np.ma.is_masked(given):
+        raise ValueError(
+            f"{name} is a masked array: an entry that was not observed has no line in the table: drop it, "
+            f"with {name}.compressed(), and the same of the others"
+        )
+    array = np.asarray(given)
+    if array.ndim != 1:
+        hint = ". For a data frame, use LongTable.from_frame" if hasattr(given, "columns") else ""
+        raise ValueError(f"{name} must be one list of numbers, one for each observation; got shape {array.shape}{hint}")
+    return array
+
+
+def _check_lengths(given: dict[str, Any]) -> None:
+    lengths = {name: len(one) for name, one in given.items()}
+    if len(set(lengths.values())) > 1:
+        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ValueError(f"there must be one entry for each observation, but {told}")
+    if 0 in lengths.values():
+        raise ValueError(f"there are no observations: {' and '.join(lengths)} are empty")
+
+
+def _sides(shape: Any) -> tuple[int, int] | tuple[None, None]:
+    if shape is None:
+        return None, None
+    sides = tuple(shape) if isinstance(shape, tuple | list) else ()
+    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sides)
+    if len(sides) != 2 or not whole:
+        raise ValueError(f"shape must be two positive integers, (rows, columns) of M, or None; got {shape!r}")
+    return int(sides[0]), int(sides[1])
+
+
+def _positions(ids: Array, name: str, count: int | None, labels: Any) -> tuple[Array, int]:
+    """Positions as NumPy's own integers, and how many rows, or columns, M has."""
+    if ids.dtype.kind not in "iu":
+        raise ValueError(f"{name} must be integers, positions counted from 0; got {_kind(ids)}{_instead(ids, name)}")
+    if ids.min() < 0:
+        first = int(np.argmax(ids < 0))
+        raise ValueError(f"{name}[{first}] is {ids[first]}: positions count from 0 and are never negative; {NAMES}")
+    if labels is not None and count is not None and count != len(labels):
+        label = "label" if len(labels) == 1 else "labels"
+        raise ValueError(
+            f"{_LABELS[name]} has {len(labels)} {label}, but shape asks for {_sized(name, count)}; give one for each"
+        )
+    count = count if labels is None else len(labels)
+    if ids.max() >= (MOST_CELLS if count is None else count):
+        raise ValueError(_too_large(ids, name, count))
+    return ids.astype(np.intp, copy=False), int(ids.max()) + 1 if count is None else count
+
+
+def _instead(ids: Array, name: str) -> str:
+    """What to do about positions that are not integers."""
+    if ids.dtype.kind == "b":
+        return ". For the observed entries of a mask, use np.nonzero(mask)"
+    if ids.dtype.kind == "O":
+        return f". For labels use LongTable.from_frame; for integers stored as objects, pass {name}.astype(int)"
+    if ids.dtype.kind != "f":
+        return ". For labels use LongTable.from_frame"
+    broken = ~(ids == np.floor(ids)) | np.isinf(ids)
+    if not broken.any():
+        return f". They are whole numbers: pass {name}.astype(int)"
+    first = int(np.argmax(broken))
+    advice = NAMES if np.isfinite(ids[first]) else "drop this observation"
+    return f": {name}[{first}] is {ids[first]}, which is no position; {advice}"
+
+
+def _too_large(ids: Array, name: str, count: int | None) -> str:
+    first = int(np.argmax(ids >= (MOST_CELLS if count is None else count)))
+    told = f"{name}[{first}] is {ids[first]}, "
+    if count is None:
+        return f"{told}which is no position; {NAMES}"
+    told += f"but M has only {_sized(name, count)}: positions run from 0 to {count - 1}. "
+    if ids.min() == 1 and ids.max() == count:
+        return f"{told}Yours seem to count from 1: pass {name} - 1"
+    return f"{told}Give a larger shape, or all labels; {NAMES}"
+
+
+def _sized(name: str, count: int) -> str:
+    """``5 rows``."""
+    side = "row" if name == "rows" else "column"
+    return f"{count} {side}{'' if count == 1 else 's'}"
+
+
+def _numbers(values: Array, name: str) -> Array:
+    """Values as float32 if that is what they are, else as float64."""
+    kind = values.dtype.kind
+    if kind == "O":
+        return _from_objects(values, name)
+    if kind not in "iufb":
+        hint = ": pd.to_numeric does that" if kind in "UST" else ""
+        raise ValueError(f"{name} must be numbers, got {_kind(values)}; convert them first{hint}")
+    return values.astype(np.float32 if kind == "f" and values.dtype.itemsize == 4 else np.float64, copy=False)
+
+
+def _from_objects(values: Array, name: str) -> Array:
+    """Python's own numbers, and whatever stands for missing as NaN."""
+    numbers = np.empty(len(values))
+    for k, value in enumerate(values):
+        missing = value is None or type(value).__name__ == "NAType"  # pandas' own, without importing it
+        try:
+            numbers[k] = np.nan if missing else float(value + 0)  # text that looks like a number is not one
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"{name} must be numbers, but at position {k} there is {_shown(value)}; convert them first: "
+                "pd.to_numeric does that"
+            ) from None
+    return numbers
+
+
+def _kind(array: Array) -> str:
+    return "text" if array.dtype.kind in "UST" else str(array.dtype)
+
+
+def _from(frame: Any, name: str, option: str) -> Any:
+    """One column of whatever has columns."""
+    try:
+        column = frame[name]
+    except Exception as error:  # every library has its own for this
+        raise ValueError(_no_column(frame, name, option)) from error
+    column = column if hasattr(column, "iloc") else np.asarray(column)  # a pandas Series knows its kind of labels
+    if column.ndim != 1:
+        raise ValueError(f"{_quoted(name)} is a block of shape {column.shape}, not one column; give each its own name")
+    return column
+
+
+def _check_names(**names: Any) -> None:
+    """Three different names; integers are names too."""
+    for option, name in names.items():
+        if name is None or isinstance(name, list):
+            raise ValueError(f"{option} must be the name of one column of frame, got {name!r}")
+    if len(set(names.values())) < len(names):
+        told = ", ".join(f"{option}={name!r}" for option, name in names.items())
+        raise ValueError(f"row, column and value must be three different columns of frame, got {told}")
+
+
+def _no_column(frame: Any, name: str, option: str) -> str:
+    told = f"frame has no column {name!r}"
+    if name in getattr(getattr(frame, "index", None), "names", ()):
+        return f"{told}: it is in the index. Pass frame.reset_index()"
+    names = frame.dtype.names if isinstance(frame, np.ndarray) else getattr(frame, "columns", None)
+    if names is None and hasattr(frame, "keys"):
+        names = frame.keys()
+    if names is None:
+        kind = type(frame).__name__
+        return f"{told}: it is a {kind}. Pass a data frame; for arrays, use LongTable(rows, cols, values)"
+    return f"{told}; it has {_few(list(names), 20)}. Name the right one as {option}=…"
+
+
+def _labels(frame: Any, name: str, option: str) -> Any:
+    """The labels of the rows, or of the columns, of M, one for each observation."""
+    import pandas as pd
+
+    column = _from(frame, name, option)
+    labels = pd.Index(column)
+    missing = np.asarray(labels.isna())
+    if missing.any():
+        raise ValueError(
+            f"{_quoted(name)}: {_count(int(missing.sum()), 'label', len(labels))} missing, the first at position "
+            f"{int(np.argmax(missing))}. Nobody knows where these observations belong: drop them, with "
+            f"frame.dropna(subset=[{name!r}])"
+        )
+    return labels
+
+
+def _index(given: Any, name: str) -> Any:
+    """All rows, or columns, of M by their labels, each once."""
+    if given is None:
+        return None
+    import pandas as pd
+
+    if hasattr(given, "columns"):
+        raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
+    if isinstance(given, str) or np.ndim(given) != 1:
+        shape = f" of shape {np.shape(given)}" if np.ndim(given) > 1 else ""
+        shown = repr(given) if isinstance(given, str | int) else f"a {type(given).__name__}{shape}"
+        raise ValueError(
+            f"{name} takes all labels in the order wanted, as a list, array or index; got {shown}. "
+            "The column of frame that holds them is named by row= or column="
+        )
+    index = pd.Index(given)
+    if index.hasnans:
+        raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
+    if not index.is_unique:
+        label = index[np.argmax(index.duplicated())]
+        times = np.count_nonzero(index == label)
+        raise ValueError(f"{name} must hold each label once, but {_shown(label)} is there {times} times")
+    return index
+
+
+def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
+    """Positions of labels among all of them, and those."""
+    import pandas as pd
+
+    index = _index(every, option)
+    if index is None:
+        try:
+            positions, index = pd.factorize(labels, sort=True)
+        except TypeError as error:
+            raise ValueError(
+                f"the labels in {_quoted(name)} cannot be sorted ({error}): give all of them, in the order "
+                f"wanted, as {option}=…"
+            ) from error
+        return positions.astype(np.intp, copy=False), index
+    positions = index.get_indexer(labels)
+    unknown = positions < 0
+    if unknown.any():
+        raise ValueError(_unknown(labels, unknown, name, index, option))
+    return positions.astype(np.intp, copy=False), index
+
+
+def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) -> str:
+    first, others = int(np.argmax(unknown)), _count(labels[unknown].nunique(), "label")
+    told = (
+        f"{_quoted(name)} holds {_shown(labels[first])}, at position {first}, which is not in {option}; "
+        f"{others} unknown there"
+    )
+    if unknown.all() and labels.dtype != index.dtype:
+        return f"{told}. These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
+    return f"{told}. Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
+
+
+def _picked(index: Any, length: int) -> Array:
+    """The positions that a mask, positions or a slice stand for, each once."""
+    picked = np.arange(length)[index] if isinstance(index, slice) else _positions_of(np.asarray(index), length)
+    if len(picked) == 0:
+        raise ValueError(f"index takes none of the {length} observations; a table has at least one")
+    if not (picked[1:] > picked[:-1]).all() and (times := np.bincount(picked)).max() > 1:
+        raise ValueError(f"index takes observation {np.argmax(times > 1)} more than once; a table has every cell once")
+    return picked
+
+
+def _positions_of(index: Array, length: int) -> Array:
+    if index.size == 0:
+        return np.empty(0, np.intp)
+    if index.dtype == bool:
+        if index.shape != (length,):
+            raise ValueError(f"index is a mask of shape {index.shape}, but the table has {length} observations")
+        return np.nonzero(index)[0]
+    if index.dtype.kind not in "iu" or index.ndim != 1:
+        raise ValueError(
+            f"index must be a mask, positions or a slice; got an array of {index.dtype} of shape {index.shape}"
+        )
+    index = index.astype(np.intp, copy=False)
+    outside = (index < -length) | (index >= length)
+    if outside.any():
+        raise ValueError(
+            f"index takes observation {index[outside][0]}, but the table has {length}: "
+            f"positions run from 0 to {length - 1}"
+        )
+    return np.where(index < 0, index + length, index)
+
+
+def _merging(row: str, column: str, value: str) -> str:
+    """How to make one value of several."""
+    cell = f"[{row!r}, {column!r}]"
+    return (
+        f"frame.drop_duplicates({cell}, keep='last') keeps the last, "
+        f"frame.groupby({cell}, as_index=False)[{value!r}].mean() the mean"
+    )
+
+
+def _quoted(name: str) -> str:
+    return f"frame[{name!r}]"
+
+
+def _count(number: int, what: str, of: int | None = None) -> str:
+    """``1 label is``, ``2 labels of 9 are``."""
+    things = f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{things}{'' if of is None else f' of {of}'} {'is' if number == 1 else 'are'}"
+
+
+def _shown(label: Any) -> str:
+    """A label or value as its owner wrote it: ``7``, not ``np.int64(7)``."""
+    return repr(label.item() if isinstance(label, np.generic) else label)
+
+
+def _few(things: Any, most: int = FEW) -> str:
+    shown = [_shown(thing) for thing in things[:most]]
+    return ", ".join(shown) + (f" … ({len(things)} in all)" if len(things) > most else "")

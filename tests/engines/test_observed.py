@@ -1,0 +1,750 @@
+"""The engine for matrices with holes: against the reference engine with a mask, and what may be such a matrix."""
+
+import importlib
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pytest
+from engines.conformance import (
+    TOLERANCE,
+    ZETA,
+    Case,
+    SoftSuite,
+    laid_out,
+    same,
+    same_sparse,
+    same_trim,
+    soft_weights,
+)
+from scipy import sparse
+from scipy.sparse import csr_array
+
+from irpca.engines import (
+    Ascent,
+    CpuEngine,
+    Cut,
+    MissingEntries,
+    ObservedEngine,
+    ReferenceEngine,
+    as_matrix,
+    choose,
+    chunks,
+    holes,
+    kernels,
+    observed,
+)
+from irpca.engines.base import Transposed
+from irpca.lowrank import LowRank
+
+engine_module = importlib.import_module("irpca.engines.observed")  # its name in the package is that of a function
+
+
+def few_at_a_time(monkeypatch):
+    """Chunks of a few entries, and threads for the smallest matrix."""
+    monkeypatch.setattr(chunks, "CHUNK", 7)
+    monkeypatch.setattr(engine_module, "INLINE_ENTRIES", 0)
+
+
+def numpy_kernels(monkeypatch):
+    for name, plain in kernels.PLAIN.items():
+        monkeypatch.setattr(kernels, name, plain)
+
+
+# Every entry is observed.
+
+
+class CompleteSuite(SoftSuite):
+    def make(self, M):
+        return observed(M)
+
+    def test_entries_that_are_not_finite(self, dtype, layout):
+        """NaN is not observed; what is infinite is refused before it is asked about."""
+        M = np.array(Case((30, 17), dtype).M)
+        M[2, 3] = M[2, 16] = np.nan
+        assert self.make(laid_out(M, layout)).n_observed == 508
+        M = M.copy()
+        M[5, 5] = M[6, 5] = M[0, 0] = np.inf
+        with pytest.raises(ValueError, match="M holds 3 infinite entries; replace them") as error:
+            self.make(laid_out(M, layout))
+        assert not isinstance(error.value, MissingEntries)
+
+    def test_nan_beside_infinite_entries(self):
+        pass  # above
+
+
+class TestComplete(CompleteSuite):
+    pass
+
+
+class TestManyChunks(CompleteSuite):
+    @pytest.fixture(autouse=True)
+    def cut_up(self, monkeypatch):
+        monkeypatch.setattr(chunks, "CHUNK", 100)
+        monkeypatch.setattr(engine_module, "INLINE_ENTRIES", 0)
+
+    def make(self, M):
+        return ObservedEngine(holes.observed_entries(M), threads=3)
+
+
+# Some entries are observed.
+
+PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]
+WAYS = {
+    "one thread": (lambda M: ObservedEngine(M, threads=1), None),
+    "two threads": (lambda M: ObservedEngine(M, threads=2), few_at_a_time),
+    "NumPy": (lambda M: ObservedEngine(M, threads=2), numpy_kernels),
+    "transposed": (lambda M: Transposed(ObservedEngine(M.T.tocsr(), threads=2)), few_at_a_time),
+}
+
+
+def pattern(kind, shape=(60, 41)):
+    """Where a matrix is observed."""
+    rng = np.random.default_rng(5)
+    at = rng.random(shape)
+    rows, cols = np.indices(shape)
+    match kind:
+        case "empty rows":
+            return (at < 0.3) & (rows % 7 > 2) & (rows > 3) & (rows < shape[0] - 5)
+        case "empty columns":
+            return (at < 0.3) & (cols % 7 > 2) & (cols > 3) & (cols < shape[1] - 5)
+        case "one entry":
+            return (rows == 17) & (cols == 5)
+        case "full rows":  # longer than a chunk, and than all the others together
+            return (at < 0.02) | (rows % 25 == 4)
+        case "last only":
+            return (rows == shape[0] - 1) & (cols > 30)
+        case _:
+            return at < float(kind.split()[0]) / 100
+
+
+def listed(M, there):
+    rows, cols = np.nonzero(there)
+    rows, cols = rows.astype(np.int32), cols.astype(np.int32)
+    return csr_array((M[rows, cols], (rows, cols)), shape=M.shape)  # zeros stay
+
+
+@pytest.fixture(params=PATTERNS)
+def there(request):
+    return pattern(request.param)
+
+
+@pytest.fixture(params=[np.float32, np.float64])
+def dtype(request):
+    return request.param
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    make, prepare = WAYS[request.param]
+    if prepare is not None:
+        prepare(monkeypatch)
+    return make
+
+
+@pytest.fixture
+def case(dtype):
+    return Case((60, 41), dtype)
+
+
+@pytest.fixture
+def pair(case, there, way):
+    """The engine, and the reference; what M holds in the holes must not matter."""
+    rubbish = np.where(there, case.M, case.dtype(np.inf))
+    return way(listed(case.M, there)), ReferenceEngine(rubbish, there)
+
+
+def both(pair, question, *asked):
+    return (getattr(engine, question)(*asked) for engine in pair)
+
+
+def test_what_it_owns(pair, there, dtype):
+    engine, reference = pair
+    assert engine.shape == reference.shape == there.shape
+    assert engine.dtype == reference.dtype == dtype
+    assert engine.n_observed == reference.n_observed == there.sum()
+    for counts, expected, axis in zip(engine.counts, reference.counts, (1, 0), strict=True):
+        np.testing.assert_array_equal(counts, there.sum(axis=axis))
+        np.testing.assert_array_equal(expected, there.sum(axis=axis))
+    assert (engine.name, engine.reads) == ("observed", 0)
+
+
+@pytest.mark.parametrize("zeta", [ZETA, np.inf, -1.0, "cut", "soft"])
+def test_products(case, pair, zeta):
+    if zeta == "soft":
+        zeta = soft_weights(case.M.shape, 2.0)
+    if zeta == "cut":
+        rng = np.random.default_rng(3)
+        zeta = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
+    questions = {
+        "core": (case.Q1, case.Q2),
+        "times": (case.X, case.col_weights),
+        "t_times": (case.Y, case.row_weights),
+        "sides": (case.X, case.Y),
+    }
+    for question, asked in questions.items():
+        (*answers, trim), (*expected, expected_trim) = both(pair, question, case.L, zeta, *asked)
+        for answer, right in zip(answers, expected, strict=True):
+            same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+        assert trim.kept + trim.trimmed == pair[0].n_observed
+    for question in "times", "t_times":
+        asked = (case.X,) if question == "times" else (case.Y,)
+        assert getattr(pair[0], question)(case.L, zeta, *asked)[1] is None
+    assert pair[0].reads == 6
+
+
+def test_normal_equations(case, pair):
+    rng = np.random.default_rng(4)
+    for L in case.L, case.other:
+        normal, expected = both(pair, "normal", L, ZETA, case.Q1, case.Q2)
+        same(normal.gradient, expected.gradient, np.float64, case.dtype)
+        same_trim(normal.trim, expected.trim, case.dtype)
+        P = rng.standard_normal(expected.gradient.shape)
+        same(normal.times(P), expected.times(P), np.float64, case.dtype)
+        asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
+        for answer, right in zip(normal.sides(*asked), expected.sides(*asked), strict=True):
+            same(answer, right, case.dtype)
+    assert pair[0].reads == pair[1].reads == 6
+
+
+@pytest.mark.parametrize("counts", [(0, 0), (1, 2), (5, 40), (41, 60)])
+def test_cut(case, pair, there, counts):
+    cut, expected = both(pair, "cut", case.L, *counts)
+    same(cut.rows, expected.rows, case.dtype)
+    same(cut.cols, expected.cols, case.dtype)
+    assert not cut.rows[there.sum(axis=1) <= counts[0]].any()
+    assert not cut.cols[there.sum(axis=0) <= counts[1]].any()
+    above = there & (np.abs(case.M - case.L.dense()) > cut.rows[:, None] * (1 + 1e-5))
+    assert (above.sum(axis=1) <= counts[0]).all()
+    assert pair[0].reads == pair[1].reads == 2
+
+
+@pytest.mark.parametrize("box", [np.inf, 22.0])
+def test_dual(case, pair, box):
+    Y, expected_Y = both(pair, "dual")
+    for step in (
+        Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
+        None,
+        Ascent(case.other, 0.3, 0.25, box),
+        Ascent(case.L, 0.5, 0.25, box),
+    ):
+        for question, asked in {"core": (case.Q1, case.Q2), "times": (case.X,), "t_times": (case.Y,)}.items():
+            answer, trim = getattr(Y, question)(*asked, step)
+            expected, expected_trim = getattr(expected_Y, question)(*asked, step)
+            same(answer, expected, np.float64 if question == "core" else case.dtype, case.dtype)
+            assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
+            tolerance = 30 * TOLERANCE[case.dtype]
+            assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * case.M.size**0.5)
+            assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance)
+    assert pair[0].reads == pair[1].reads == 12
+
+
+@pytest.mark.parametrize("zeta", [ZETA, np.inf, -1.0])
+def test_corruption(case, pair, zeta):
+    (S, trim), (expected, expected_trim) = both(pair, "corruption", case.L, zeta)
+    same_sparse(S, expected, case.dtype)
+    same_trim(trim, expected_trim, case.dtype)
+    assert S.nnz == trim.trimmed
+    assert pair[0].reads == 1
+
+
+def test_block_and_entries(case, pair, there):
+    rng = np.random.default_rng(1)
+    rows, cols = rng.integers(0, 60, 300), rng.integers(0, 41, 300)  # in no order, many twice
+    M = np.where(there, case.M, case.dtype(np.nan))
+    for engine in pair:
+        for some in (rows, cols), (np.arange(60), np.arange(41)), (rows[:0], cols), (rows, cols[:0]):
+            before = engine.reads
+            block = engine.block(*some)
+            assert block.dtype == case.dtype
+            np.testing.assert_array_equal(block, M[some[0]][:, some[1]])
+            touched = there[some[0]][:, some[1]].sum() / there.sum()
+            assert engine.reads - before == pytest.approx(touched, rel=1e-9)
+        before = engine.reads
+        entries = engine.entries(rows, cols)
+        assert entries.dtype == case.dtype
+        np.testing.assert_array_equal(entries, M[rows, cols])
+        assert engine.reads - before == pytest.approx(there[rows, cols].sum() / there.sum(), rel=1e-9)
+        assert engine.entries(rows[:0], cols[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("size", [1, 13, 10_000])
+def test_draw(case, pair, there, size):
+    for engine in pair:
+        rows, cols, values = engine.draw(size, np.random.default_rng(2))
+        assert len(rows) == len(cols) == len(values) == min(size, there.sum())
+        assert values.dtype == case.dtype
+        assert there[rows, cols].all()
+        np.testing.assert_array_equal(values, case.M[rows, cols])
+        assert engine.reads == pytest.approx(len(rows) / there.sum(), rel=1e-9)
+        if size > there.sum():
+            assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum()
+
+
+def test_all_observed_entries_are_drawn_alike():
+    """A full row beside many short ones has its share of the sample, no more."""
+    there = pattern("full rows", (400, 1000))
+    rows, _, _ = observed(np.where(there, 1.0, np.nan)).draw(4000, np.random.default_rng(0))
+    share = there[there.all(axis=1)].sum() / there.sum()
+    assert there.all(axis=1)[rows].mean() == pytest.approx(share, abs=4 * 0.5 / 4000**0.5)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 20])
+def test_rank_of_L(rank, dtype, way):
+    case, there = Case((60, 41), dtype, rank=rank), pattern("50 %")
+    test_products(case, (way(listed(case.M, there)), ReferenceEngine(case.M, there)), ZETA)
+
+
+@pytest.mark.parametrize("inner", [(2, 4), (4, 2)])
+def test_core_of_L_that_is_not_square(inner, way):
+    case, there = Case((60, 41)), pattern("50 %")
+    rng = np.random.default_rng(2)
+    extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, inner, strict=True)]
+    core = np.full(inner, 1e-3)
+    core[:2, :2] += case.L.core
+    case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
+    test_products(case, (way(listed(case.M, there)), ReferenceEngine(case.M, there)), ZETA)
+
+
+def test_equal_questions_get_equal_answers_to_the_last_bit(monkeypatch):
+    few_at_a_time(monkeypatch)
+    case, there = Case((60, 41), np.float32), pattern("50 %")
+    engine = ObservedEngine(listed(case.M, there), threads=3)
+    first, second = (engine.t_times(case.L, ZETA, case.Y, case.row_weights) for _ in range(2))
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[1], second[1])
+    assert first[2] == second[2]
+
+
+def test_an_L_that_is_not_finite_matters_only_where_M_is_observed(way):
+    case, there = Case((60, 41)), pattern("empty rows")
+    engine, L = way(listed(case.M, there)), LowRank(case.L.left.copy(), case.L.core, case.L.right)
+    L.left[0] = np.nan
+    assert np.isfinite(engine.core(L, ZETA, case.Q1, case.Q2)[0]).all()
+    L.left[np.flatnonzero(there.any(axis=1))[3]] = np.nan
+    with pytest.raises(FloatingPointError, match="not finite although M is"):
+        engine.core(L, ZETA, case.Q1, case.Q2)
+
+
+def test_blocks_of_the_wrong_length_are_refused(case, way):
+    """The compiled kernels would read whatever lies in memory there."""
+    engine = way(listed(case.M, pattern("50 %")))
+    for ask in (
+        lambda: engine.times(case.L, ZETA, case.Y),
+        lambda: engine.t_times(case.L, ZETA, case.X),
+        lambda: engine.times(case.L, ZETA, case.X, case.row_weights),
+        lambda: engine.core(case.L, ZETA, case.Q2, case.Q1),
+        lambda: engine.corruption(case.L.T, ZETA),
+        lambda: engine.dual().times(case.X, Ascent(case.L.T, 1.0, 1.0)),
+    ):
+        with pytest.raises(ValueError, match="shape mismatch"):
+            ask()
+
+
+# Precision, memory, threads.
+
+
+@pytest.mark.parametrize("prepare", [None, numpy_kernels])
+def test_long_sums_of_single_precision_are_made_in_double(monkeypatch, prepare):
+    """A million times 0.1 in single precision is 100958 if it is added up there."""
+    if prepare:
+        prepare(monkeypatch)
+    M = np.full((2, 1_000_000), 0.1, np.float32)
+    engine, turned, one = observed(M), observed(M.T), np.ones((1_000_000, 1), np.float32)
+    nothing = LowRank.zero(M.shape)
+    for TX, K, trim in engine.times(nothing, 1.0, one, one), turned.t_times(nothing.T, 1.0, one, one):
+        np.testing.assert_allclose(TX, 1e6 * float(np.float32(0.1)), rtol=1e-6)
+        np.testing.assert_array_equal(K, 1_000_000)
+        assert trim.energy == pytest.approx(2e6 * float(np.float32(0.1)) ** 2, rel=1e-9)
+
+
+def scattered(shape, m, rng):
+    at = np.unique(rng.integers(0, shape[0] * shape[1], m))
+    rows, cols = np.divmod(at, shape[1])
+    return csr_array((rng.standard_normal(len(at)), (rows, cols)), shape=shape)
+
+
+@pytest.mark.parametrize("shape", [(200_000, 30_000), (30_000, 200_000)])
+def test_memory_is_that_of_the_observed_entries(shape):
+    """The dense matrix would take 48 GB."""
+    rng = np.random.default_rng(0)
+    M = scattered(shape, 400_000, rng)
+    engine = ObservedEngine(M, threads=2)
+    U, V = (rng.standard_normal((n, 4)) for n in shape)
+    L = LowRank(U, np.eye(4), V)
+    thin = U.nbytes + V.nbytes + M.data.nbytes + M.indices.nbytes + M.indptr.nbytes
+    rows, cols = np.arange(0, shape[0], 1000), np.arange(0, shape[1], 1000)
+    for name, ask in {
+        "core": lambda: engine.core(L, 1.0, U, V),
+        "normal": lambda: engine.normal(L, 1.0, U, V).times(np.eye(4)),
+        "times": lambda: engine.times(L, 1.0, V, V),
+        "t_times": lambda: engine.t_times(L, 1.0, U, U),
+        "sides": lambda: engine.sides(L, 1.0, V, U),
+        "cut": lambda: engine.cut(L, 1, 1),
+        "corruption": lambda: engine.corruption(L, 1.0),
+        "block": lambda: engine.block(rows, cols),
+        "draw": lambda: engine.draw(1000, rng),
+        "dual": lambda: engine.dual().times(V, Ascent(L, 1.0, 1.0)),
+    }.items():
+        ask()
+        tracemalloc.start()
+        ask()
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 3 * thin, name
+
+
+def test_sums_that_threads_keep_for_themselves_stay_small():
+    """Few entries of a wide matrix, many threads: a sum for each of them would be 64 times the answer."""
+    rng = np.random.default_rng(0)
+    M = scattered((1000, 50_000), 60_000, rng)
+    engine, Y, nothing = ObservedEngine(M, threads=64), np.ones((1000, 10)), LowRank.zero(M.shape)
+    right = engine.t_times(nothing, np.inf, Y)[0]
+    np.testing.assert_allclose(right, M.T @ Y, rtol=0, atol=1e-12)
+    tracemalloc.start()
+    engine.t_times(nothing, np.inf, Y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * right.nbytes + 4 * 8 * M.nnz
+
+
+def test_nothing_is_copied_and_nothing_can_be_written():
+    M = listed(np.ones((5, 4)), pattern("50 %", (5, 4)))
+    engine = ObservedEngine(M)
+    assert np.shares_memory(engine.M.values, M.data)
+    assert np.shares_memory(engine.M.indices, M.indices)
+    with pytest.raises(ValueError, match="read-only"):
+        engine.M.values[0] = 2
+    M.data[0] = 2
+    assert engine.draw(1 << 10, np.random.default_rng(0))[2][0] == 2
+
+
+def test_rows_are_shared_out_by_their_entries():
+    ends = np.array([0, 0, 0, 100, 101, 102, 103, 203, 203])
+    assert chunks.even_runs(ends, 2) == [range(0, 4), range(4, 8)]
+    assert chunks.even_runs(ends, 1) == [range(0, 8)]
+    runs = chunks.even_runs(ends, 20)
+    assert [line for run in runs for line in run] == list(range(8))
+
+
+def test_it_refuses_what_it_cannot_own():
+    twice = csr_array((np.ones(3), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
+    with pytest.raises(ValueError, match="columns of M must be sorted in each row, and none may occur twice"):
+        ObservedEngine(twice)
+    with pytest.raises(ValueError, match="no entry of M is observed"):
+        ObservedEngine(csr_array((3, 2)))
+    with pytest.raises(ValueError, match="1 of the observed entries of M are NaN or infinite"):
+        ObservedEngine(csr_array(np.array([[1.0, np.nan]])))
+
+
+# Kernels.
+
+
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_compiled_and_numpy_kernels_agree(dtype, index):
+    rng = np.random.default_rng(0)
+    M = listed(rng.standard_normal((60, 41)).astype(dtype), pattern("empty rows"))
+    starts, indices, T = M.indptr.astype(np.int64), M.indices.astype(index), M.data
+    U, V = rng.standard_normal((60, 3)).astype(dtype), rng.standard_normal((41, 3)).astype(dtype)
+    start, eps = rng.standard_normal((60, 3)).astype(dtype), np.finfo(dtype).eps
+    answers = []
+    for compiled in True, False:
+        kernel = {name: getattr(kernels, name) if compiled else plain for name, plain in kernels.PLAIN.items()}
+        P, KX, KY, found = np.empty_like(T), start.copy(), np.ones((41, 3)), np.empty(60, dtype)
+        kernel["low_rank"](starts, indices, U, V, P)
+        kernel["along"](starts, indices, T, V, KX)
+        kernel["across"](starts, indices, T, U, KY)
+        kernel["next_largest"](starts, np.abs(T), 4, found)
+        answers.append((P, KX, KY, found))
+    assert kernels.along is not kernels._along
+    for compiled, plain in zip(*answers, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=0, atol=30 * eps)
+    P, KX, KY, found = answers[0]
+    full = M.toarray().astype(float)
+    np.testing.assert_allclose(P, (U @ V.T)[M.nonzero()], rtol=0, atol=30 * eps)
+    np.testing.assert_allclose(KX, start + full @ V, rtol=0, atol=30 * eps)
+    np.testing.assert_allclose(KY, 1 + full.T @ U, rtol=0, atol=30 * eps)
+    np.testing.assert_array_equal(found, np.sort(np.abs(M.toarray()), axis=1)[:, -5])
+
+
+# What may be a matrix with holes.
+
+M = np.array([[1.0, 0.0, np.nan], [np.nan, 5.0, 2.0], [np.nan, np.nan, np.nan], [-3.0, np.nan, 0.0]])
+THERE = ~np.isnan(M)
+
+
+class Listed:
+    """As a long table: entries in no order."""
+
+    def __init__(self, M=M, order=(5, 0, 3, 1, 2, 4)):
+        self.rows, self.cols = (at[list(order)] for at in np.nonzero(~np.isnan(M)))
+        self.values, self.shape = M[self.rows, self.cols], M.shape
+
+    def __irpca_observed__(self):
+        return self.rows, self.cols, self.values, self.shape
+
+
+def sparse_kinds():
+    """The observed entries, zeros among them, in every format of SciPy."""
+    rows, cols = np.nonzero(THERE)
+    coo = sparse.coo_array((M[rows, cols], (rows, cols)), shape=M.shape)
+    backwards = sparse.coo_array((M[rows, cols][::-1], (rows[::-1], cols[::-1])), shape=M.shape)
+    csr = csr_array((M[rows, cols], (rows, cols)), shape=M.shape)
+    unsorted = csr_array((csr.data.copy(), csr.indices.copy(), csr.indptr.copy()), shape=M.shape)
+    for first, last in zip(csr.indptr[:-1], csr.indptr[1:], strict=True):
+        for part, whole in ((unsorted.indices, csr.indices), (unsorted.data, csr.data)):
+            part[first:last] = whole[first:last][::-1]
+    dok = sparse.dok_array(M.shape)
+    dok._dict.update({(int(i), int(j)): M[i, j] for i, j in zip(rows, cols, strict=True)})  # zeros too
+    lil = sparse.lil_array(M.shape)
+    for i in range(len(M)):
+        lil.rows[i], lil.data[i] = cols[rows == i].tolist(), M[i, cols[rows == i]].tolist()
+    spare = csr_array((csr.data.copy(), csr.indices.copy(), csr.indptr.copy()), shape=M.shape)
+    spare.data, spare.indices = np.append(spare.data, np.nan), np.append(spare.indices, 0)  # room that is not used
+    return {
+        "coo": coo,
+        "coo backwards": backwards,
+        "csr": csr,
+        "csr unsorted": unsorted,
+        "csr with room to spare": spare,
+        "csr 64 bit": csr_array((csr.data, csr.indices.astype(np.int64), csr.indptr.astype(np.int64)), shape=M.shape),
+        "csc": csr.tocsc(),
+        "dok": dok,
+        "lil": lil,
+        "csr_matrix": sparse.csr_matrix(csr),
+        "csc_matrix": sparse.csc_matrix(csr.tocsc()),
+        "coo_matrix": sparse.coo_matrix(coo),
+    }
+
+
+def kinds():
+    frame = pd.DataFrame(M)
+    return sparse_kinds() | {
+        "NaN": M,
+        "NaN, Fortran": np.asfortranarray(M),
+        "NaN, list": M.tolist(),
+        "None": np.where(THERE, M, None),
+        "masked": np.ma.masked_array(np.where(THERE, M, 7.0), mask=~THERE),
+        "masked NaN": np.ma.masked_invalid(M),
+        "masked and NaN": np.ma.masked_array(M, mask=~THERE & (np.arange(4)[:, None] > 1)),
+        "masked integers": np.ma.masked_array(np.where(THERE, M, 7).astype(int), mask=~THERE),
+        "frame": frame,
+        "frame of nullable floats": frame.astype("Float64"),
+        "frame of nullable integers": frame.astype("Int64"),
+        "long": Listed(),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+@pytest.mark.parametrize("name", ["auto", "observed"])
+def test_whatever_has_holes_is_observed_where_it_is(kind, name):
+    engine = choose(kinds()[kind], name)
+    assert type(engine) is ObservedEngine
+    assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64)
+    np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_the_reference_engine_takes_the_same(kind):
+    engine = choose(kinds()[kind], "reference")
+    assert type(engine) is ReferenceEngine
+    assert engine.n_observed == 6
+    np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_the_engine_for_complete_matrices_does_not(kind):
+    with pytest.raises(ValueError, match=r"engine='cpu' reads every entry, and M is .*; take engine='observed', or"):
+        choose(kinds()[kind], "cpu")
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_what_was_given_stays_as_it_is(kind):
+    given, fresh = kinds()[kind], kinds()[kind]
+    observed(given)
+    for name in "data", "indices", "indptr", "mask", "rows", "values":
+        if isinstance(before := getattr(fresh, name, None), np.ndarray) and before.dtype != object:
+            np.testing.assert_array_equal(getattr(given, name), before)
+
+
+def test_formats_that_store_blocks_and_diagonals_store_their_zeros():
+    """A diagonal is stored as a whole: what SciPy leaves out when it converts it is there all the same."""
+    data = np.array([[1.0, 0.0, 3.0, 9.0], [9.0, 0.0, 6.0, 9.0]])
+    dia = sparse.dia_array((data, [0, 1]), shape=(4, 3))
+    right = np.array([[1, 0, np.nan], [np.nan, 0, 6], [np.nan, np.nan, 3], [np.nan, np.nan, np.nan]])
+    np.testing.assert_array_equal(observed(dia).block(np.arange(4), np.arange(3)), right)
+    narrow = sparse.dia_array((data[:, :2], [-1, 1]), shape=(4, 3))
+    right = np.array([[np.nan, 0, np.nan], [1, np.nan, np.nan], [np.nan, 0, np.nan], [np.nan] * 3])
+    np.testing.assert_array_equal(observed(narrow).block(np.arange(4), np.arange(3)), right)
+    bsr = sparse.bsr_array((np.array([[[1.0, 0.0], [0.0, 2.0]]]), np.array([1]), np.array([0, 1, 1])), shape=(4, 4))
+    assert observed(bsr).n_observed == 4
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, int, bool, np.float16, ">f8"])
+def test_precision(dtype):
+    dense = np.array([[1, 0], [0, 1]], dtype=dtype)
+    kinds = [np.ma.masked_array(dense, dense == 0)]
+    if dtype not in (np.float16, ">f8"):  # of which SciPy has no sparse arrays
+        kinds += [csr_array(dense), sparse.coo_array(dense), sparse.dok_array(dense)]
+    for given in kinds:
+        engine = choose(given)
+        assert engine.n_observed == 2
+        assert engine.dtype == (np.float32 if dtype == np.float32 else np.float64)
+        assert engine.dtype.isnative
+        np.testing.assert_array_equal(engine.draw(9, np.random.default_rng(0))[2], [1, 1])
+
+
+def test_indices_are_as_short_as_they_can_be():
+    for kind in "csr 64 bit", "coo", "NaN", "long":
+        assert observed(kinds()[kind]).M.indices.dtype == np.int32
+    assert observed(csr_array(([1.0], ([0], [1 << 40])), shape=(2, 1 << 41))).M.indices.dtype == np.int64
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csr unsorted", "csc", "long"])
+def test_an_entry_that_is_told_twice_is_refused(form):
+    """SciPy would add them up."""
+    rows, cols, values = np.array([2, 0, 2, 1, 2, 0]), np.array([1, 0, 1, 0, 1, 2]), np.arange(6.0)
+    match form:
+        case "csr":
+            given = csr_array((values, np.array([0, 2, 0, 1, 1, 1]), np.array([0, 2, 3, 6])), shape=(3, 3))
+        case "csr unsorted":
+            given = csr_array((values, np.array([2, 0, 0, 1, 0, 1]), np.array([0, 2, 3, 6])), shape=(3, 3))
+        case "csc":
+            given = sparse.csc_array((values, np.array([0, 1, 2, 2, 2, 0]), np.array([0, 2, 5, 6])), shape=(3, 3))
+        case "coo":
+            given = sparse.coo_array((values, (rows, cols)), shape=(3, 3))
+        case "long":
+            given = Listed()
+            given.rows, given.cols, given.values, given.shape = rows, cols, values, (3, 3)
+    number = 1 if form == "csr unsorted" else 2
+    told = f"M holds {number} values too many: .* such as the one in row 2, column 1; keep one value of each"
+    for name in "auto", "observed", "reference":
+        with pytest.raises(ValueError, match=told):
+            choose(given, name)
+    with pytest.raises(ValueError, match="ratings holds"):
+        observed(given, "ratings")
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.ma.masked_invalid, pd.DataFrame, Listed, csr_array])
+def test_without_any_observed_entry(form):
+    nothing = csr_array((3, 2)) if form is csr_array else np.full((3, 2), np.nan)
+    given = Listed(nothing, ()) if form is Listed else form(nothing)
+    for name in "auto", "observed", "reference":
+        with pytest.raises(ValueError, match="no entry of M is observed"):
+            choose(given, name)
+
+
+def test_infinite_entries_are_told_from_missing_ones():
+    endless = M.copy()
+    endless[0, 0], endless[3, 0] = np.inf, -np.inf
+    rows, cols = np.nonzero(THERE)
+    masked = np.ma.masked_array(endless, mask=~THERE)
+    stored = csr_array((endless[rows, cols], (rows, cols)), shape=M.shape)
+    for given in endless, masked, stored, sparse.coo_array(stored), Listed(endless), pd.DataFrame(endless):
+        for name in "auto", "observed", "reference":
+            with pytest.raises(ValueError, match="M holds 2 infinite entries; replace them"):
+                choose(given, name)
+    masked.mask[[0, 3], 0] = True
+    assert choose(masked).n_observed == 4
+    stored.data[:] = [1, np.nan, 3, 4, np.nan, 5]
+    with pytest.raises(ValueError, match="2 entries that M stores are NaN; leave out what was not observed"):
+        choose(stored)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (sparse.coo_array(np.ones(3)), r"M must have two dimensions, got shape \(3,\)"),
+        (csr_array((0, 3)), r"M is empty: its shape is \(0, 3\)"),
+        (csr_array(np.eye(2) * 1j), "M is complex"),
+        (np.ma.masked_array(np.ones(3), mask=[0, 1, 0]), r"M must have two dimensions, got shape \(3,\)"),
+        (np.ma.masked_array([["a", "b"]], mask=[[0, 1]]), "does not convert to numbers"),
+        (pd.DataFrame({"a": pd.array([1, None], "Int64"), "b": ["x", "y"]}), "does not convert to numbers"),
+    ],
+)
+def test_what_is_no_matrix_of_numbers_is_refused(given, told):
+    with pytest.raises(ValueError, match=told):
+        choose(given)
+    with pytest.raises(ValueError, match=told):
+        observed(given)
+
+
+def test_places_outside_are_refused():
+    for side, rows, cols in (
+        ("rows", [0, 4], [0, 0]),
+        ("rows", [0, -1], [0, 0]),
+        ("columns", [0, 0], [0, 3]),
+        ("columns", [0, 0], [0, -1]),
+    ):
+        given = Listed()
+        given.rows, given.cols, given.values = np.array(rows), np.array(cols), np.ones(2)
+        with pytest.raises(ValueError, match=f"{side} of M must be from 0 to"):
+            observed(given)
+
+
+def test_complete_matrices_of_any_kind():
+    complete = np.arange(6.0).reshape(2, 3)
+    for given in complete, np.ma.masked_array(complete), np.ma.masked_array(complete, mask=np.zeros((2, 3), bool)):
+        assert type(choose(given)) is CpuEngine
+        assert observed(given).n_observed == 6
+        assert as_matrix(given).tolist() == complete.tolist()
+    assert type(choose(pd.DataFrame(complete).astype("Float32"))) is CpuEngine
+    assert type(choose(complete, "observed")) is ObservedEngine
+    assert choose(complete, "reference").n_observed == 6
+
+
+def test_rare_holes_are_met_on_the_first_read(monkeypatch):
+    """To look at all of M in search of them would be a read more."""
+    monkeypatch.setattr(holes, "LOOK", 512)
+    rare = np.zeros((600, 500))
+    rare[123, 456] = np.nan
+    engine = choose(rare)
+    assert type(engine) is CpuEngine
+    assert engine.reads == 0
+    with pytest.raises(MissingEntries, match=r"M holds 1 entries that are NaN, .* take engine='observed'"):
+        engine.times(LowRank.zero(rare.shape), 1.0, np.ones((500, 1)))
+    assert observed(rare).n_observed == rare.size - 1
+    rare[:, :50] = np.nan
+    assert type(choose(rare)) is ObservedEngine
+    with pytest.raises(ValueError, match="M is a matrix with NaN among its entries") as error:
+        choose(rare, "cpu")
+    assert not isinstance(error.value, MissingEntries)
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_the_look_for_holes_goes_everywhere(monkeypatch, order):
+    """A hundredth of the entries is enough to be seen, wherever they are."""
+    monkeypatch.setattr(holes, "LOOK", 2048)
+    for some in (slice(0, 5), slice(250, 255), slice(495, 500)):
+        for at in ((some, slice(None)), (slice(None), some)):
+            part = np.zeros((500, 500), order=order)
+            part[at] = np.nan
+            assert holes.seem_there(part)
+    assert not holes.seem_there(np.zeros((500, 500), order=order))
+
+
+def test_a_dense_matrix_is_converted_a_few_rows_at_a_time(monkeypatch):
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((3000, 1000)).astype(np.float32)
+    dense[rng.random(dense.shape) < 0.9] = np.nan
+    masked = np.ma.masked_array(dense, mask=rng.random(dense.shape) < 0.1)
+    monkeypatch.setattr(holes, "ROWS_AT_ONCE", 10_000)
+    for given in dense, masked:
+        there = ~np.isnan(np.ma.getdata(given)) & ~np.ma.getmaskarray(given)
+        tracemalloc.start()
+        found = holes.observed_entries(given)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 1.2 * (found.data.nbytes + found.indices.nbytes) + 200_000
+        np.testing.assert_array_equal(found.data, dense[there])
+        np.testing.assert_array_equal(found.indices, np.nonzero(there)[1])
+        np.testing.assert_array_equal(np.diff(found.indptr), there.sum(axis=1))
+
+
+def test_a_long_table_becomes_an_engine():
+    from irpca.longtable import LongTable
+
+    engine = choose(LongTable([0, 0, 2], [1, 0, 1], [5, 3, 4], shape=(4, 2)))
+    assert (type(engine), engine.shape, engine.n_observed) == (ObservedEngine, (4, 2), 3)
+    np.testing.assert_array_equal(engine.entries(np.array([0, 2, 2]), np.array([1, 1, 0])), [5, 4, np.nan])
