@@ -178,7 +178,7 @@ def test_rows_with_too_few_kept_entries_do_not_move():
 
 
 def test_no_row_moves_if_none_has_enough():
-    np.testing.assert_array_equal(row_steps(np.zeros((3, 5)), np.zeros((3, 2))), np.zeros((3, 2)))
+    np.testing.assert_array_equal(row_steps(np.zeros((3, 4)), np.zeros((3, 2))), np.zeros((3, 2)))
 
 
 def test_rows_whose_kept_entries_miss_a_direction_stay_finite():
@@ -213,7 +213,7 @@ def test_span_step_copes_with_directions_of_very_different_size():
 
 def test_span_step_of_no_residual_is_none():
     Q = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 2)))[0]
-    np.testing.assert_array_equal(span_step(Q, np.ones((6, 5)), np.zeros((6, 2))), np.zeros((2, 2)))
+    np.testing.assert_array_equal(span_step(Q, np.ones((6, 4)), np.zeros((6, 2))), np.zeros((2, 2)))
 
 
 def test_span_step_leaves_directions_alone_that_nothing_was_kept_of():

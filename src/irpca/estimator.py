@@ -195,7 +195,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._rows = _Side("row_features", rows, labels_of(row_features, "columns"), said[0])
         self._cols = _Side("col_features", columns, labels_of(col_features, "columns"), said[1])
         untold = U * s if said[0] is None or F1.F is None else U * s - said[0](F1.F)
-        self._spread = untold.T @ untold / len(untold)
+        seen = result.counts[0] > 0  # of the others L is what features say
+        self._spread, self._whole_spread = (_covariance(scores[seen]) for scores in (untold, U * s))
         if not result.converged:
             told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *result.doubts])
             warnings.warn(told, ConvergenceWarning, stacklevel=2)
@@ -512,9 +513,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return prior
         # A fit that was stopped early may not have a threshold yet.
         zeta = self.zeta_ if np.isfinite(self.zeta_) else None
-        if prior is not None or np.isnan(M).any():
-            prior = np.zeros((len(M), V.shape[1])) if prior is None else prior
-            return shrunken_scores(M, V, prior, self._spread, self.noise_ or 0.0, np.inf if zeta is None else zeta)
+        noise, limit = self.noise_ or 0.0, np.inf if zeta is None else zeta
+        if prior is not None:
+            return shrunken_scores(M, V, prior, self._spread, noise, limit)
+        if np.isnan(M).any():  # all that is expected of these scores is that they are as large as those of the fit
+            return shrunken_scores(M, V, np.zeros((len(M), V.shape[1])), self._whole_spread, noise, limit)
         if zeta is None and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
             return M @ V
         return row_scores(M, V, zeta)
@@ -596,6 +599,12 @@ def _principal(L: LowRank) -> tuple[Array, Array, Array]:
     L = LowRank.from_product(*L.thin())
     sign = np.where(L.right[np.abs(L.right).argmax(axis=0), np.arange(L.rank)] < 0, -1.0, 1.0)
     return L.left * sign, np.diag(L.core), L.right * sign
+
+
+def _covariance(scores: Array) -> Array:
+    """About zero."""
+    covariance: Array = scores.T @ scores / len(scores)
+    return covariance
 
 
 def _longest(rows: Array) -> float:

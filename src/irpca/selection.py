@@ -140,10 +140,8 @@ class CrossValidation:
         lines = [told, "typical error (log ± standard error; median, root mean square):"]
         for k, name in enumerate(names):
             mark = "→" if k == self.best_index else " "
-            median, rms = self.median_error[k].mean(), self.rmse[k].mean()
-            lines.append(
-                f"{mark} {name:{width}}  {np.exp(mean[k]):.4g} ({mean[k]:.4f} ± {error[k]:.4f}; {median:.4g}, {rms:.4g})"
-            )
+            others = f"{self.median_error[k].mean():.4g}, {self.rmse[k].mean():.4g}"
+            lines.append(f"{mark} {name:{width}}  {np.exp(mean[k]):.4g} ({mean[k]:.4f} ± {error[k]:.4f}; {others})")
         lines.append(f"chosen: {names[self.best_index]}: {self.reason}")
         lines += [f"  - {doubt}" for doubt in self._doubts(names)]
         return "\n".join(lines)

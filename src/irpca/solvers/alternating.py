@@ -7,6 +7,7 @@ factors hold do all rows share one threshold, and trimmed least squares on all o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,9 +19,9 @@ from ..judge import Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_distance
 from ..regression import HARD_STARTS, row_scores
 from ..result import Choice, State
-from ..sampling import strips
+from ..sampling import BLOCK_ENTRIES, sparse, strips
 from ..threshold import MAJORITY_STARTS, Level
-from .block_factors import MOST_FREE_DIRECTIONS, RESCUES, block_factors
+from .block_factors import MOST_FREE_DIRECTIONS, RESCUES, block_factors, scattered_factors
 from .sweeps import Falling, stray_doubts, strongest, sweep, unknowns_of
 
 BLOCKS_BEFORE_MAJORITY = 2
@@ -113,6 +114,9 @@ def _on_blocks(
     engine: Engine, F2: Features, rank: int | None, judge: Judge, rng: np.random.Generator
 ) -> Generator[State, None, _Fit]:
     """The best fit on blocks of growing size, up to the first convincing one."""
+    if sparse(engine) and math.prod(engine.shape) > BLOCK_ENTRIES:
+        L, chosen = scattered_factors(engine, rank, F2.Q, judge)
+        return _judged(engine, L, chosen, F2, judge)
     fit: _Fit | None = None
     for tried, (rows, cols) in enumerate(strips(engine, F2, rank, rng), start=1):
         found = _fit(engine, rows, cols, F2, rank, judge)
@@ -124,6 +128,14 @@ def _on_blocks(
             break
     assert fit is not None
     return fit
+
+
+def _judged(engine: Engine, L: LowRank, chosen: tuple[Choice, ...], F2: Features, judge: Judge) -> _Fit:
+    """A fit made from all that is observed."""
+    unknowns = unknowns_of(L, F2.Q)
+    found = judge.level(L, unknowns)
+    objection = judge.objection(L, found, engine.n_observed, unknowns, found)
+    return _Fit(L, found, judge.score(L), objection, chosen, judge.majority or judge.distinct(L))
 
 
 def _fit(engine: Engine, rows: Array, cols: Array, F2: Features, rank: int | None, judge: Judge) -> _Fit:

@@ -55,7 +55,8 @@ def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) 
     starts = MAJORITY_STARTS if judge.majority else ROW_STARTS
     for q, k in MAJORITY_STARTS if judge.majority else BLOCK_STARTS:
         if Q2 is None:
-            V, chosen = _staged(engine, rank, q, k, sample, judge)
+            L, chosen = _staged(engine, rank, q, k, sample, judge)
+            V = L.right
         else:
             V, chosen = _from_features(piece, rank, Q2, q, k, judge)
         U = np.linalg.qr(row_scores(piece, V, starts=starts, floor=judge.resolution))[0]
@@ -82,10 +83,21 @@ def _best_start(piece: Array, rank: int | None, Q2: Array | None, judge: Judge) 
     return best
 
 
+def scattered_factors(
+    engine: Engine, rank: int | None, Q2: Array | None, judge: Judge
+) -> tuple[LowRank, tuple[Choice, ...]]:
+    """The factors of a matrix too large and too empty for a block of it to be of use: sweeps over all of it."""
+    starts = MAJORITY_STARTS if judge.majority else BLOCK_STARTS[1:2]
+    (q, k), sample = starts[0], judge.sample
+    L, chosen = _staged(engine, rank, q, k, sample, judge, Q2)
+    L = _descend(engine, L, Q2, _quantile_rule(sample, q, k), sample, judge)
+    return _descend(engine, L, Q2, _level_rule(engine.n_observed, sample, Q2, judge), sample, judge), chosen
+
+
 def _staged(
-    engine: Engine, rank: int | None, q: float, k: float, sample: Sample, judge: Judge
-) -> tuple[Array, tuple[Choice, ...]]:
-    """V built one direction at a time, each the strongest in what the directions before it leave.
+    engine: Engine, rank: int | None, q: float, k: float, sample: Sample, judge: Judge, Q2: Array | None = None
+) -> tuple[LowRank, tuple[Choice, ...]]:
+    """L built one direction at a time, each the strongest in what the directions before it leave.
 
     Without a given rank, directions are added as long as they shorten the description: n·mean log residual plus
     ½ log n for every unknown.
@@ -100,14 +112,14 @@ def _staged(
     for _ in range(most):
         zeta = k * float(np.quantile(sample.sizes(L), q))
         U, V = L.thin()
-        V = np.linalg.qr(np.column_stack([V, strongest(engine, L, zeta)]))[0]
+        V = np.linalg.qr(np.column_stack([V, strongest(engine, L, zeta, Q2)]))[0]
         U = np.column_stack([U, np.zeros(n1)])
         L = LowRank(U, np.eye(U.shape[1]), V)
         sweeps = SWEEPS if rank is None else STAGE_SWEEPS
         L = _descend(
             engine,
             L,
-            None,
+            Q2,
             _quantile_rule(sample, q, k),
             sample,
             judge,
@@ -117,16 +129,16 @@ def _staged(
         path.append(L)
         # One floor for all, or a direction spent on a single large outlier would seem to sharpen all the rest.
         fit = entries * consensus(sample.sizes(L), floor)
-        costs.append(fit + 0.5 * np.log(entries) * unknowns_of(L, None))
+        costs.append(fit + 0.5 * np.log(entries) * unknowns_of(L, Q2))
         if rank is None and len(costs) > 2 and min(costs[-2:]) > min(costs):
             break
     if rank is not None:
-        return L.right, ()
+        return L, ()
     best = int(np.argmin(costs))
-    reason = f"the description of a {n1} × {n2} block of M is shortest with {best + 1} directions"
+    reason = f"the description of {entries} entries of M is shortest with {best + 1} directions"
     if best + 1 == MOST_FREE_DIRECTIONS:
         reason += f"; no more than {MOST_FREE_DIRECTIONS} were tried"
-    return path[best].right, (Choice("rank", best + 1, reason),)
+    return path[best], (Choice("rank", best + 1, reason),)
 
 
 def _from_features(

@@ -7,6 +7,7 @@ import numpy as np
 from ..engines.base import Engine, Transposed, Trim
 from ..lowrank import Array, LowRank
 from ..regression import Starts, moment_columns, row_scores, row_steps, span_step
+from ..sampling import BLOCK_ENTRIES
 from ..threshold import stray_lines
 
 DECAY = 5.0  # a common threshold that falls faster trims rows that lag behind, whole, and they never come back
@@ -43,7 +44,8 @@ def _row_move(
     move = row_steps(sums, products)
     stray = stray_lines(sums[:, -1], engine.counts[0])
     if rescue is not None and len(stray):
-        move[stray] = row_scores(engine.block(stray, np.arange(len(V))), V, starts=rescue, floor=floor) - U[stray]
+        some = stray[: max(1, BLOCK_ENTRIES // len(V))]  # no more than a block
+        move[some] = row_scores(engine.block(some, np.arange(len(V))), V, starts=rescue, floor=floor) - U[some]
     return move, trim, stray
 
 
