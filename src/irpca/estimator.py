@@ -63,7 +63,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     rank : int or "auto"
     extra_rank : int or "auto"
         Rank of the free part of L, for solvers that know one. "auto": as many directions outside the span of the
-        features as stand out of the noise, often none. It matters only with features of both sides.
+        features as stand out of the noise, often none. Without features all of L is free, and this means nothing.
     col_features : array or DataFrame of shape (n2, d2), or None
         F2. It may be given to ``fit`` instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
@@ -516,10 +516,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         noise, limit = self.noise_ or 0.0, np.inf if zeta is None else zeta
         if prior is not None:
             return shrunken_scores(M, V, prior, self._spread, noise, limit)
-        if np.isnan(M).any():  # all that is expected of these scores is that they are as large as those of the fit
-            return shrunken_scores(M, V, np.zeros((len(M), V.shape[1])), self._whole_spread, noise, limit)
+        holes = np.isnan(M).any(axis=1)
+        if holes.any():
+            scores = np.zeros((len(M), V.shape[1]))
+            # All that is expected of these is that they are as large as those of the fit.
+            scores[holes] = shrunken_scores(M[holes], V, scores[holes], self._whole_spread, noise, limit)
+            if not holes.all():
+                scores[~holes] = self._regressed(M[~holes], V)
+            return scores
         if zeta is None and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
-            return M @ V
+            return np.linalg.lstsq(V, M.T, rcond=None)[0].T
         return row_scores(M, V, zeta)
 
     def _held_out(self, M: Array, prior: Array | None) -> Array:

@@ -48,8 +48,8 @@ class Solver:
 SOLVERS = {
     "irpca": Solver(irpca, "chosen", features=True),
     "irpca_iht": Solver(irpca_iht, "needed", features=True),
-    "pcpf": Solver(pcpf, "found", features=True),
     "bayes": Solver(bayes, "found", features=True, engine="observed"),
+    "pcpf": Solver(pcpf, "found", features=True),
     "pcp": Solver(pcp, "found", features=False),
     "altproj": Solver(altproj, "needed", features=False),
     "accaltproj": Solver(accaltproj, "needed", features=False),

@@ -1,20 +1,22 @@
-"""Features that explain a part of L only: L = Q1 C Q2ᵀ + U Vᵀ with a small core C and a free part beside it.
+"""Features that explain a part of L only: L = Q1 C Q2ᵀ + U Vᵀ, a core C and a free part beside it.
 
-The features are fitted alone at first, what they leave out acting as noise. What is left then shows the directions of
-the free part, if any; least squares on the kept entries, for U, for V and for C in turn, does the rest.
+Features of the columns alone are the case Q1 = I. The features are fitted alone at first, what they leave out acting as
+noise. What is left then shows the directions of the free part, if any; least squares on the kept entries, for U, for V
+and for C in turn, does the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import numpy as np
 
 from ..engines.base import Engine, Transposed, Trim
 from ..features import Features
-from ..judge import Judge, choose_rank, noise_edge
+from ..judge import HOLLOW, Judge, choose_rank, noise_edge
 from ..lowrank import Array, LowRank, relative_distance, singular_triplets
 from ..regression import HARD_STARTS, conjugate_gradients, moment_columns, row_scores, row_steps
 from ..result import Choice, Expected, State
@@ -27,6 +29,7 @@ AT_ONCE = 0.5  # of the strongest direction: others as strong are added with it
 POWERS = 4  # steps of subspace iteration
 STARTS = ((0.3, 8.0), (0.1, 15.0))  # (q, k): no single one serves every level of corruption
 SWEEPS = 40
+PATIENCE = 30  # sweeps until a free part that nobody asked for has to be at rest
 DIGITS = 1e-2  # by which conjugate gradients shorten the gradient of C in one sweep
 CG_STEPS = 20
 AT_REST, NEARLY = 1e-9, 1e-4  # relative steps of L that end a descent: without noise, and with
@@ -36,23 +39,26 @@ VANISHING = 1e-14  # of the largest singular value: rounding
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """L as what features span, ``Q1 @ C @ Q2.T``, and what they do not, ``U @ V.T``."""
+    """L as what features span, ``Q1 @ C @ Q2.T``, and what they do not, ``U @ V.T``. Q1 None: the identity."""
 
-    Q1: Array
+    Q1: Array | None
     C: Array
     Q2: Array
     U: Array
     V: Array
 
     @classmethod
-    def of(cls, Q1: Array, C: Array, Q2: Array) -> Parts:
-        return cls(Q1, C, Q2, np.zeros((len(Q1), 0)), np.zeros((len(Q2), 0)))
+    def of(cls, L: LowRank, Q1: Array | None, Q2: Array) -> Parts:
+        """L itself, if it is in the span."""
+        n1, n2 = L.shape
+        return cls(Q1, _inside(Q1, L.left) @ L.core @ _inside(Q2, L.right).T, Q2, np.zeros((n1, 0)), np.zeros((n2, 0)))
 
     @property
     def L(self) -> LowRank:
         u, s, v = singular_triplets(self.C)
         some = s > VANISHING * s[0]
-        left = np.hstack([self.Q1 @ (u * s)[:, some], self.U])
+        within = (u * s)[:, some]
+        left = np.hstack([within if self.Q1 is None else self.Q1 @ within, self.U])
         return LowRank(left, np.eye(left.shape[1]), np.hstack([self.Q2 @ v[:, some], self.V]))
 
     @property
@@ -68,7 +74,11 @@ class Parts:
     def spanned(self) -> Array:
         """Singular values of all of L that features span."""
         L = self.L
-        return np.linalg.svd((self.Q1.T @ L.left) @ (L.right.T @ self.Q2), compute_uv=False)
+        return LowRank.from_product(_inside(self.Q1, L.left), _inside(self.Q2, L.right)).singular_values
+
+
+def _inside(Q: Array | None, B: Array) -> Array:
+    return B if Q is None else Q.T @ B
 
 
 def sweep(
@@ -78,22 +88,43 @@ def sweep(
 
     ``rescue`` fits the free part of those afresh, each with thresholds of its own.
     """
-    Q1, Q2 = parts.Q1, parts.Q2
-    normal = engine.normal(parts.L, zeta, Q1, Q2)
-    C = parts.C + conjugate_gradients(normal.gradient, normal.times, DIGITS, CG_STEPS)
-    if rank is not None:
-        u, s, v = singular_triplets(C, rank)
-        C = (u * s) @ v.T
-    parts, trim = replace(parts, C=C), normal.trim
-    if not parts.free:
-        return parts, trim, (np.zeros(0), np.zeros(0))
-    V, R = np.linalg.qr(parts.V)
-    parts = replace(parts, U=parts.U @ R.T, V=V)
-    move, stray_rows, trim = _move(engine, parts.L, V, parts.U, zeta, rescue)
-    U, R = np.linalg.qr(parts.U + move)
-    parts = replace(parts, U=U, V=V @ R.T)
+    if parts.Q1 is None:
+        parts, stray_rows, trim = _rows_on_their_own(engine, parts, zeta, rank, rescue)
+    else:
+        normal = engine.normal(parts.L, zeta, parts.Q1, parts.Q2)
+        C = parts.C + conjugate_gradients(normal.gradient, normal.times, DIGITS, CG_STEPS)
+        parts, trim = replace(parts, C=_truncated(C, rank)), normal.trim
+        if not parts.free:
+            return parts, trim, (np.zeros(0), np.zeros(0))
+        V, R = np.linalg.qr(parts.V)
+        parts = replace(parts, U=parts.U @ R.T, V=V)
+        move, stray_rows, trim = _move(engine, parts.L, V, parts.U, zeta, rescue)
+        parts = replace(parts, U=parts.U + move)
+    U, R = np.linalg.qr(parts.U)
+    parts = replace(parts, U=U, V=parts.V @ R.T)
     move, stray_cols, trim = _move(Transposed(engine), parts.L.T, U, parts.V, zeta, rescue)
     return replace(parts, V=parts.V + move), trim, (stray_rows, stray_cols)
+
+
+def _rows_on_their_own(
+    engine: Engine, parts: Parts, zeta: float, rank: int | None, rescue: bool
+) -> tuple[Parts, Array, Trim]:
+    """C and U together: each row is regressed on the column features and on V, which is moved out of their span."""
+    d = parts.Q2.shape[1]
+    within = parts.Q2.T @ parts.V
+    V, R = np.linalg.qr(parts.V - parts.Q2 @ within)
+    parts = replace(parts, C=parts.C + parts.U @ within.T, U=parts.U @ R.T, V=V)
+    coefficients, directions = np.hstack([parts.C, parts.U]), np.hstack([parts.Q2, V])
+    move, stray, trim = _move(engine, parts.L, directions, coefficients, zeta, rescue)
+    coefficients = coefficients + move
+    return replace(parts, C=_truncated(coefficients[:, :d], rank), U=coefficients[:, d:]), stray, trim
+
+
+def _truncated(C: Array, rank: int | None) -> Array:
+    if rank is None:
+        return C
+    u, s, v = singular_triplets(C, rank)
+    return (u * s) @ v.T
 
 
 def _move(engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: bool) -> tuple[Array, Array, Trim]:
@@ -108,17 +139,24 @@ def _move(engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: b
 
 
 def beside(
-    engine: Engine, F1: Features, F2: Features, rank: int | None, extra: int | None, alone: State, judge: Judge
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    extra: int | None,
+    alone: State,
+    judge: Judge,
+    sides: tuple[str, str],
 ) -> Iterator[State]:
     """The free part beside what features say, after a fit of these ``alone``; ``extra`` is None to be chosen.
 
-    Ends without a settled state if there is no free part to be found.
+    Ends without a settled state if there is no free part to be found, or none that is to be believed.
     """
-    assert F1.Q is not None and F2.Q is not None
+    assert F2.Q is not None
     L = alone.L
     if extra is None and not leading(engine, L, alone.zeta, MOST_DIRECTIONS)[0].shape[1]:
         return
-    start = Parts.of(F1.Q, (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q), F2.Q)
+    start = Parts.of(L, F1.Q, F2.Q)
     best, best_score = start, np.inf
     for q, k in MAJORITY_STARTS if judge.majority else STARTS:
         parts = _high_breakdown(engine, start, rank, extra, q, k, judge)
@@ -131,7 +169,7 @@ def beside(
         if not judge.objection(found, level, engine.n_observed, _unknowns(best, rank), level):
             break
     if best.free:
-        yield from _efficient(engine, best, F1, F2, rank, extra, judge)
+        yield from _efficient(engine, best, F1, F2, rank, extra, judge, sides)
 
 
 def _high_breakdown(
@@ -148,6 +186,8 @@ def _high_breakdown(
         if not U.shape[1]:
             return parts
         grown = replace(parts, U=np.hstack([parts.U, U]), V=np.hstack([parts.V, V]))
+        if extra is None and engine.n_observed < HOLLOW * _unknowns(grown, rank):
+            return parts
         grown = _descend(engine, grown, rank, q, k, zeta, judge)
         if extra is not None:
             return grown
@@ -197,16 +237,23 @@ def leading(engine: Engine, L: LowRank, zeta: float, most: int, every: bool = Fa
 
 
 def _efficient(
-    engine: Engine, parts: Parts, F1: Features, F2: Features, rank: int | None, extra: int | None, judge: Judge
+    engine: Engine,
+    parts: Parts,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    extra: int | None,
+    judge: Judge,
+    sides: tuple[str, str],
 ) -> Iterator[State]:
     """The threshold follows the noise; ranks are chosen when all is at rest."""
     chosen: dict[str, Choice] = {}
-    unknowns = _unknowns(parts, rank)
+    asked, unknowns = extra is not None, _unknowns(parts, rank)
     seen = now = judge.level(parts.L, unknowns)
     threshold = Falling(now.zeta)
     step, rescues = np.inf, RESCUES
     rescue = False
-    while True:
+    for sweeps in count(1):
         before = parts.L
         parts, trim, stray = sweep(engine, parts, threshold.zeta, rank, rescue)
         rescue = False
@@ -226,9 +273,11 @@ def _efficient(
             extra = parts.free
             unknowns = _unknowns(parts, rank)
         objection = judge.objection(L, now, engine.n_observed, unknowns, seen)
+        if not asked and ((settled and objection) or sweeps > PATIENCE):
+            return  # the features alone are the better answer
         rate = step / last if steady and last > 0 else 1.0
         L = LowRank.from_product(*L.thin())
-        doubts = stray_doubts(("row", "column"), stray)
+        doubts = stray_doubts(sides, stray)
         state = judge.state(L, now, step, trim, tuple(chosen.values()), objection, unknowns, doubts, rate)
         state = replace(state, **_told(L, F1, F2))
         yield state if settled else replace(state, settled=False)
@@ -278,9 +327,9 @@ def _unknowns(parts: Parts, rank: int | None) -> int:
 
 def _told(L: LowRank, F1: Features, F2: Features) -> dict[str, Any]:
     """What the features say of L, and of rows and columns that were never seen: its projection on their span."""
-    assert F1.Q is not None and F2.Q is not None
-    left, right = F1.Q.T @ L.left, F2.Q.T @ L.right
-    whole = float((L.core**2).sum())
-    inside = float(((left @ L.core @ right.T) ** 2).sum()) / max(whole, TINY)
-    expected = tuple(Expected(np.zeros(B.shape[1]), F.solve(B)) for F, B in ((F1, left), (F2, right)))
+    left, right = _inside(F1.Q, L.left), _inside(F2.Q, L.right)
+    inside = float((LowRank.from_product(left @ L.core, right).core ** 2).sum() / max((L.core**2).sum(), TINY))
+    expected = tuple(
+        Expected(np.zeros(B.shape[1]), F.solve(B)) if F.given else None for F, B in ((F1, left), (F2, right))
+    )
     return {"expected": expected, "shares": {"features": inside, "free": 1 - inside}}

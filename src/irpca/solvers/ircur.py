@@ -88,8 +88,8 @@ def ircur(
 def _refuse_holes(missing: int) -> None:
     if missing:
         raise ValueError(
-            f"solver='ircur' needs whole rows and columns, and M has holes ({missing} in all): fill them, or take a solver "
-            "that gets over them, such as 'irpca', 'pcp' or 'accaltproj'"
+            f"solver='ircur' needs whole rows and columns, and M has holes ({missing} in all): fill them, or take a "
+            "solver that gets over them, such as 'irpca', 'pcp' or 'accaltproj'"
         )
 
 

@@ -60,26 +60,45 @@ def irpca(
     rank : int or None
         None: chosen from the spectrum against the noise.
     extra_rank : int or "auto"
-        The rank of a free part of L beside what features span, if these may not tell all. Needs features of both sides;
-        without, all of L is free on that side anyway.
+        The rank of a free part of L beside what features span, if these may not tell all. Without features all of L is
+        free, and this means nothing.
     noise : float or None
         Standard deviation of the noise, if it is known.
     """
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
     extra = _free_directions(extra_rank, engine.shape)
-    if F1.given and F2.given and extra != 0:
-        yield from _imperfect(engine, F1, F2, rank, extra, noise, random_state)
-    elif F1.given and F2.given:
-        judge = Judge(engine, noise, random_state, lagging=False, entries=GLANCE)
-        yield from inductive(engine, F1, F2, rank, judge, random_state)
-    elif F1.given:  # the same problem from the other side
-        turned = Transposed(engine)
-        judge = Judge(turned, noise, random_state)
-        for state in alternating(turned, F1, rank, judge, random_state, sides=("column", "row")):
-            yield replace(state, L=state.L.T, one_by_one=tuple(1 - axis for axis in state.one_by_one))
+    if F1.given and not F2.given:  # the same problem from the other side
+        for state in _told_apart(Transposed(engine), F2, F1, rank, extra, noise, random_state, ("column", "row")):
+            expected = state.expected and state.expected[::-1]
+            yield replace(
+                state, L=state.L.T, one_by_one=tuple(1 - axis for axis in state.one_by_one), expected=expected
+            )
     else:
-        yield from alternating(engine, F2, rank, Judge(engine, noise, random_state), random_state)
+        yield from _told_apart(engine, F1, F2, rank, extra, noise, random_state)
+
+
+def _told_apart(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    extra: int | None,
+    noise: float | None,
+    rng: np.random.Generator,
+    sides: tuple[str, str] = ("row", "column"),
+) -> Iterator[State]:
+    """Features of both sides, of the columns, or none; ``sides`` is what the user calls the two."""
+    free = F2.given and extra != 0
+    if F1.given:
+        judge = Judge(engine, noise, rng, lagging=False, entries=GLANCE)
+        fits = inductive(engine, F1, F2, rank, judge, rng, patient=not free)
+    else:
+        judge = Judge(engine, noise, rng)
+        fits = alternating(engine, F2, rank, judge, rng, sides)
+    if free:
+        fits = _imperfect(engine, F1, F2, rank, extra, fits, judge, rng, sides)
+    yield from fits
 
 
 def _free_directions(extra_rank: int | str, shape: tuple[int, int]) -> int | None:
@@ -99,21 +118,21 @@ def _imperfect(
     F2: Features,
     rank: int | None,
     extra: int | None,
-    noise: float | None,
+    fits: Iterator[State],
+    judge: Judge,
     rng: np.random.Generator,
+    sides: tuple[str, str],
 ) -> Iterator[State]:
-    """Features of both sides that may not tell all: what they leave out decides."""
-    judge = Judge(engine, noise, rng, lagging=False, entries=GLANCE)
-    fits = inductive(engine, F1, F2, rank, judge, rng, patient=False)
+    """Features that may not tell all: what they leave out decides. ``fits`` are those of the features alone."""
     for state in islice(fits, PHASE_1):
         if state.settled and state.step <= max(AT_REST, state.tolerance):
             break
         yield replace(state, settled=False)
     if extra is not None or state.noise != 0 or state.failure:
-        of_lines = Judge(engine, noise, rng)
+        of_lines = Judge(engine, judge.noise, rng)
         of_lines.majority = judge.majority
-        yield from beside(engine, F1, F2, rank, extra, state, of_lines)  # ends only if there is nothing beside
-    none = Choice("extra_rank", 0, "no direction outside the features stands out of what they leave")
+        yield from beside(engine, F1, F2, rank, extra, state, of_lines, sides)  # ends only if there is nothing beside
+    none = Choice("extra_rank", 0, "no direction outside the features is worth its unknowns")
     yield replace(state, choices=(*state.choices, none))
     for following in fits:
         yield replace(following, choices=(*following.choices, none))

@@ -1,0 +1,467 @@
+"""Cross-validation over observed entries: what it finds, what it tells, and that it is the same for everyone."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import coo_array
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+
+import irpca
+from irpca import InductiveRobustPCA, LongTable
+from irpca.features import FeatureWarning
+from irpca.selection import NEVER, _folds, cross_validate
+
+NOISE = 0.1
+
+
+def problem_of(n1=100, n2=80, *, rank=2, extra=0, noise=NOISE, corruption=0.1, holes=0.2, seed=0):
+    """Gross errors far larger than L, noise, and holes; ``extra`` directions that features know nothing of."""
+    rng = np.random.default_rng(seed)
+    F1, F2 = rng.standard_normal((n1, 6)), rng.standard_normal((n2, 5))
+    W = rng.standard_normal((6, rank)) @ rng.standard_normal((rank, 5))
+    L = F1 @ W @ F2.T / np.sqrt(30 * rank)
+    L += rng.standard_normal((n1, extra)) @ rng.standard_normal((extra, n2)) / np.sqrt(max(extra, 1))
+    M = L + noise * rng.standard_normal(L.shape)
+    M[rng.random(L.shape) < corruption] += rng.choice([-20, 20])
+    M[rng.random(L.shape) < holes] = np.nan
+    return M, F1, F2
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return problem_of()
+
+
+def compare(problem, grid, model=None, **options):
+    M, F1, F2 = problem
+    model = InductiveRobustPCA(extra_rank=0) if model is None else model
+    return cross_validate(model, M, row_features=F1, col_features=F2, param_grid=grid, **options)
+
+
+@pytest.fixture(scope="module")
+def found(problem):
+    return compare(problem, {"rank": [1, 2, 3, 4]})
+
+
+# What it finds
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_true_rank(seed):
+    found = compare(problem_of(seed=seed), {"rank": [1, 2, 3, 4]}, random_state=seed)
+    assert found.best_params == {"rank": 2}
+    assert found.best_estimator.rank_ == 2
+
+
+def test_the_true_rank_without_features():
+    M, _, _ = problem_of(70, 60)
+    found = cross_validate(InductiveRobustPCA(), M, param_grid={"rank": [1, 2, 3]}, cv=3)
+    assert found.best_params == {"rank": 2}
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+def test_the_true_number_of_free_directions(extra):
+    found = compare(problem_of(extra=extra), {"extra_rank": [0, 1, 2, 3, 4]}, InductiveRobustPCA())
+    assert found.best_params == {"extra_rank": extra}
+    assert found.best_estimator.rank_ == 2 + extra
+
+
+def test_an_option_of_the_solver():
+    """Too small a noise takes noise for gross errors, too large a one gross errors for noise."""
+    found = compare(problem_of(corruption=0.3), {"solver_options__noise": [NOISE, 100 * NOISE]}, cv=3)
+    assert found.best_params == {"solver_options__noise": NOISE}
+    assert found.best_estimator.solver_options == {"noise": NOISE}
+    assert found.best_estimator.noise_ == NOISE
+
+
+def test_a_solver(problem):
+    grid = {"solver": ["pca", "irpca"], "rank": [2]}
+    found = compare(problem, grid, InductiveRobustPCA(), cv=3)
+    assert found.best_params == {"solver": "irpca", "rank": 2}
+
+
+def test_typical_errors_are_those_of_the_noise(found):
+    """E log |g| = −0.635 for a standard Gaussian g; a tenth of the entries is 20 off."""
+    mean = found.table["log_error"][1]
+    assert mean == pytest.approx(0.9 * (np.log(NOISE) - 0.635) + 0.1 * np.log(20), abs=0.1)
+    assert found.table["median_error"][1] == pytest.approx(0.674 * NOISE, rel=0.3)
+    assert found.table["rmse"][1] == pytest.approx(20 * np.sqrt(0.1), rel=0.1)
+
+
+def test_scores_are_those_of_a_fit_without_the_fold():
+    """The whole procedure by hand."""
+    M, F1, F2 = problem = problem_of(40, 30)
+    found = compare(problem, None, InductiveRobustPCA(2, extra_rank=0), cv=3, random_state=5)
+    seen = ~np.isnan(M)
+    rows, cols = np.nonzero(seen)
+    entries = coo_array((M[seen], (rows, cols)), shape=M.shape).tocsr()
+    folds = _folds(entries, 3, "entries", (True, True), np.random.default_rng(5))
+    for fold in range(3):
+        train, out = M.copy(), (rows[folds == fold], cols[folds == fold])
+        train[out] = np.nan
+        model = InductiveRobustPCA(2, extra_rank=0).fit(train, row_features=F1, col_features=F2)
+        errors = np.abs(M - model.low_rank_.dense())[out]
+        assert found.log_error[0, fold] == pytest.approx(np.log(errors).mean(), abs=2e-6)
+        assert found.median_error[0, fold] == pytest.approx(np.median(errors), rel=1e-9)
+        assert found.rmse[0, fold] == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-9)
+
+
+# How it chooses
+
+
+def test_within_one_standard_error_the_first_is_taken(monkeypatch, problem):
+    """From scores that are made up: 3 is the lowest, 2 close to it, 1 not."""
+    scores = {1: [-1.0, -1.2, -1.1], 2: [-1.96, -2.14, -2.05], 3: [-2.0, -2.2, -2.1]}
+
+    def made_up(model, train, held_out, F1, F2):
+        turn = len(asked) // len(scores)
+        asked.append(model.rank)
+        return irpca.selection._Outcome(scores[model.rank][turn], 1.0, 1.0, "CONVERGED", "", 0.0)
+
+    monkeypatch.setattr("irpca.selection._outcome", made_up)
+    for rule, chosen in ((True, 2), (False, 3)):
+        asked = []
+        found = compare(problem, {"rank": [1, 2, 3]}, cv=3, one_standard_error=rule)
+        assert found.best_params == {"rank": chosen}
+        assert asked == 3 * [1, 2, 3]
+        assert_allclose(found.table["log_error"], [-1.1, -2.05, -2.1])
+        assert_allclose(found.table["log_error_se"], [0.1 / np.sqrt(3), 0.09 / np.sqrt(3), 0.1 / np.sqrt(3)])
+    asked = []
+    assert compare(problem, {"rank": [3, 1, 2]}, cv=3).best_params == {"rank": 3}  # simple is what comes first
+    asked = []
+    found = compare(problem, {"rank": [1, 2, 3]}, cv=3)
+    assert found.reason == (
+        "the simplest setting within one standard error, 0.0577, of the lowest mean log error, -2.1000 with rank=3"
+    )
+
+
+def test_settings_that_differ_by_rounding_tie():
+    """Without noise both are exact, and the first is taken, whatever the rule."""
+    problem = problem_of(60, 50, noise=0.0)
+    for rule in (True, False):
+        found = compare(problem, {"rank": [2, 3, 4]}, cv=3, one_standard_error=rule)
+        assert found.best_params == {"rank": 2}
+    assert found.log_error[0].max() < -20
+
+
+def test_the_order_of_a_grid(problem):
+    found = compare(problem, {"rank": [2, 1], "extra_rank": [0, 1]}, cv=2)
+    assert [tuple(params.values()) for params in found.params] == [(2, 0), (2, 1), (1, 0), (1, 1)]
+    assert found.table.dtype.names[:2] == ("rank", "extra_rank")
+
+
+def test_several_grids(problem):
+    found = compare(problem, [{"rank": [1]}, {"tol": [1e-8], "solver_options": [{"noise": NOISE}]}], cv=2)
+    assert found.params == ({"rank": 1}, {"tol": 1e-8, "solver_options": {"noise": NOISE}})
+    table = found.table
+    assert table["rank"].tolist() == [1, "auto"] and table["tol"].tolist() == [1e-10, 1e-8]
+    assert table["solver_options"].tolist() == [None, {"noise": NOISE}]
+
+
+def test_without_a_grid_it_is_the_model_that_is_judged(problem):
+    found = compare(problem, None, InductiveRobustPCA(2), cv=2)
+    assert found.params == ({},) and found.best_params == {} and found.reason == "the only setting"
+    assert found.log_error.shape == (1, 2) and found.table.dtype.names[0] == "log_error"
+    assert "the model as it is" in found.summary() and "the model as it is" in repr(found)
+
+
+# What it tells
+
+
+def test_the_table(found):
+    table = found.table
+    assert table["rank"].tolist() == [1, 2, 3, 4]
+    assert table["status"].tolist() == ["CONVERGED"] * 4 and table["message"].tolist() == [""] * 4
+    for name in ("log_error", "median_error", "rmse"):
+        scores = getattr(found, name)
+        assert scores.shape == (4, 5)
+        assert_allclose(table[name], scores.mean(axis=1))
+        assert_allclose(table[f"{name}_se"], scores.std(axis=1, ddof=1) / np.sqrt(5))
+    assert list(pd.DataFrame(table).columns) == list(table.dtype.names)
+
+
+def test_the_curve(problem, found):
+    values, mean, error = found.curve("rank")
+    assert_array_equal(values, [1, 2, 3, 4])
+    assert_array_equal(mean, found.table["log_error"])
+    assert_array_equal(error, found.table["log_error_se"])
+    with pytest.raises(ValueError, match="'tol' is not in the grid; it has 'rank'"):
+        found.curve("tol")
+    found = compare(problem, {"rank": [1, 2, "auto"], "extra_rank": [0, 1]}, cv=2)
+    values, mean, _ = found.curve("rank")
+    assert values.tolist() == [1, 2, "auto"]
+    at = [k for k, params in enumerate(found.params) if params["extra_rank"] == found.best_params["extra_rank"]]
+    assert_array_equal(mean, found.table["log_error"][at])
+
+
+def test_the_summary(found):
+    text = found.summary()
+    assert "4 settings, 5 folds" in text and f"{found.n_held_out} held-out entries" in text
+    assert "→ rank=2" in text and "  rank=1" in text
+    assert f"chosen: rank=2: {found.reason}" in text
+    assert repr(found) == "CrossValidation(4 settings, best: rank=2)"
+
+
+def test_the_best_is_fitted_to_all_of_M_once(problem):
+    M, F1, F2 = problem
+    found = compare(problem, {"rank": [1, 2]}, cv=2)
+    assert "best_estimator" not in vars(found)
+    best = found.best_estimator
+    alone = InductiveRobustPCA(2, extra_rank=0).fit(M, row_features=F1, col_features=F2)
+    assert_array_equal(best.low_rank_.dense(), alone.low_rank_.dense())
+    assert found.best_estimator is best
+
+
+def test_it_can_be_kept(found):
+    again = pickle.loads(pickle.dumps(found))
+    assert again.summary() == found.summary() and again.best_estimator.rank_ == 2
+
+
+# What goes wrong
+
+
+def test_settings_that_fail_are_told_and_not_chosen(problem):
+    found = compare(problem, {"rank": [0, 9, 2, 1]}, cv=2)
+    table = found.table
+    assert np.isnan(table["log_error"][:2]).all() and np.isfinite(table["log_error"][2:]).all()
+    assert table["status"].tolist() == ["FAILED", "FAILED", "CONVERGED", "CONVERGED"]
+    assert "ValueError: rank=9 is out of range" in table["message"][1] and table["message"][2] == ""
+    assert found.best_params == {"rank": 2}
+    assert "rank=9 failed: ValueError: rank=9 is out of range" in found.summary()
+
+
+def test_a_setting_that_fails_in_one_fold_is_not_chosen(monkeypatch, problem):
+    fit, calls = InductiveRobustPCA.fit, []
+
+    def moody(self, *arguments, **options):
+        calls.append(self.rank)
+        if calls.count(2) == 2 and self.rank == 2:
+            raise np.linalg.LinAlgError("SVD did not converge")
+        return fit(self, *arguments, **options)
+
+    monkeypatch.setattr(InductiveRobustPCA, "fit", moody)
+    found = compare(problem, {"rank": [1, 2]}, cv=3)
+    assert found.best_params == {"rank": 1}
+    assert found.messages[1] == "in 1 of 3 folds, first in 1: LinAlgError: SVD did not converge"
+    assert found.table["status"][1] == "CONVERGED 2, FAILED 1"
+    assert np.isnan(found.log_error[1]).tolist() == [False, True, False]
+
+
+def test_predictions_that_are_not_finite_are_a_failure(monkeypatch, problem):
+    entries = irpca.LowRank.entries
+
+    def broken(self, rows, cols):
+        return entries(self, rows, cols) * (np.nan if self.rank == 3 else 1.0)
+
+    monkeypatch.setattr("irpca.selection.LowRank.entries", broken, raising=False)
+    monkeypatch.setattr(irpca.LowRank, "entries", broken)
+    monkeypatch.setattr(InductiveRobustPCA, "fit", _fit_by_pca)
+    found = compare(problem, {"rank": [2, 3]}, cv=2)
+    assert found.table["status"].tolist() == ["CONVERGED", "FAILED"]
+    assert "predictions are not finite" in found.messages[1]
+
+
+def _fit_by_pca(self, M, y=None, *, row_features=None, col_features=None):
+    self.result_ = irpca.solve(M, rank=self.rank, solver="pca", sparse=False)
+    self.low_rank_, self.status_ = self.result_.L, self.result_.status
+    return self
+
+
+def test_when_all_fail_the_first_message_is_raised(problem):
+    with pytest.raises(ValueError, match=r"no setting could be fitted.*rank=8 failed: ValueError: rank=8 is out of"):
+        compare(problem, {"rank": [8, 9]}, cv=2)
+    M, F1, F2 = problem
+    with pytest.raises(ValueError, match="col_features was given both to the constructor and to fit"):
+        compare(problem, None, InductiveRobustPCA(2, col_features=F2), cv=2)
+
+
+def test_fits_that_do_not_converge_count_and_are_told_without_a_warning(problem):
+    found = compare(problem, {"max_iter": [1, 100]}, InductiveRobustPCA(2, extra_rank=0), cv=2)
+    assert found.table["status"].tolist() == ["MAX_ITER", "CONVERGED"]
+    assert np.isfinite(found.log_error).all()
+    assert "max_iter=1 did not always converge: MAX_ITER" in found.summary()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        _ = compare(problem, {"max_iter": [1]}, InductiveRobustPCA(2, extra_rank=0), cv=2)
+    assert told == []
+
+
+def test_the_best_warns_when_it_is_fitted(problem):
+    M, F1, F2 = problem
+    twice = np.column_stack([F1, F1[:, 0]])
+    found = compare((M, twice, F2), {"max_iter": [1]}, InductiveRobustPCA(2, extra_rank=0), cv=2)
+    with pytest.warns(FeatureWarning), pytest.warns(ConvergenceWarning):
+        _ = found.best_estimator
+
+
+# Folds
+
+
+def entries_of(M):
+    rows, cols = np.nonzero(~np.isnan(M))
+    return coo_array((M[rows, cols], (rows, cols)), shape=M.shape).tocsr(), rows, cols
+
+
+def test_every_entry_is_held_out_once_and_every_row_in_all_folds(problem, found):
+    entries, rows, _ = entries_of(problem[0])
+    folds = _folds(entries, 5, "entries", (True, True), np.random.default_rng(0))
+    assert found.n_held_out == found.n_observed == len(folds)
+    sizes = np.bincount(folds)
+    assert len(sizes) == 5 and np.ptp(sizes) <= 1
+    for row in range(100):
+        here = np.bincount(folds[rows == row], minlength=5)
+        assert np.ptp(here) <= 1
+
+
+def test_folds_follow_the_random_state(problem):
+    entries, *_ = entries_of(problem[0])
+    one, same, other = (_folds(entries, 5, "entries", (True, True), np.random.default_rng(seed)) for seed in (1, 1, 2))
+    assert_array_equal(one, same)
+    assert (one != other).mean() == pytest.approx(0.8, abs=0.05)
+
+
+def test_without_features_no_line_loses_all():
+    """A row with a single entry, a column with two: features know of them, nothing else does."""
+    M, F1, F2 = problem_of(40, 30)
+    M[3, 1:], M[3, 0] = np.nan, 1.0
+    M[2:, 5] = np.nan
+    M[0, 5] = M[1, 5] = 1.0
+    entries, rows, cols = entries_of(M)
+    rng = np.random.default_rng(0)
+    assert (_folds(entries, 5, "entries", (True, True), rng) != NEVER).all()
+    for _ in range(10):
+        folds = _folds(entries, 5, "entries", (False, False), rng)
+        assert folds[rows == 3] == [NEVER]
+        for lines in (rows, cols):
+            for fold in range(5):
+                assert np.isin(lines, lines[folds != fold]).all()
+    found = cross_validate(InductiveRobustPCA(2), M, row_features=F1, cv=2)
+    assert found.n_held_out <= found.n_observed
+    found = cross_validate(InductiveRobustPCA(2), M, cv=2)
+    assert found.n_held_out < found.n_observed
+    assert "the others are all that their row or column has" in found.summary()
+
+
+@pytest.mark.parametrize("hold_out", ["rows", "columns"])
+def test_whole_lines_are_predicted_by_their_features(problem, hold_out):
+    entries, *lines = entries_of(problem[0])
+    folds = _folds(entries, 5, hold_out, (True, True), np.random.default_rng(0))
+    which = lines[("rows", "columns").index(hold_out)]
+    assert all(len(set(folds[which == line])) == 1 for line in range(which.max() + 1))
+    found = compare(problem, {"rank": [1, 2, 3]}, hold_out=hold_out)
+    assert found.best_params == {"rank": 2}
+    assert found.table["median_error"][1] < NOISE
+    with pytest.raises(ValueError, match=f"hold_out='{hold_out}' needs {hold_out[:3]}_features"):
+        cross_validate(InductiveRobustPCA(2), problem[0], hold_out=hold_out)
+
+
+# The same for everyone
+
+
+def kinds_of(M):
+    rows, cols = np.nonzero(~np.isnan(M))
+    backwards = np.arange(len(rows))[::-1]
+    frame = pd.DataFrame(M, [f"user {i}" for i in range(len(M))], [f"item {j}" for j in range(M.shape[1])])
+    sparse = coo_array((M[rows, cols], (rows, cols)), shape=M.shape)
+    return {
+        "mask": np.ma.masked_invalid(M),
+        "sparse": sparse.tocsc(),
+        "frame": frame,
+        "nullable": frame.astype("Float64"),
+        "long": LongTable(rows[backwards], cols[backwards], M[rows, cols][backwards], M.shape),
+    }
+
+
+def same(one, other):
+    for name in one.table.dtype.names:
+        assert_array_equal(one.table[name], other.table[name])
+    assert_array_equal(one.log_error, other.log_error)
+    assert one.best_params == other.best_params
+
+
+def test_all_kinds_of_M_give_the_same_table():
+    M, F1, F2 = problem_of(50, 40)
+    M[0, 0] = 0.0  # which a sparse array stores
+    expected = compare((M, F1, F2), {"rank": [1, 2]}, cv=2)
+    for kind in kinds_of(M).values():
+        same(compare((kind, F1, F2), {"rank": [1, 2]}, cv=2), expected)
+
+
+def test_labels_are_kept():
+    M, F1, F2 = problem_of(50, 40)
+    kinds = kinds_of(M)
+    found = compare((kinds["frame"], F1, F2), {"rank": [1, 2]}, cv=2)
+    assert list(found.best_estimator.predict(F1[:1]).columns)[:2] == ["item 0", "item 1"]
+    wrong = pd.DataFrame(F1, [f"item {i}" for i in range(50)])
+    with pytest.raises(ValueError, match="the index of row_features does not match the rows of M"):
+        compare((kinds["frame"], wrong, F2), {"rank": [1, 2]})
+
+
+def test_a_full_matrix_and_single_precision():
+    M, F1, F2 = problem_of(50, 40, holes=0.0)
+    found = compare((M.astype(np.float32), F1, F2), {"rank": [1, 2]}, cv=2)
+    assert found.best_params == {"rank": 2} and found.n_observed == 2000
+    assert_allclose(found.log_error, compare((M, F1, F2), {"rank": [1, 2]}, cv=2).log_error, rtol=1e-3)
+
+
+def test_two_processes_give_the_same_answer(problem, found):
+    same(compare(problem, {"rank": [1, 2, 3, 4]}, n_jobs=2), found)
+
+
+def test_again_is_the_same(problem, found):
+    same(compare(problem, {"rank": [1, 2, 3, 4]}), found)
+    other = compare(problem, {"rank": [1, 2, 3, 4]}, random_state=1)
+    assert (other.log_error != found.log_error).any() and other.best_params == found.best_params
+
+
+def test_the_model_is_left_alone(problem):
+    model = InductiveRobustPCA(1, extra_rank=0, solver_options={"noise": NOISE})
+    before = dict(vars(model))
+    found = compare(problem, {"rank": [2], "solver_options__noise": [0.2]}, model, cv=2)
+    assert vars(model) == before and model.solver_options == {"noise": NOISE}
+    assert found.best_estimator.solver_options == {"noise": 0.2}
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cv": 1}, "cv must be the number of folds, at least 2, got 1"),
+        ({"cv": True}, "cv must be the number of folds"),
+        ({"cv": 2.0}, "cv must be the number of folds"),
+        ({"hold_out": "users"}, "hold_out='users' is unknown; choose 'entries', 'rows' or 'columns'"),
+        ({"hold_out": "rows", "cv": 101}, "too few rows with observed entries for 101 folds"),
+        ({"param_grid": {"rank": 3}}, r"param_grid\['rank'\] must be a list of values to try, got 3"),
+        ({"param_grid": {"solver": "irpca"}}, r"param_grid\['solver'\] must be a list"),
+        ({"param_grid": {"rank": []}}, "no setting to try"),
+        ({"param_grid": "rank"}, "param_grid must be a dict of lists"),
+        ({"param_grid": {"ranks": [1]}}, "Invalid parameter 'ranks'"),
+    ],
+)
+def test_bad_options(problem, options, message):
+    M, F1, F2 = problem
+    with pytest.raises(ValueError, match=message):
+        cross_validate(InductiveRobustPCA(2), M, row_features=F1, col_features=F2, **options)
+
+
+def test_bad_matrices(problem):
+    M, F1, F2 = problem
+    model = InductiveRobustPCA(2)
+    with pytest.raises(ValueError, match="no entry of M is observed"):
+        cross_validate(model, np.full((5, 4), np.nan))
+    with pytest.raises(ValueError, match="infinite"):
+        cross_validate(model, np.where(np.isnan(M), np.inf, M))
+    few = LongTable([0, 1, 2], [0, 1, 2], [1.0, 2.0, 3.0], (100, 80))
+    with pytest.raises(ValueError, match="too few observed entries that can be held out for 5 folds: 2 would be empty"):
+        cross_validate(model, few, row_features=F1, col_features=F2)
+    with pytest.raises(ValueError, match="too few observed entries that can be held out for 2 folds"):
+        cross_validate(model, few, cv=2)
+    with pytest.raises(ValueError, match="model must be an InductiveRobustPCA, got PCA"):
+        cross_validate(PCA(2), M)
