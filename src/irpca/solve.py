@@ -78,7 +78,7 @@ def solve(
     """
     started = time.perf_counter()
     method = _solver(solver, options)
-    owner = choose(M, engine)
+    owner = choose(M, method.engine if method.engine and isinstance(engine, str) and engine == "auto" else engine)
     try:
         return _solve(
             owner, method, F1, F2, rank, solver, tol, max_iter, sparse, callbacks, random_state, options, started
