@@ -14,7 +14,7 @@ from .drawing import save
 from .ledger import Ledger, records
 from .methods import EVERYONE
 from .plan import Experiment
-from .registry import EXPERIMENTS
+from .registry import EXPERIMENTS, TRIALS
 from .running import core_shares, run
 
 HERE = Path(__file__).resolve().parent
@@ -22,14 +22,14 @@ HERE = Path(__file__).resolve().parent
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m experiments", description=__doc__)
-    parser.add_argument("name", choices=[*EXPERIMENTS, "all", "table"], metavar="NAME", help="%(choices)s")
+    parser.add_argument("name", choices=[*EXPERIMENTS, *TRIALS, "all", "table"], metavar="NAME", help="%(choices)s")
     parser.add_argument("--quick", action="store_true", help="tiny sizes and one seed, never into the kept results")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="for the CSV and the figure")
     parser.add_argument("--seeds", type=int, help="per case (5; phase and scaling 3)")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="of a run, on the method's own clock")
     parser.add_argument("--workers", type=int, default=1, metavar="K", help="processes, each on its own cores (1)")
     parser.add_argument("--methods", metavar="A,B", help=f"of {', '.join(EVERYONE)}")
-    parser.add_argument("--draw", action="store_true", help="run nothing, draw what is in the CSV")
+    parser.add_argument("--draw", action="store_true", help="run nothing, draw, or print, what is in the CSV")
     parser.add_argument("--check", action="store_true", help="with table: compare with the file instead of writing it")
     chosen = parser.parse_args(words)
     for name in ("seeds", "workers"):
@@ -61,7 +61,11 @@ def main(words: list[str] | None = None) -> int:
     chosen = options(words)
     if chosen.name == "table":
         return table.main(chosen.out, chosen.check)
-    for name in EXPERIMENTS if chosen.name == "all" else [chosen.name]:
+    for name in [*EXPERIMENTS, *TRIALS] if chosen.name == "all" else [chosen.name]:
+        if name in TRIALS:
+            folder = chosen.out or HERE / "results"
+            TRIALS[name].run(folder, quick=chosen.quick, seeds=chosen.seeds, draw=chosen.draw)
+            continue
         experiment = EXPERIMENTS[name].small() if chosen.quick else EXPERIMENTS[name]
         _perform(experiment, chosen)
     return 0

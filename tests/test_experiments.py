@@ -58,7 +58,8 @@ def measured(load, name, case, **rules):
 
 
 def test_every_solver_takes_part(load):
-    assert {method.solver for method in load("methods").METHODS.values()} == set(SOLVERS)
+    measured = set(SOLVERS) - {"bayes"}  # which is for noise, not for recovery
+    assert {method.solver for method in load("methods").METHODS.values()} == measured
     for method in load("methods").METHODS.values():
         assert method.features == SOLVERS[method.solver].features
         assert method.rank or SOLVERS[method.solver].rank != "needed"

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from irpca import Choice, History, LowRank, Result, State, Status, solve
 from irpca.datasets import make_problem
 from irpca.engines.base import Trim
-from irpca.solve import explained
+from irpca.solve import explained, left_over
 
 
 def a_result(**changes):
@@ -25,6 +25,7 @@ def a_result(**changes):
         "noise": 0.0123456,
         "corruption": 1 / 12,
         "zeta": 0.25,
+        "residual": 0.02,
         "explained": 0.98765,
         "status": Status.CONVERGED,
         "history": history,
@@ -178,13 +179,12 @@ RANK_ONE = LowRank.from_product(np.full((4, 1), 2.0), np.ones((3, 1)))  # every 
     ],
 )
 def test_explained_is_energy_of_L_against_what_is_left(trim, noise, share):
-    assert explained(RANK_ONE, trim, noise) == pytest.approx(share, rel=1e-12)
+    assert explained(RANK_ONE, left_over(trim, noise)) == pytest.approx(share, rel=1e-12)
 
 
 def test_nothing_explains_nothing():
-    assert explained(LowRank.zero((4, 3)), Trim(12, 0, 0.0, 0.0), None) == 0.0
-    assert explained(LowRank.zero((4, 3)), Trim(12, 0, 5.0, 1.0), None) == 0.0
-    assert explained(LowRank.zero((4, 3)), None, None) == 0.0
+    assert explained(LowRank.zero((4, 3)), 0.0) == 0.0
+    assert explained(LowRank.zero((4, 3)), 5.0) == 0.0
 
 
 def test_explained_is_what_a_look_at_the_planted_parts_says():

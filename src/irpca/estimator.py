@@ -20,12 +20,12 @@ from .callbacks import Callback
 from .engines import choose
 from .engines.base import Engine
 from .features import Features
-from .labels import as_table, few, labelled, labels_of, match
+from .labels import as_table, few, labelled, labels_of, match, without_na
 from .lowrank import Array, LowRank
 from .outliers import discoveries, score_entries, score_lines
 from .regression import CHUNK_ENTRIES, row_scores, shrunken_scores
 from .result import Expected, History, Result, Status
-from .solve import explained, solve
+from .solve import explained, left_over, solve
 from .solvers import SOLVERS
 from .threshold import rounding_floor
 
@@ -196,7 +196,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._cols = _Side("col_features", columns, labels_of(col_features, "columns"), said[1])
         untold = U * s if said[0] is None or F1.F is None else U * s - said[0](F1.F)
         seen = result.counts[0] > 0  # of the others L is what features say
-        self._spread, self._whole_spread = (_covariance(scores[seen]) for scores in (untold, U * s))
+        self._average = (U * s)[seen].mean(axis=0)
+        self._spread, self._whole_spread = (_covariance(scores[seen]) for scores in (untold, U * s - self._average))
         if not result.converged:
             told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *result.doubts])
             warnings.warn(told, ConvergenceWarning, stacklevel=2)
@@ -292,7 +293,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             noise=self.noise_,
             corruption=corruption,
             zeta=zeta,
-            explained=explained(L, trim, self.noise_),
+            residual=left_over(trim, self.noise_),
+            explained=explained(L, left_over(trim, self.noise_)),
             status=Status.CONVERGED,
             history=History(),
             choices=(),
@@ -440,7 +442,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         least = 2 if reset else 1
         return validate_data(
             self,
-            M,
+            without_na(M),
             reset=reset,
             accept_sparse=True,
             dtype=[np.float64, np.float32],
@@ -513,13 +515,12 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return prior
         # A fit that was stopped early may not have a threshold yet.
         zeta = self.zeta_ if np.isfinite(self.zeta_) else None
-        noise, limit = self.noise_ or 0.0, np.inf if zeta is None else zeta
+        noise, limit = self.result_.residual, np.inf if zeta is None else zeta
         if prior is not None:
             return shrunken_scores(M, V, prior, self._spread, noise, limit)
         holes = np.isnan(M).any(axis=1)
         if holes.any():
-            scores = np.zeros((len(M), V.shape[1]))
-            # All that is expected of these is that they are as large as those of the fit.
+            scores = np.tile(self._average, (len(M), 1))  # all that is expected is that they are like those of the fit
             scores[holes] = shrunken_scores(M[holes], V, scores[holes], self._whole_spread, noise, limit)
             if not holes.all():
                 scores[~holes] = self._regressed(M[~holes], V)

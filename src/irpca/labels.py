@@ -24,6 +24,12 @@ def labelled(values: Array, index: Any, columns: Any) -> Any:
     return pd.DataFrame(values, index=index, columns=columns)
 
 
+def without_na(frame: Any) -> Any:
+    """A pandas frame of objects with None for pandas' own NA, which does not become a number; all else as it is."""
+    objects = hasattr(frame, "iloc") and hasattr(frame, "columns") and "object" in map(str, frame.dtypes)
+    return frame.where(frame.notna(), None) if objects else frame
+
+
 def match(F: Any, labels: Any, name: str, side: str) -> None:
     """Refuse features whose index is not that of the rows, or columns, of M, when both are frames."""
     index = labels_of(F, "index")

@@ -155,6 +155,8 @@ class Result:
         Rank of L, standard deviation of the noise, share of entries in S.
     zeta : float
         The threshold that separates noise from gross errors.
+    residual : float
+        Root mean square of what is in neither L nor S; more than ``noise`` if that has long tails.
     explained : float
         Share of the energy (sum of squares) of the entries not in S that L explains.
     status : Status
@@ -178,6 +180,7 @@ class Result:
     noise: float | None
     corruption: float
     zeta: float
+    residual: float
     explained: float
     status: Status
     history: History

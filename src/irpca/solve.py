@@ -39,18 +39,21 @@ def solve(
 
     Parameters
     ----------
-    M : array of shape (n1, n2)
-        float32 and float64 are used as they are, memory-mapped files too; integers become float64.
+    M : array, frame, sparse array or LongTable of shape (n1, n2)
+        float32 and float64 are used as they are, memory-mapped files too; integers become float64. NaN and what is
+        masked is not observed; of a sparse array the stored entries are observed, zeros too.
     F1, F2 : array of shape (n1, d1) and (n2, d2), Features, or None
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"
     solver : str
         ``"irpca"``: trimmed least squares in whitened feature space, thresholds from the data.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
+        ``"bayes"``: factors whose priors features inform, under heavy-tailed noise: for ratings, and other data that
+        are mostly noise and seen in few places; finds its own rank.
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
         use no features, and say so among the doubts if they are given some. See :doc:`/methods`.
-    engine : {"auto", "cpu", "reference"} or an Engine
+    engine : {"auto", "cpu", "observed", "reference"} or an Engine
     tol : float
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
@@ -169,7 +172,7 @@ def _solve(
             status, final = Status.STOPPED, owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
     S = S if sparse else None
-    share = explained(state.L, trim, state.noise)
+    share = explained(state.L, left_over(trim, state.noise))
     doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
     if status in (Status.CONVERGED, Status.MAX_ITER):
         doubts += tuple(_doubts(share, state, min(features1.d, features2.d), S, owner.n_observed))
@@ -182,6 +185,7 @@ def _solve(
         noise=state.noise,
         corruption=_corruption(state, trim),
         zeta=state.zeta,
+        residual=left_over(trim, state.noise),
         explained=share,
         status=status,
         history=history,
@@ -213,8 +217,8 @@ def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
         n1, n2 = owner.shape
         raise ValueError(
             f"M has {owner.n_observed} observed entries ({owner.n_observed / (n1 * n2):.2g} of all), and L of rank "
-            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): at least as many entries are needed, and "
-            "several times as many to tell errors from L. Give fewer features, a lower rank, or more data"
+            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): at least as many entries are needed, "
+            "and several times as many to tell errors from L. Give fewer features, a lower rank, or more data"
         )
 
 
@@ -313,7 +317,7 @@ def _doubts(share: float, state: State, most: int, S: Any, n_observed: int) -> I
         )
     if S is not None and S.nnz == 0 and np.isfinite(state.zeta):
         yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
-    if state.L.rank == most:
+    if state.L.rank == most and state.expected is None:  # with a free part it may be higher
         yield f"the rank is {most}, as high as it can be: try a lower one, unless that is meant"
 
 
@@ -323,8 +327,13 @@ def _corruption(state: State, trim: Trim | None) -> float:
     return np.nan if state.expected_corruption is None else state.expected_corruption
 
 
-def explained(L: LowRank, trim: Trim | None, noise: float | None) -> float:
+def left_over(trim: Trim | None, noise: float | None) -> float:
+    """Root mean square of what is in neither L nor S, as far as it is known."""
+    return float(np.sqrt(trim.energy / max(trim.kept, 1))) if trim is not None else noise or 0.0
+
+
+def explained(L: LowRank, residual: float) -> float:
     """Energy of L against energy of what is left, per entry."""
     signal = float((L.core**2).sum()) / (L.shape[0] * L.shape[1])
-    rest = trim.energy / max(trim.kept, 1) if trim is not None else (noise or 0.0) ** 2
+    rest = residual**2
     return signal / (signal + rest) if signal + rest > 0 else 0.0
