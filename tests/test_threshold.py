@@ -19,7 +19,9 @@ from irpca.threshold import (
     paper_schedule,
     paper_start,
     rounding_floor,
+    stray_lines,
     truncated_variance,
+    valley,
 )
 
 N = 1 << 15  # as many as a Judge looks at
@@ -425,3 +427,47 @@ def test_consensus_moves_by_the_log_of_the_scale(scale):
     sizes = residuals(0.3)
     moved = consensus(scale * sizes, scale * 1e-12) - consensus(sizes, 1e-12)
     assert moved == pytest.approx(np.log(scale), rel=1e-12)
+
+
+# Crowds of their own
+
+
+def test_a_dead_sensor_is_no_core():
+    """Two per cent of zeros must not make all others seem far out."""
+    rng = np.random.default_rng(0)
+    sizes = np.sort(np.abs(np.where(np.arange(50_000) % 50 == 0, 1e-9, rng.standard_normal(50_000))))
+    sigma, clean = core_scale(sizes)
+    assert sigma == pytest.approx(1, abs=0.05) and clean > 0.9
+
+
+def test_five_clean_entries_of_a_hundred_are_a_core():
+    rng = np.random.default_rng(0)
+    sizes = np.sort(
+        np.abs(np.where(rng.random(50_000) < 0.05, rng.standard_normal(50_000), rng.uniform(20, 300, 50_000)))
+    )
+    sigma, clean = core_scale(sizes)
+    assert sigma == pytest.approx(1, abs=0.1) and clean == pytest.approx(0.05, abs=0.005)
+
+
+def test_a_valley_is_where_the_crowds_part():
+    rng = np.random.default_rng(0)
+    noise, errors = np.abs(rng.standard_normal(9000)), rng.uniform(50, 100, 1000)
+    assert 4 < valley(np.concatenate([noise, errors]), 0.0) < 50
+    assert valley(noise, 0.0) == 0.0
+    far = rng.uniform(5000, 6000, 1000)
+    assert 4 < valley(np.concatenate([noise, errors, far]), 0.0) < 50  # the first of two
+
+
+def test_long_tails_before_a_gap_are_noise():
+    """Entries that Student's noise has far out stay; without gross errors beyond, there is no telling."""
+    rng = np.random.default_rng(0)
+    noise, errors = np.abs(rng.standard_t(3, 40_000)), rng.uniform(1000, 2000, 4000)
+    found = level(np.concatenate([noise, errors]), 0.0)
+    flagged = (noise > found.zeta).mean()
+    assert flagged < 0.01 and (errors > found.zeta).all()
+    assert (noise > level(noise, 0.0).zeta).mean() > 2 * flagged
+
+
+def test_lines_of_which_far_less_is_kept_than_of_others_are_stray():
+    kept, observed = np.array([90, 80, 30, 4, 1, 0]), np.array([100, 100, 100, 5, 4, 0])
+    np.testing.assert_array_equal(stray_lines(kept, observed), [2, 4])  # of what is observed, and none of nothing

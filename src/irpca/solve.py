@@ -217,7 +217,7 @@ def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
         n1, n2 = owner.shape
         raise ValueError(
             f"M has {owner.n_observed} observed entries ({owner.n_observed / (n1 * n2):.2g} of all), and L of rank "
-            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): at least as many entries are needed, "
+            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): it takes at least as many entries, "
             "and several times as many to tell errors from L. Give fewer features, a lower rank, or more data"
         )
 

@@ -33,6 +33,7 @@ MAJORITY_STARTS = ((0.5, 8.0),)  # for noise with long tails, where only the maj
 LAGGING = 0.005  # the share of clean entries that may lag behind rounding when a fit is called exact
 ROOM = 1000.0  # what is no larger than so many times rounding is not a gross error either
 TAIL = 0.02  # of the clean entries: more than Gaussian noise can have beyond the efficient cut
+LEAST_CLEAN = 0.03  # share of the entries that the clean ones must be
 CORE = 2.0  # the window, in standard deviations, in which the noise is looked at
 
 
@@ -125,11 +126,20 @@ def core_scale(sizes: Array) -> tuple[float, float]:
 
     The clean residuals are taken as Gaussian near zero. Within a window of ±2σ the mean square of a Gaussian is a known
     part of σ²; the window is opened from the smallest residuals until that holds. What lies in it, and the known part
-    of a Gaussian that it holds, give the clean share. Starting from below finds the innermost core, whatever the rest.
+    of a Gaussian that it holds, give the clean share. Starting from below finds the innermost core, whatever the rest;
+    but not one of hardly any entries, such as a dead sensor makes.
     """
     squares = np.cumsum(sizes**2)
     n = len(sizes)
-    sigma = sizes[max(n // 50, min(50, n // 8))] / CORE  # fewer may crowd together by chance
+    for part in (50, 20, 10, 5):
+        sigma, clean = _core_from(max(n // part, min(50, n // 8)), sizes, squares)  # fewer crowd together by chance
+        if clean >= LEAST_CLEAN:
+            break
+    return sigma, clean
+
+
+def _core_from(start: int, sizes: Array, squares: Array) -> tuple[float, float]:
+    n, sigma = len(sizes), sizes[start] / CORE
     for _ in range(200):
         inside = int(np.searchsorted(sizes, CORE * sigma, side="right"))
         if inside == 0 or sigma == 0:
