@@ -316,6 +316,6 @@ def test_shrinking_helps_and_gross_errors_do_not_harm():
 
 def test_without_noise_shrunken_scores_are_exact_where_enough_is_seen():
     M, V, prior, spread, U = gaussian_rows(noise=0.0)
-    enough = np.sum(~np.isnan(M), axis=1) >= 5
+    enough = np.sum(~np.isnan(M), axis=1) >= 3 * 3  # of fewer, some may be taken for gross errors
     assert enough.sum() > 10
     np.testing.assert_allclose(shrunken_scores(M, V, prior, spread, 0.0, 1e-12)[enough], U[enough], atol=1e-9)
