@@ -9,7 +9,7 @@ L is half what the features span (rank 5 of d = 20, as the paper draws it) and h
 - ``paper``: section 5.1 of the paper at 60 % corrupted, the features kept secret.
 
 Gross errors are 1 to 10 times the root mean square of L, of either sign. The oracle knows which entries they are, both
-ranks, and starts at the truth: it does nothing but least squares.
+ranks, and starts at the truth: it does nothing but least squares. Without noise it would be right, and is not asked.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.runner import table
 from .trials import SOLVED, Case, Row, Trial, in_order, median, solved, values, where, worst
 
 D, RANK, EXTRA = 20, 5, 3
-SEEDS = 5
+SEEDS, SLOW_SEEDS = 5, 2  # the latter without features, where a run takes seconds
 KINDS = ("outside", "random", "unequal", "perfect")
 CORRUPTIONS = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 NOISES = (0.0, 0.05, 0.3)  # of the root mean square of L
@@ -63,7 +63,7 @@ class Instance:
 
 
 def cases(quick: bool = False) -> list[Case]:
-    n, seeds = (200, 1) if quick else (1000, SEEDS)
+    n, seeds = (120, 1) if quick else (1000, SEEDS)
     kinds, levels = (("outside", "perfect"), (0.2,)) if quick else (KINDS, CORRUPTIONS)
     settings = list(product(kinds, levels, NOISES[:2] if quick else NOISES))
     secret = ("paper", 0.3 if quick else 0.6, 0.0)
@@ -72,7 +72,7 @@ def cases(quick: bool = False) -> list[Case]:
     return [
         {"kind": kind, "n": n, "corruption": level, "noise": noise, "method": method, "seed": seed}
         for kind, level, noise, seed, method in tried
-        if method != "oracle" or noise  # which is right without
+        if (method != "oracle" or noise) and (method != "no features" or seed < SLOW_SEEDS)
     ]
 
 

@@ -1,3 +1,4 @@
+import os
 import re
 import subprocess
 import sys
@@ -6,14 +7,29 @@ from pathlib import Path
 import pytest
 from matplotlib.image import imread
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "life_expectancy.py"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def run(name, folder, **changed):
+    """An example, run in a folder of its own; None takes a variable out of the environment."""
+    environment = {key: value for key, value in {**os.environ, **changed}.items() if value is not None}
+    command = [sys.executable, "-X", "utf8", "-W", "error", str(EXAMPLES / f"{name}.py")]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     folder = tmp_path_factory.mktemp("demo")
-    command = [sys.executable, "-X", "utf8", "-W", "error", str(EXAMPLE)]
-    return subprocess.run(command, cwd=folder, capture_output=True, encoding="utf-8"), folder
+    return run("life_expectancy", folder), folder
+
+
+@pytest.fixture(scope="module")
+def traffic(tmp_path_factory):
+    if not os.environ.get("IRPCA_DATA"):
+        pytest.skip("IRPCA_DATA is not set")
+    done = run("traffic", tmp_path_factory.mktemp("traffic"))
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
 
 
 def test_it_runs_without_a_word_of_complaint(demo):
@@ -54,3 +70,35 @@ def test_it_draws_one_picture_where_it_is_run(demo):
     assert inked.mean() > 0.02
     for half in (inked[:, :1000], inked[:, 1000:]):
         assert half.any(axis=0).mean() > 0.9  # nothing was left empty
+
+
+def test_traffic_finds_the_detector_that_was_stuck(traffic):
+    assert re.search(r"crowd .*\n\n +2017-03 +17 +31 of 31\n", traffic)
+    few = traffic.partition("Too few cars:")[2].partition("Too many:")[0]
+    assert len(re.findall(r"^2017-03-\d\d +17 +0 +[56]\d\d\d ", few, re.MULTILINE)) == 4
+    broken = traffic.partition("hours differ anyway:")[2].partition("spoilt")[0]
+    assert re.search(r"^ +17 +\S+% ", broken, re.MULTILINE)
+
+
+def test_traffic_tells_what_was_there(traffic):
+    spoilt, flagged, error, before = map(
+        int, re.search(r"Of (\d+) spoilt cells (\d+) are .* to (\d+) cars\n.* wrong by (\d+)", traffic).groups()
+    )
+    assert 400 < spoilt < 450
+    assert flagged >= 0.99 * spoilt
+    assert error < 400 < 10_000 < before
+
+
+def test_traffic_names_odd_days_and_foretells_a_day(traffic):
+    odd = traffic.partition("Odd days")[2]
+    assert re.search(r"^  2018-04-14 Sat +16 +24 +16  snow in 96% of its hours$", odd, re.MULTILINE)
+    assert "2014-07-04 Fri" in odd  # Independence Day, whose label is missing in the file
+    assert "day after Thanksgiving Day" in odd
+    assert int(re.search(r"differ by (\d+) cars", odd).group(1)) < 250
+
+
+def test_traffic_ends_politely_without_its_data(tmp_path):
+    done = run("traffic", tmp_path, IRPCA_DATA=None, XDG_CACHE_HOME=str(tmp_path), LOCALAPPDATA=str(tmp_path))
+    assert (done.stderr, done.returncode) == ("", 0)
+    assert "nothing to look at without the data" in done.stdout
+    assert re.search(r"Get\s+it\s+from\s+https://archive.ics.uci.edu", done.stdout)

@@ -518,3 +518,108 @@ def test_progress(load):
     assert f"{'█' * 12}{'░' * 12} 1/2  done  2 s to go" in shown.getvalue()
     progress.close()
     assert shown.getvalue().endswith("\n")
+
+
+@pytest.fixture(scope="module")
+def trial(load, tmp_path_factory):
+    """The rows of a quick run of an experiment that is held against a bar, which is made once."""
+    folder, rows = tmp_path_factory.mktemp("trials"), {}
+
+    def run(name):
+        if name not in rows:
+            rows[name] = load(name).run(folder, quick=True)
+        return rows[name]
+
+    return run
+
+
+def test_holes(load, trial):
+    rows = trial("holes")
+    assert [row["part"] for row in rows] == ["forms"] * 4 + ["sweep"] * 2 + ["pattern"] * 2 + ["sides"] * 3
+    assert max(row["error"] for row in rows) <= load("holes").RECOVERED
+    assert {row["status"] for row in rows} == {"CONVERGED"}
+    assert {row["observed"] / row["n1"] ** 2 for row in rows} == {0.2, 0.5}
+    forms = rows[:4]
+    assert {row["form"] for row in forms} == {"NaN", "mask", "sparse", "long table"}
+    assert max(row["difference"] for row in forms) < 1e-13
+
+
+def test_imperfect_features(load, trial):
+    imperfect = load("imperfect")
+    found = {(row["kind"], row["noise"], row["method"]): row for row in trial("imperfect")}
+    for kind, extra in (("outside", 3), ("perfect", 0)):
+        exact, noisy = found[kind, 0, "auto"], found[kind, 0.05, "auto"]
+        assert exact["extra_rank"] == noisy["extra_rank"] == extra
+        assert exact["error"] <= imperfect.EXACT
+        assert noisy["error"] <= imperfect.EFFICIENT * found[kind, 0.05, "oracle"]["error"]
+        best = min(found[kind, 0.05, method]["error"] for method in ("features only", "no features"))
+        assert noisy["error"] <= 1.01 * best
+    assert found["outside", 0, "features only"]["error"] > 0.5
+    assert all(found["paper", 0, method]["error"] < imperfect.EXACT for method in imperfect.SECRET)
+
+
+def test_what_the_oracle_finds_is_least_squares(load):
+    imperfect, n, noise = load("imperfect"), 200, 0.1
+    instance = imperfect.make("unequal", n, 0.2, noise, 0)
+    size = np.linalg.norm(instance.L)
+    shares = np.linalg.svd(instance.U @ instance.V.T, compute_uv=False)[:4] ** 2 / size**2
+    assert shares == pytest.approx([0.3, 0.15, 0.05, 0], abs=0.02)  # half of L, in these parts
+    found, kept = imperfect.oracle(instance), ~instance.corrupted
+    unknowns = 5 * (20 + 20 - 5) + 3 * (2 * n - 3)
+    # Least squares leaves so much of the noise, and takes as much of it for L, whatever the design is.
+    deviation = noise * size / n
+    left = np.linalg.norm((instance.M - found)[kept])
+    assert left == pytest.approx(deviation * np.sqrt(kept.sum() - unknowns), rel=0.02)
+    assert instance.error(found) * size == pytest.approx(deviation * np.sqrt(unknowns / kept.mean()), rel=0.1)
+    assert np.linalg.svd(found, compute_uv=False)[8] < 1e-10 * size
+
+
+def test_spoilt_traffic(load, trial):
+    if not os.environ.get("IRPCA_DATA"):
+        pytest.skip("IRPCA_DATA is not set")
+    rows = {row["model"]: row for row in trial("traffic")}
+    features = rows["features"]
+    assert features["robust"] <= load("traffic").BAR * features["clean"]
+    assert features["least_squares"] > 1.5 * features["robust"]
+    assert features["recall_large"] > 0.98 and features["precision_new"] > 0.98
+    assert features["flagged"] == pytest.approx(0.11, abs=0.02)
+
+
+def test_a_trial_goes_on_where_it_stopped(load, tmp_path, monkeypatch, capsys):
+    trials = load("trials")
+    asked = []
+
+    def measure(case):
+        asked.append(case["seed"])
+        return {"status": "CONVERGED", "error": 1 / 3}
+
+    def cases(quick):
+        return [{"part": "a", "share": 0.1, "seed": seed} for seed in range(1 if quick else 3)]
+
+    def report(rows):
+        return f"worst {trials.worst(rows, 'error')} of {len(rows)}"
+
+    trial = trials.Trial("fake", cases, measure, ("status", "error"), report)
+    with pytest.raises(SystemExit, match="leave out --draw"):
+        trial.run(tmp_path, draw=True)
+    assert len(trial.run(tmp_path, seeds=2)) == 2
+    assert asked == [0, 0, 1]  # the quick case first, for nothing but to compile
+    asked.clear()
+    rows = trial.run(tmp_path)
+    assert asked == [0, 2]
+    assert [row["seed"] for row in rows] == [0, 1, 2]
+    assert capsys.readouterr().out.endswith("worst 0.33333 of 3\n")
+    asked.clear()
+    assert trial.run(tmp_path) == rows
+    assert trial.run(tmp_path, draw=True) == rows
+    assert asked == []
+    assert rows[0]["commit"]
+
+
+def test_trials_are_run_by_name(load, tmp_path, monkeypatch):
+    told = {}
+    main = load("__main__")
+    fake = type("Fake", (), {"run": lambda self, folder, **options: told.update(folder=folder, **options)})()
+    monkeypatch.setitem(main.TRIALS, "holes", fake)
+    assert main.main(["holes", "--quick", "--seeds", "2", "--out", str(tmp_path)]) == 0
+    assert told == {"folder": tmp_path, "quick": True, "seeds": 2, "draw": False}
