@@ -150,8 +150,8 @@ def _moments(sums: Array, r: int) -> Array:
     return moments
 
 
-def row_steps(sums: Array, products: Array) -> Array:
-    """The least-squares step of every row; none for rows with too few kept entries to tell.
+def row_steps(sums: Array, products: Array, ridge: float = 0.0, scores: Array | None = None) -> Array:
+    """The least-squares step of every row; none for rows with too few kept entries to tell, unless there is a ridge.
 
     Parameters
     ----------
@@ -159,9 +159,13 @@ def row_steps(sums: Array, products: Array) -> Array:
         :func:`moment_columns` summed over the kept entries of each row.
     products : array of shape (m, r)
         ``V[j] · residual`` summed over the same entries.
+    ridge, scores : float, array of shape (m, r)
+        Penalty on the squared length of the scores after the step, and what they are before it.
     """
     m, r = products.shape
     moments, kept = _moments(sums, r), sums[:, -1]
+    if ridge > 0 and scores is not None:
+        return np.linalg.solve(moments + ridge * np.eye(r), (products - ridge * scores)[:, :, None])[:, :, 0]
     size = np.trace(moments, axis1=1, axis2=2) / r
     ok = (kept >= r + 1) & (size > 0)
     steps = np.zeros((m, r))
@@ -170,6 +174,12 @@ def row_steps(sums: Array, products: Array) -> Array:
         ridge = 1e-13 * size[ok, None, None] * np.eye(r)
         steps[ok] = np.linalg.solve(moments[ok] + ridge, products[ok, :, None].astype(float))[:, :, 0]
     return steps
+
+
+def natural_ridge(scores: Array, noise: float) -> float:
+    """The penalty on scores that noise asks for, if they are Gaussian and the directions orthonormal."""
+    size = float(np.mean(scores**2)) if scores.size else 0.0
+    return noise**2 / size if size > 0 else 0.0
 
 
 def span_step(Q: Array, sums: Array, products: Array, tol: float = 1e-12) -> Array:

@@ -184,3 +184,31 @@ def test_a_sweep_is_least_squares_on_what_is_kept():
     T[np.abs(T) > 1.0] = 0
     for gradient in (F1.Q.T @ T @ F2.Q, T @ np.linalg.qr(parts.V)[0], T.T @ np.linalg.qr(parts.U)[0]):
         assert np.abs(gradient).max() <= 1e-6
+
+
+def test_a_row_without_observations_is_what_its_features_say():
+    problem = Imperfect(oblique=True)
+    M = problem.M.copy()
+    M[[3, 50]], M[:, 7] = np.nan, np.nan
+    result = irpca.solve(M, problem.F1, problem.F2, extra_rank="auto")
+    rows, columns = result.expected
+    L = result.L
+    np.testing.assert_allclose(L.left[[3, 50]], rows(problem.F1[[3, 50]]), atol=1e-12)
+    np.testing.assert_allclose(L.right[7], columns(problem.F2[7]), atol=1e-12)
+    seen = np.ix_(np.setdiff1d(np.arange(240), [3, 50]), np.setdiff1d(np.arange(200), [7]))
+    np.testing.assert_allclose(L.dense()[seen], problem.L[seen], atol=1e-10)
+    assert sum("no observed entry" in doubt and "what the features say" in doubt for doubt in result.doubts) == 2
+
+
+def test_few_entries_of_a_row_do_not_lead_it_astray():
+    """Without a ridge, a row of as many entries as it has free directions would fit its noise."""
+    problem = Imperfect(noise=0.5, corruption=0.05, shape=(300, 250))
+    rng = np.random.default_rng(1)
+    M = np.where(rng.random(problem.M.shape) < 0.5, np.nan, problem.M)
+    few = np.arange(60)
+    M[few] = np.where(rng.random((60, 250)) < 0.02, problem.M[few], np.nan)
+    result = irpca.solve(M, problem.F1, problem.F2, rank=3, extra_rank=2)
+    assert result.status is Status.CONVERGED
+    error = result.L.dense()[few] - problem.L[few]
+    alone = irpca.solve(M, problem.F1, problem.F2, rank=3).L.dense()[few] - problem.L[few]
+    assert np.linalg.norm(error) < np.linalg.norm(alone)

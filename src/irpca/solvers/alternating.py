@@ -61,7 +61,9 @@ def alternating(
     starts = MAJORITY_STARTS if judge.majority else HARD_STARTS
     while True:
         previous = L
-        L, trim, stray = sweep(engine, L, F2.Q, threshold.zeta, starts if rescues > 0 else None, judge.resolution)
+        shrink = now.sigma if judge.observed_share < 1 else 0.0  # a row of few entries would fit their noise
+        rescue = starts if rescues > 0 else None
+        L, trim, stray = sweep(engine, L, F2.Q, threshold.zeta, rescue, judge.resolution, shrink)
         rescues -= 1
         step = relative_distance(L, previous)
         now, steady = judge.updated(now, L, unknowns)

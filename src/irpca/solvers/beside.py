@@ -18,7 +18,7 @@ from ..engines.base import Engine, Transposed, Trim
 from ..features import Features
 from ..judge import HOLLOW, Judge, choose_rank, noise_edge
 from ..lowrank import Array, LowRank, relative_distance, singular_triplets
-from ..regression import HARD_STARTS, conjugate_gradients, moment_columns, row_scores, row_steps
+from ..regression import HARD_STARTS, conjugate_gradients, moment_columns, natural_ridge, row_scores, row_steps
 from ..result import Choice, Expected, State
 from ..threshold import MAJORITY_STARTS, Level, consensus, quantile, stray_lines
 from .block_factors import RESCUES
@@ -82,14 +82,15 @@ def _inside(Q: Array | None, B: Array) -> Array:
 
 
 def sweep(
-    engine: Engine, parts: Parts, zeta: float, rank: int | None, rescue: bool = False
+    engine: Engine, parts: Parts, zeta: float, rank: int | None, noise: float = 0.0, rescue: bool = False
 ) -> tuple[Parts, Trim, tuple[Array, Array]]:
     """Least squares on the kept entries for C, for U, then for V. Also returns stray rows and columns.
 
-    ``rescue`` fits the free part of those afresh, each with thresholds of its own.
+    With noise, rows and columns of the free part of which little is kept stay small. ``rescue`` fits the free part of
+    stray ones afresh, each with thresholds of its own.
     """
     if parts.Q1 is None:
-        parts, stray_rows, trim = _rows_on_their_own(engine, parts, zeta, rank, rescue)
+        parts, stray_rows, trim = _rows_on_their_own(engine, parts, zeta, rank, noise, rescue)
     else:
         normal = engine.normal(parts.L, zeta, parts.Q1, parts.Q2)
         C = parts.C + conjugate_gradients(normal.gradient, normal.times, DIGITS, CG_STEPS)
@@ -98,16 +99,16 @@ def sweep(
             return parts, trim, (np.zeros(0), np.zeros(0))
         V, R = np.linalg.qr(parts.V)
         parts = replace(parts, U=parts.U @ R.T, V=V)
-        move, stray_rows, trim = _move(engine, parts.L, V, parts.U, zeta, rescue)
+        move, stray_rows, trim = _move(engine, parts.L, V, parts.U, zeta, noise, rescue)
         parts = replace(parts, U=parts.U + move)
     U, R = np.linalg.qr(parts.U)
     parts = replace(parts, U=U, V=parts.V @ R.T)
-    move, stray_cols, trim = _move(Transposed(engine), parts.L.T, U, parts.V, zeta, rescue)
+    move, stray_cols, trim = _move(Transposed(engine), parts.L.T, U, parts.V, zeta, noise, rescue)
     return replace(parts, V=parts.V + move), trim, (stray_rows, stray_cols)
 
 
 def _rows_on_their_own(
-    engine: Engine, parts: Parts, zeta: float, rank: int | None, rescue: bool
+    engine: Engine, parts: Parts, zeta: float, rank: int | None, noise: float, rescue: bool
 ) -> tuple[Parts, Array, Trim]:
     """C and U together: each row is regressed on the column features and on V, which is moved out of their span."""
     d = parts.Q2.shape[1]
@@ -115,7 +116,7 @@ def _rows_on_their_own(
     V, R = np.linalg.qr(parts.V - parts.Q2 @ within)
     parts = replace(parts, C=parts.C + parts.U @ within.T, U=parts.U @ R.T, V=V)
     coefficients, directions = np.hstack([parts.C, parts.U]), np.hstack([parts.Q2, V])
-    move, stray, trim = _move(engine, parts.L, directions, coefficients, zeta, rescue)
+    move, stray, trim = _move(engine, parts.L, directions, coefficients, zeta, noise, rescue)
     coefficients = coefficients + move
     return replace(parts, C=_truncated(coefficients[:, :d], rank), U=coefficients[:, d:]), stray, trim
 
@@ -127,11 +128,14 @@ def _truncated(C: Array, rank: int | None) -> Array:
     return (u * s) @ v.T
 
 
-def _move(engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: bool) -> tuple[Array, Array, Trim]:
+def _move(
+    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, noise: float, rescue: bool
+) -> tuple[Array, Array, Trim]:
     """The least-squares step of every row of U given V, and the stray rows."""
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
     assert sums is not None
-    move, stray = row_steps(sums, products), stray_lines(sums[:, -1], engine.counts[0])
+    move = row_steps(sums, products, natural_ridge(U, noise), U)
+    stray = stray_lines(sums[:, -1], engine.counts[0])
     if rescue and len(stray):
         left = engine.block(stray, np.arange(len(V))) - L.rows(stray)
         move[stray] = row_scores(left + U[stray] @ V.T, V, starts=HARD_STARTS) - U[stray]
@@ -207,7 +211,7 @@ def _descend(engine: Engine, parts: Parts, rank: int | None, q: float, k: float,
     stray: tuple[Array, Array] = (np.zeros(0), np.zeros(0))
     for _ in range(SWEEPS):
         before = parts.L
-        parts, _, stray = sweep(engine, parts, threshold.zeta, rank)
+        parts, _, stray = sweep(engine, parts, threshold.zeta, rank, judge.level(before).sigma)
         L = parts.L
         moved = relative_distance(L, before)
         last, floor = threshold.zeta, judge.floor(L)
@@ -255,7 +259,7 @@ def _efficient(
     rescue = False
     for sweeps in count(1):
         before = parts.L
-        parts, trim, stray = sweep(engine, parts, threshold.zeta, rank, rescue)
+        parts, trim, stray = sweep(engine, parts, threshold.zeta, rank, now.sigma, rescue)
         rescue = False
         L = parts.L
         last, step = step, relative_distance(L, before)
@@ -276,7 +280,7 @@ def _efficient(
         if not asked and ((settled and objection) or sweeps > PATIENCE):
             return  # the features alone are the better answer
         rate = step / last if steady and last > 0 else 1.0
-        L = LowRank.from_product(*L.thin())
+        L = _completed(L, F1, F2, engine.counts)
         doubts = stray_doubts(sides, stray)
         state = judge.state(L, now, step, trim, tuple(chosen.values()), objection, unknowns, doubts, rate)
         state = replace(state, **_told(L, F1, F2))
@@ -323,6 +327,19 @@ def _unknowns(parts: Parts, rank: int | None) -> int:
     (n1, k), n2, (d1, d2) = parts.U.shape, len(parts.V), parts.C.shape
     r = rank or min(d1, d2)
     return r * (d1 + d2 - r) + k * (n1 + n2 - k)
+
+
+def _completed(L: LowRank, F1: Features, F2: Features, counts: tuple[Array, Array]) -> LowRank:
+    """L with orthonormal factors, and what features say of it where a row or column has no observed entry."""
+    left, right = L.thin()
+    return LowRank.from_product(_as_expected(left, F1, counts[0] > 0), _as_expected(right, F2, counts[1] > 0))
+
+
+def _as_expected(B: Array, F: Features, seen: Array) -> Array:
+    if F.Q is None or seen.all():
+        return B
+    said = F.Q @ np.linalg.lstsq(F.Q[seen], B[seen], rcond=None)[0]
+    return np.where(seen[:, None], B, said)
 
 
 def _told(L: LowRank, F1: Features, F2: Features) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from ..engines.base import Engine, Transposed, Trim
 from ..lowrank import Array, LowRank
-from ..regression import Starts, moment_columns, row_scores, row_steps, span_step
+from ..regression import Starts, moment_columns, natural_ridge, row_scores, row_steps, span_step
 from ..sampling import BLOCK_ENTRIES
 from ..threshold import stray_lines
 
@@ -14,20 +14,29 @@ DECAY = 5.0  # a common threshold that falls faster trims rows that lag behind, 
 
 
 def sweep(
-    engine: Engine, L: LowRank, Q2: Array | None, zeta: float, rescue: Starts | None = None, floor: float = 0.0
+    engine: Engine,
+    L: LowRank,
+    Q2: Array | None,
+    zeta: float,
+    rescue: Starts | None = None,
+    floor: float = 0.0,
+    noise: float = 0.0,
 ) -> tuple[LowRank, Trim, tuple[Array, Array]]:
-    """Least squares on the kept entries for U, then for V: two reads of M. Also returns stray rows and columns."""
+    """Least squares on the kept entries for U, then for V: two reads of M. Also returns stray rows and columns.
+
+    With noise, rows and columns of which little is kept stay small.
+    """
     rank = L.rank
     U, V = L.thin()
     V, R = np.linalg.qr(V)
     U = U @ R.T
-    move, _, stray_rows = _row_move(engine, LowRank(U, np.eye(rank), V), V, U, zeta, rescue, floor)
+    move, _, stray_rows = _row_move(engine, LowRank(U, np.eye(rank), V), V, U, zeta, rescue, floor, noise)
     U, R = np.linalg.qr(U + move)
     V = V @ R.T
     L = LowRank(U, np.eye(rank), V)
     stray_cols = np.zeros(0, int)
     if Q2 is None:
-        move, trim, stray_cols = _row_move(Transposed(engine), L.T, U, V, zeta, rescue, floor)
+        move, trim, stray_cols = _row_move(Transposed(engine), L.T, U, V, zeta, rescue, floor, noise)
     else:
         products, sums, trim = engine.t_times(L, zeta, U, moment_columns(U))
         assert sums is not None
@@ -36,12 +45,12 @@ def sweep(
 
 
 def _row_move(
-    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: Starts | None, floor: float
+    engine: Engine, L: LowRank, V: Array, U: Array, zeta: float, rescue: Starts | None, floor: float, noise: float
 ) -> tuple[Array, Trim, Array]:
     """The least-squares step of every row given V, and the stray rows; ``rescue`` fits those afresh."""
     products, sums, trim = engine.times(L, zeta, V, moment_columns(V))
     assert sums is not None
-    move = row_steps(sums, products)
+    move = row_steps(sums, products, natural_ridge(U, noise), U)
     stray = stray_lines(sums[:, -1], engine.counts[0])
     if rescue is not None and len(stray):
         some = stray[: max(1, BLOCK_ENTRIES // len(V))]  # no more than a block
