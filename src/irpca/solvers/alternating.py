@@ -116,10 +116,12 @@ def _on_blocks(
     engine: Engine, F2: Features, rank: int | None, judge: Judge, rng: np.random.Generator
 ) -> Generator[State, None, _Fit]:
     """The best fit on blocks of growing size, up to the first convincing one."""
-    if sparse(engine) and math.prod(engine.shape) > BLOCK_ENTRIES:
-        L, chosen = scattered_factors(engine, rank, F2.Q, judge)
-        return _judged(engine, L, chosen, F2, judge)
     fit: _Fit | None = None
+    if sparse(engine):  # sweeps are cheap then, and all there is if M is large
+        fit = _judged(engine, *scattered_factors(engine, rank, F2.Q, judge), F2, judge)
+        yield State(fit.L, fit.level.zeta, 1.0, settled=False)
+        if math.prod(engine.shape) > BLOCK_ENTRIES or (fit.distinct and fit.objection is None):
+            return fit
     for tried, (rows, cols) in enumerate(strips(engine, F2, rank, rng), start=1):
         found = _fit(engine, rows, cols, F2, rank, judge)
         yield State(found.L, found.level.zeta, 1.0, settled=False)
