@@ -13,7 +13,8 @@ import irpca
 
 data = irpca.datasets.load_life_expectancy()
 M = data.frame()  # 202 countries × 50 years, labelled
-model = irpca.InductiveRobustPCA().fit(M, col_features=data.col_features(3))  # cubic in the year, nothing else
+model = irpca.InductiveRobustPCA(extra_rank=0)  # the calendar and nothing else: no free part beside it
+model.fit(M, col_features=data.col_features(3))  # cubic in the year
 
 expected = model.predict()
 flagged = model.outliers().rename(columns={"row": "country", "column": "year"})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
@@ -44,7 +44,9 @@ class Numbers:
         return min(means, key=means.__getitem__, default=None)
 
 
-def report(rows: list[Row], finds: list[Row], ours: Iterable[str]) -> str:
+def report(rows: list[Row], finds: list[Row], ours: Collection[str]) -> str:
+    """``ours`` come first."""
+    rows = sorted(rows, key=lambda row: row["method"] not in ours)
     rmse, stars = Numbers(rows, "rmse"), Numbers(rows, "target_stars")
     parts = (
         "RMSE, mean of the folds",
@@ -56,7 +58,7 @@ def report(rows: list[Row], finds: list[Row], ours: Iterable[str]) -> str:
         "What is found, mean of the folds: how many are named, precision, recall; area under the ROC curve",
         _found(finds),
         "Bars",
-        "\n".join([*_clean_bar(rmse), *_loss_bars(rmse), *_cold_bars(rmse, set(ours))]),
+        "\n".join([*_clean_bar(rmse), *_loss_bars(rmse), *_cold_bars(rmse, ours)]),
     )
     return "\n\n".join(parts)
 
@@ -80,7 +82,7 @@ def _loss_bars(rmse: Numbers) -> list[str]:
     return lines
 
 
-def _cold_bars(rmse: Numbers, ours: set[str]) -> list[str]:
+def _cold_bars(rmse: Numbers, ours: Collection[str]) -> list[str]:
     lines = []
     for name in COLD:
         values, best = rmse.of(ROBUST, name), rmse.best([each for each in rmse.methods if each not in ours], name)

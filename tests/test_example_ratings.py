@@ -38,7 +38,9 @@ def test_robustness_saves_most_of_the_error_and_leaving_suspects_out_the_films(d
 
 @real
 def test_it_names_the_fake_users_and_says_what_does_not(demo):
-    named, fakes = map(int, re.search(r"^(\d+) are named, among them (\d+) of the 47", demo.stdout, re.MULTILINE).groups())
+    named, fakes = map(
+        int, re.search(r"^(\d+) are named, among them (\d+) of the 47", demo.stdout, re.MULTILINE).groups()
+    )
     assert fakes == 47 and named < 60
     assert re.search(r"\b\d of the first 47 of outlier_rows\(\) are fake", demo.stdout)
     assert int(re.search(r"Of the first 500, (\d+) are lies", demo.stdout)[1]) > 400

@@ -69,7 +69,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         as M has rows, with a square M these features too, so there they belong here.
     solver : str
         Any of those of :func:`irpca.solve`.
-    engine : {"auto", "cpu", "reference"}
+    engine : {"auto", "cpu", "observed", "reference"}
     tol, max_iter : float, int
         When to stop.
     solver_options : dict or None
@@ -168,8 +168,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         rows, columns = labels_of(M, "index"), labels_of(M, "columns")
         options = self._options()
         col_features = self._chosen_col_features(col_features, matrix.shape)
-        match(row_features, rows, "row_features", "rows")
-        match(col_features, columns, "col_features", "columns")
+        match(row_features, M, "row_features", "rows")
+        match(col_features, M, "col_features", "columns")
         F1 = Features.of(row_features, matrix.shape[0], "row_features", "rows")
         F2 = Features.of(col_features, matrix.shape[1], "col_features", "columns")
         result = solve(
@@ -487,7 +487,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         matrix = self._matrix(M)
         prior = None
         if row_features is not None:
-            match(row_features, labels_of(M, "index"), "row_features", "rows")
+            match(row_features, M, "row_features", "rows")
             prior = self._rows.place(row_features)
             if len(prior) != matrix.shape[0]:
                 raise ValueError(f"row_features has {len(prior)} rows but M has {matrix.shape[0]}")
@@ -516,6 +516,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         # A fit that was stopped early may not have a threshold yet.
         zeta = self.zeta_ if np.isfinite(self.zeta_) else None
         noise, limit = self.result_.residual, np.inf if zeta is None else zeta
+        if self.noise_:  # with long tails, less is a gross error than S says
+            limit *= max(1.0, noise / self.noise_) ** 2
         if prior is not None:
             return shrunken_scores(M, V, prior, self._spread, noise, limit)
         holes = np.isnan(M).any(axis=1)

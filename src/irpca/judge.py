@@ -19,6 +19,16 @@ HOLLOW = 10  # fewer clean entries than this for every unknown: a fit to nothing
 NEAR = 1e-5  # of the largest entry of L: no gross error is that small where others are exact
 BLOWN_UP = 3.0  # L beyond this multiple of the largest entry of M is an artefact
 NEGLIGIBLE = 0.01  # a step this small beside the statistical error is as good as none
+POWERS, STANDS_OUT = 10, 1.2  # steps of the power method, and what is no accident
+PIECE = 256  # rows and columns of what L leaves, to be looked at
+LEFT_OUT = (
+    "what L leaves is not noise: a direction stands out of it, so the features leave out a part of L, which then looks "
+    "like noise and gross errors. extra_rank='auto' looks for that part"
+)
+STILL_LEFT_OUT = (
+    "what L leaves is not noise: a direction stands out of it, but there are too few entries for a free part beside "
+    "the features to be believed. extra_rank=k makes one of k directions all the same"
+)
 FASTEST = 0.05  # the least that the length of a step is believed to shrink to
 
 
@@ -201,6 +211,23 @@ class Judge:
     def score(self, L: LowRank) -> float:
         """Mean log residual: the lower, the better the fit."""
         return consensus(self.sample.sizes(L), self.floor(L))
+
+    def leaves_structure(self, L: LowRank, zeta: float) -> bool:
+        """Whether a direction stands out of the trimmed residual, in some rows and columns of M."""
+        if self.resolution:  # rounding is no noise: it follows L
+            return False
+        rows, cols = (np.sort(self.rng.choice(n, size=min(n, PIECE), replace=False)) for n in self.engine.shape)
+        T = self.engine.block(rows, cols) - L.rows(rows)[:, cols]
+        kept = np.abs(T) <= zeta
+        T = np.where(kept, T, 0.0)
+        # The largest of so few singular values of noise: see noise_edge.
+        lengths = np.sqrt(kept.sum(axis=1).max()) + np.sqrt(kept.sum(axis=0).max()) + 1
+        edge = np.sqrt((T**2).sum() / max(kept.sum(), 1)) * lengths
+        v: Array = self.rng.standard_normal((T.shape[1], 1))
+        for _ in range(POWERS):
+            v = T.T @ (T @ v)
+            v = v / max(float(np.linalg.norm(v)), float(np.finfo(float).tiny))
+        return bool(np.linalg.norm(T @ v) > STANDS_OUT * edge)
 
     def objection(self, L: LowRank, found: Level, entries: int, unknowns: int, seen: Level) -> str | None:
         """Why a fit is not to be believed, or None.

@@ -30,12 +30,14 @@ def without_na(frame: Any) -> Any:
     return frame.where(frame.notna(), None) if objects else frame
 
 
-def match(F: Any, labels: Any, name: str, side: str) -> None:
-    """Refuse features whose index is not that of the rows, or columns, of M, when both are frames."""
+def match(F: Any, M: Any, name: str, side: str) -> None:
+    """Refuse features whose index is not that of the rows, or columns, of M, when both are labelled."""
+    labels = labels_of(M, "index" if side == "rows" else "columns")
     index = labels_of(F, "index")
     if index is None or labels is None or len(index) != len(labels) or index.equals(labels):
         return
-    of_M = "M.index" if side == "rows" else "M.columns"
+    frame, table = ("index", "row_labels") if side == "rows" else ("columns", "col_labels")
+    of_M = f"M.{frame if hasattr(M, frame) else table}"
     if index.is_unique and labels.is_unique and labels.isin(index).all():
         advice = f"the labels are the same in another order: pass {name}.loc[{of_M}]"
     else:

@@ -164,15 +164,16 @@ def row_steps(sums: Array, products: Array, ridge: float = 0.0, scores: Array | 
     """
     m, r = products.shape
     moments, kept = _moments(sums, r), sums[:, -1]
-    if ridge > 0 and scores is not None:
-        return np.linalg.solve(moments + ridge * np.eye(r), (products - ridge * scores)[:, :, None])[:, :, 0]
     size = np.trace(moments, axis1=1, axis2=2) / r
-    ok = (kept >= r + 1) & (size > 0)
+    wanted = products.astype(float)
+    if ridge > 0 and scores is not None:
+        wanted = wanted - ridge * scores
+    ok = (kept >= (1 if ridge > 0 else r + 1)) & (size > 0)
     steps = np.zeros((m, r))
     if ok.any():
-        # The ridge only keeps rows solvable whose kept entries miss a direction.
-        ridge = 1e-13 * size[ok, None, None] * np.eye(r)
-        steps[ok] = np.linalg.solve(moments[ok] + ridge, products[ok, :, None].astype(float))[:, :, 0]
+        # The least ridge only keeps rows solvable whose kept entries miss a direction.
+        penalty = (ridge + 1e-13 * size[ok, None, None]) * np.eye(r)
+        steps[ok] = np.linalg.solve(moments[ok] + penalty, wanted[ok, :, None])[:, :, 0]
     return steps
 
 

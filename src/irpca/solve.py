@@ -293,13 +293,14 @@ def _latent(state: State, F1: Features, F2: Features) -> Array | None:
 def _unseen(owner: Engine, F1: Features, F2: Features, state: State) -> Iterator[str]:
     """Say which rows and columns have too few observed entries for L to be known there, but from features."""
     for side, F, counts, at in zip(("row", "column"), (F1, F2), owner.counts, (0, 1), strict=True):
-        least = 1 if F.given or (state.expected and state.expected[at]) else state.L.rank
+        said = F.given or bool(state.expected and state.expected[at])
+        least = 1 if said else max(state.L.rank, 1)
         lines = np.flatnonzero(counts < least)
         if len(lines):
             told = f"{len(lines)} {side}{'s have' if len(lines) > 1 else ' has'} "
             told += "no observed entry" if least == 1 else f"fewer than {least} observed entries"
             few = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
-            known = "L is what the features say" if least == 1 else "L is not determined"
+            known = "L is what the features say" if F.given else "L is the average" if said else "L is not determined"
             yield f"{told} ({few}): {known} there"
 
 

@@ -200,6 +200,8 @@ def has_valley(sizes: Array, floor: float) -> bool:
 
 def valley(sizes: Array, floor: float) -> float:
     """The size at the bottom of the first such valley; 0 if there is none."""
+    if not len(sizes):
+        return 0.0
     logs = np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny)))
     if logs.max() == logs.min():
         return 0.0

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engines.base import Engine
 from ..features import Features
-from ..judge import Judge, choose_rank
+from ..judge import LEFT_OUT, Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_distance
 from ..regression import HARD_STARTS, row_scores
 from ..result import Choice, State
@@ -25,6 +25,7 @@ from .block_factors import MOST_FREE_DIRECTIONS, RESCUES, block_factors, scatter
 from .sweeps import Falling, stray_doubts, strongest, sweep, unknowns_of
 
 BLOCKS_BEFORE_MAJORITY = 2
+CROWDED = 0.1  # unknowns per entry beyond which a majority is easily mistaken
 
 
 def alternating(
@@ -78,7 +79,14 @@ def alternating(
         doubts = stray_doubts(sides, stray)
         if rank is None and not F2.given and L.rank == MOST_FREE_DIRECTIONS:
             doubts += (f"no more than {MOST_FREE_DIRECTIONS} directions were looked for: give the rank to allow more",)
+        if judge.majority and unknowns > CROWDED * engine.n_observed:
+            doubts += (
+                f"there is no gap between noise and gross errors, and {engine.n_observed} entries are few for "
+                f"{unknowns} unknowns: what is noise and what is not is a guess. A lower rank, or noise=…, would help",
+            )
         state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts)
+        if settled and F2.given and step <= state.tolerance and judge.leaves_structure(L, now.zeta):
+            state = replace(state, doubts=(*doubts, LEFT_OUT))
         yield state if settled else replace(state, settled=False)
 
 

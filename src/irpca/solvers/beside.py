@@ -16,15 +16,18 @@ import numpy as np
 
 from ..engines.base import Engine, Transposed, Trim
 from ..features import Features
-from ..judge import HOLLOW, Judge, choose_rank, noise_edge
+from ..judge import Judge, choose_rank, noise_edge
 from ..lowrank import Array, LowRank, relative_distance, singular_triplets
 from ..regression import HARD_STARTS, conjugate_gradients, moment_columns, natural_ridge, row_scores, row_steps
 from ..result import Choice, Expected, State
+from ..sampling import BLOCK_ENTRIES
 from ..threshold import MAJORITY_STARTS, Level, consensus, quantile, stray_lines
 from .block_factors import RESCUES
 from .sweeps import Falling, stray_doubts
 
 MOST_DIRECTIONS = 8  # looked for at a time
+ENTRIES_PER_UNKNOWN = 5  # the least for a free part that nobody asked for
+MANY = 0.25  # gross errors, of all entries: a part of L may be among them
 AT_ONCE = 0.5  # of the strongest direction: others as strong are added with it
 POWERS = 4  # steps of subspace iteration
 STARTS = ((0.3, 8.0), (0.1, 15.0))  # (q, k): no single one serves every level of corruption
@@ -118,7 +121,9 @@ def _rows_on_their_own(
     coefficients, directions = np.hstack([parts.C, parts.U]), np.hstack([parts.Q2, V])
     move, stray, trim = _move(engine, parts.L, directions, coefficients, zeta, noise, rescue)
     coefficients = coefficients + move
-    return replace(parts, C=_truncated(coefficients[:, :d], rank), U=coefficients[:, d:]), stray, trim
+    # What of the free part was in the span is in C now, beside what was there.
+    most = None if rank is None else min(rank + parts.free, d)
+    return replace(parts, C=_truncated(coefficients[:, :d], most), U=coefficients[:, d:]), stray, trim
 
 
 def _truncated(C: Array, rank: int | None) -> Array:
@@ -137,8 +142,9 @@ def _move(
     move = row_steps(sums, products, natural_ridge(U, noise), U)
     stray = stray_lines(sums[:, -1], engine.counts[0])
     if rescue and len(stray):
-        left = engine.block(stray, np.arange(len(V))) - L.rows(stray)
-        move[stray] = row_scores(left + U[stray] @ V.T, V, starts=HARD_STARTS) - U[stray]
+        some = stray[: max(1, BLOCK_ENTRIES // len(V))]  # no more than a block
+        left = engine.block(some, np.arange(len(V))) - L.rows(some)
+        move[some] = row_scores(left + U[some] @ V.T, V, starts=HARD_STARTS) - U[some]
     return move, stray, trim
 
 
@@ -158,12 +164,12 @@ def beside(
     """
     assert F2.Q is not None
     L = alone.L
-    if extra is None and not leading(engine, L, alone.zeta, MOST_DIRECTIONS)[0].shape[1]:
+    if extra is None and not _something_left(engine, alone, judge):
         return
     start = Parts.of(L, F1.Q, F2.Q)
     best, best_score = start, np.inf
     for q, k in MAJORITY_STARTS if judge.majority else STARTS:
-        parts = _high_breakdown(engine, start, rank, extra, q, k, judge)
+        parts = _high_breakdown(engine, start, rank, L.rank, extra, q, k, judge)
         found = parts.L
         level = judge.level(found)
         yield State(LowRank.from_product(*found.thin()), level.zeta, 1.0, settled=False)
@@ -176,10 +182,22 @@ def beside(
         yield from _efficient(engine, best, F1, F2, rank, extra, judge, sides)
 
 
+def _something_left(engine: Engine, alone: State, judge: Judge) -> bool:
+    """Whether a direction stands out of what the features leave, or of that and what they leave to S."""
+    looks = [alone.zeta]
+    if (alone.expected_corruption or 0.0) > MANY:
+        q, k = MAJORITY_STARTS[0]
+        looks.append(k * quantile(judge.sample.sizes(alone.L), q))
+    return any(leading(engine, alone.L, zeta, MOST_DIRECTIONS)[0].shape[1] for zeta in looks)
+
+
 def _high_breakdown(
-    engine: Engine, parts: Parts, rank: int | None, extra: int | None, q: float, k: float, judge: Judge
+    engine: Engine, parts: Parts, rank: int | None, alone: int, extra: int | None, q: float, k: float, judge: Judge
 ) -> Parts:
-    """ζ = k · quantile_q(|R|); directions are added as long as some stand out of what is left, and are worth it."""
+    """ζ = k · quantile_q(|R|); directions are added as long as some stand out of what is left, and are worth it.
+
+    ``alone`` is the rank of the features' own fit.
+    """
     floor = judge.floor(parts.L)
     while True:
         L = parts.L
@@ -190,7 +208,7 @@ def _high_breakdown(
         if not U.shape[1]:
             return parts
         grown = replace(parts, U=np.hstack([parts.U, U]), V=np.hstack([parts.V, V]))
-        if extra is None and engine.n_observed < HOLLOW * _unknowns(grown, rank):
+        if extra is None and engine.n_observed < ENTRIES_PER_UNKNOWN * _unknowns(grown, rank or alone):
             return parts
         grown = _descend(engine, grown, rank, q, k, zeta, judge)
         if extra is not None:
@@ -277,13 +295,15 @@ def _efficient(
             extra = parts.free
             unknowns = _unknowns(parts, rank)
         objection = judge.objection(L, now, engine.n_observed, unknowns, seen)
-        if not asked and ((settled and objection) or sweeps > PATIENCE):
+        if not asked and ((settled and objection) or (sweeps > PATIENCE and not settled and step > NEARLY)):
             return  # the features alone are the better answer
         rate = step / last if steady and last > 0 else 1.0
         L = _completed(L, F1, F2, engine.counts)
         doubts = stray_doubts(sides, stray)
         state = judge.state(L, now, step, trim, tuple(chosen.values()), objection, unknowns, doubts, rate)
         state = replace(state, **_told(L, F1, F2))
+        if sweeps > PATIENCE and not now.exact:  # along directions that hardly matter, L goes on for long
+            state = replace(state, tolerance=max(state.tolerance, NEARLY))
         yield state if settled else replace(state, settled=False)
 
 

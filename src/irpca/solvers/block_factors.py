@@ -37,8 +37,10 @@ def block_factors(
     """
     if judge.majority:
         return *_best_start(piece, rank, Q2, judge), True
-    held = np.random.default_rng(0).random(piece.shape) < min(HELD_OUT * max(1.0, 20_000 / piece.size), 0.2)
-    held &= ~np.isnan(piece)
+    observed = ~np.isnan(piece)
+    # Not numbers that someone may have made the holes with: then all that is held out would be holes.
+    rng = np.random.default_rng(0 if observed.all() else [2017, 5])
+    held = observed & (rng.random(piece.shape) < min(HELD_OUT * max(1.0, 20_000 / observed.sum()), 0.2))
     L, chosen = _best_start(np.where(held, 1e3 * np.nanmax(np.abs(piece)), piece), rank, Q2, judge)
     fitted = L.dense()
     floor = judge.floor_of(float(np.abs(fitted).max()))

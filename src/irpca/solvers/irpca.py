@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engines.base import Engine, Normal, Transposed, Trim
 from ..features import Features
-from ..judge import GLANCE, QUICK, Judge, choose_rank
+from ..judge import GLANCE, LEFT_OUT, QUICK, STILL_LEFT_OUT, Judge, choose_rank
 from ..lowrank import Array, LowRank, relative_change, relative_distance, singular_triplets
 from ..regression import conjugate_gradients
 from ..result import Choice, State
@@ -33,13 +33,6 @@ CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to th
 MOST_STEPS = 40  # of conjugate gradients
 LOOKS = 2  # at larger blocks, while there are rows that were missed
 LINES, PER_LINE = 256, 128  # to look at for that
-TINY = float(np.finfo(float).tiny)
-POWERS, STANDS_OUT = 10, 1.2  # steps of the power method, and what is no accident
-PIECE = 256  # rows and columns of what L leaves, to be looked at
-LEFT_OUT = (
-    "what L leaves is not noise: a direction stands out of it, so the features leave out a part of L, which then looks "
-    "like noise and gross errors. extra_rank='auto' looks for that part"
-)
 PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
 
 
@@ -133,9 +126,9 @@ def _imperfect(
         of_lines.majority = judge.majority
         yield from beside(engine, F1, F2, rank, extra, state, of_lines, sides)  # ends only if there is nothing beside
     none = Choice("extra_rank", 0, "no direction outside the features is worth its unknowns")
-    yield replace(state, choices=(*state.choices, none))
-    for following in fits:
-        yield replace(following, choices=(*following.choices, none))
+    for following in chain([state], fits):
+        doubts = tuple(STILL_LEFT_OUT if doubt == LEFT_OUT else doubt for doubt in following.doubts)
+        yield replace(following, choices=(*following.choices, none), doubts=doubts)
 
 
 def inductive(
@@ -215,7 +208,7 @@ def inductive(
         state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts, rate)
         if not (steady and rank is not None):
             yield replace(state, settled=False)
-        elif state.step <= state.tolerance and _structure_left(engine, L, now.zeta, rng):
+        elif state.step <= state.tolerance and judge.leaves_structure(L, now.zeta):
             yield replace(state, doubts=(*doubts, LEFT_OUT))
         else:
             yield state
@@ -333,22 +326,6 @@ def _missed_lines(engine: Engine, F1: Features, F2: Features, fit: _Fit, rng: np
             if ((sizes <= fit.level.zeta).mean(axis=1) < 0.25 * fit.level.clean).any():
                 return True
     return False
-
-
-def _structure_left(engine: Engine, L: LowRank, zeta: float, rng: np.random.Generator) -> bool:
-    """Whether a direction stands out of the trimmed residual, in some rows and columns of M."""
-    rows, cols = (np.sort(rng.choice(n, size=min(n, PIECE), replace=False)) for n in engine.shape)
-    T = engine.block(rows, cols) - L.rows(rows)[:, cols]
-    kept = np.abs(T) <= zeta
-    T = np.where(kept, T, 0.0)
-    # The largest of so few singular values of noise: see noise_edge.
-    lengths = np.sqrt(kept.sum(axis=1).max()) + np.sqrt(kept.sum(axis=0).max()) + 1
-    edge = np.sqrt((T**2).sum() / max(kept.sum(), 1)) * lengths
-    v: Array = rng.standard_normal((T.shape[1], 1))
-    for _ in range(POWERS):
-        v = T.T @ (T @ v)
-        v = v / max(float(np.linalg.norm(v)), TINY)
-    return bool(np.linalg.norm(T @ v) > STANDS_OUT * edge)
 
 
 def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
