@@ -382,7 +382,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return as_table(columns, {"row": self._rows.labels, "column": self._cols.labels})
 
     def outlier_rows(self) -> Any:
-        """How corrupted each row is, the most surprising first: which users are attackers, which days are odd?
+        """How corrupted each row is, the most surprising first: which days are odd, which users lie?
+
+        Rows that are strange in the same way, such as fake users who copy each other, may be explained by L and then
+        are not here.
 
         Returns
         -------
