@@ -7,7 +7,6 @@ import sys
 
 import numpy as np
 import pandas as pd
-from scipy.sparse import csr_array
 
 import irpca
 
@@ -71,12 +70,7 @@ model = fit(attacked)
 tell("attacked, robust", model.predict())
 
 # Who is not as features say? L cannot tell: it has learned to know all users, also those who always lie.
-told = table(attacked, features.index)
-surprise = told.values - model.predict(row_features=features).to_numpy()[told.rows, told.cols]
-far = np.abs(surprise) > model.zeta_
-S = csr_array((surprise[far], (told.rows[far], told.cols[far])), told.shape)
-users = pd.DataFrame(irpca.outliers.score_lines(S, 0, model.noise_, model.zeta_, model.result_.counts[0]))
-users.insert(0, "user", features.index[users.pop("position")])
+users = model.outlier_rows(table(attacked, features.index), row_features=features).rename(columns={"row": "user"})
 named = users.user[users.broken].array
 # These are left out of the fit, and then predicted from their own ratings: others no longer depend on them.
 suspect = attacked.user.isin(named)

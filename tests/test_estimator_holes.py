@@ -568,3 +568,16 @@ def test_a_fit_that_was_stopped_early_still_places_rows(partial):
         model = fitted(partial, callbacks=lambda state, history: True)
     assert np.isfinite(model.transform(partial.new_rows)).all()
     assert np.isfinite(model.transform(partial.new_rows, row_features=partial.F1[-NEW:])).all()
+
+
+def test_rows_that_are_not_as_their_features_say():
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((300, 4)), rng.standard_normal((120, 4))
+    L = F1 @ rng.standard_normal((4, 4)) @ F2.T
+    M = L + 0.1 * L.std() * rng.standard_normal(L.shape)
+    M[:30] += 3 * L.std() * np.outer(np.ones(30), rng.standard_normal(120))
+    model = InductiveRobustPCA().fit(M[30:], row_features=F1[30:], col_features=F2)
+    found = model.outlier_rows(M, row_features=F1)
+    assert set(found["row"][found["broken"]]) == set(range(30))
+    with pytest.raises(ValueError, match="row_features is needed"):
+        model.outlier_rows(M)

@@ -381,18 +381,30 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         }
         return as_table(columns, {"row": self._rows.labels, "column": self._cols.labels})
 
-    def outlier_rows(self) -> Any:
+    def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How corrupted each row is, the most surprising first: which days are odd, which users lie?
 
-        Rows that are strange in the same way, such as fake users who copy each other, may be explained by L and then
-        are not here.
+        Rows that are strange in the same way, such as fake users who copy each other, may be explained by L. Given M
+        again, and the features of its rows, these are compared with what their features say in place of L, which knows
+        them.
+
+        Parameters
+        ----------
+        M, row_features : as in :meth:`transform`, or None
+            None: the rows of the fit, compared with L.
 
         Returns
         -------
         DataFrame if M had labels, else a structured array
             See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
         """
-        return self._outlier_lines(0, "row", self._rows.labels)
+        if M is None and row_features is None:
+            return self._outlier_lines(0, "row", self._rows.labels)
+        engine, prior = self._new_rows(M, row_features)
+        if prior is None:
+            raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
+        S, _ = engine.corruption(LowRank.from_product(prior, self._V), self.zeta_)
+        return _lines_table(S, 0, self.noise_, self.zeta_, engine.counts[0], "row", labels_of(M, "index"))
 
     def outlier_columns(self) -> Any:
         """How corrupted each column is, the most surprising first: which sensor is broken?"""
@@ -402,10 +414,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         if self.sparse_ is None:
             raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
-        lines = score_lines(self.sparse_, axis, self.noise_, self.zeta_, self.result_.counts[axis])
-        _, *others = lines.dtype.names or ()
-        columns = {name: lines["position"], **{other: lines[other] for other in others}}
-        return as_table(columns, {name: labels})
+        return _lines_table(self.sparse_, axis, self.noise_, self.zeta_, self.result_.counts[axis], name, labels)
 
     def summary(self) -> str:
         """What was found, what was chosen and why, what to doubt, the largest gross errors: for people."""
@@ -593,6 +602,12 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
         rows and Expected(rows.offset @ to_rows, rows.coefficients @ to_rows) if F1.given else None,
         cols and Expected(cols.offset @ to_cols, cols.coefficients @ to_cols) if F2.given else None,
     )
+
+
+def _lines_table(S: Any, axis: int, noise: float | None, zeta: float, counts: Array, name: str, labels: Any) -> Any:
+    lines = score_lines(S, axis, noise, zeta, counts)
+    _, *others = lines.dtype.names or ()
+    return as_table({name: lines["position"], **{other: lines[other] for other in others}}, {name: labels})
 
 
 def _owner(matrix: Any, engine: str) -> Engine:
