@@ -246,15 +246,16 @@ def leading(engine: Engine, L: LowRank, zeta: float, most: int, every: bool = Fa
     for _ in range(POWERS):
         U = np.linalg.qr(engine.times(L, zeta, V)[0].astype(float))[0]
         V, R = np.linalg.qr(engine.t_times(L, zeta, U)[0].astype(float))
-    ones = (np.ones((n, 1)) for n in engine.shape)
-    _, rows, trim = engine.t_times(L, zeta, U[:, :1], next(ones))
-    _, cols, _ = engine.times(L, zeta, V[:, :1], next(ones))
-    assert rows is not None and cols is not None
+    n1, n2 = engine.shape
+    _, per_col, trim = engine.t_times(L, zeta, U[:, :1], np.ones((n1, 1)))
+    _, per_row, _ = engine.times(L, zeta, V[:, :1], np.ones((n2, 1)))
+    assert per_row is not None and per_col is not None
     u, s, v = singular_triplets(R.T)
-    edge = np.sqrt(trim.energy / max(trim.kept, 1)) * (np.sqrt(rows.max()) + np.sqrt(cols.max()) + 1)
+    # As noise_edge, for a matrix that is zero wherever nothing is kept.
+    edge = np.sqrt(trim.energy / max(trim.kept, 1)) * (np.sqrt(per_row.max()) + np.sqrt(per_col.max()) + 1)
     # A threshold bends what it cuts, and so makes weaker directions out of a strong one: those may wait.
     stand_out = np.ones(len(s), bool) if every else s > max(1.1 * edge, AT_ONCE * s[0])
-    share = max(trim.kept_share, 0.01)  # flagged entries count as missing
+    share = max(trim.kept, 1) / (n1 * n2)  # the others count as missing
     return (U @ (u * s))[:, stand_out] / share, (V @ v)[:, stand_out]
 
 
