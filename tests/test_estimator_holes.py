@@ -487,7 +487,8 @@ def test_false_alarms_are_held_down():
         assert 0.9 * wrong.sum() < len(table) <= len(every)
     assert (np.diff(np.abs(every["difference"])) <= 0).all()
     assert (every["confidence"][:1000] > 0.999).all() and every["confidence"].min() >= 0
-    assert_allclose(every["score"], np.abs(every["difference"]) / model.noise_)
+    scale = max(model.noise_, model.result_.residual)  # with long tails, more than that of the core
+    assert_allclose(every["score"], np.abs(every["difference"]) / scale)
     assert_allclose(every["observed"], data.trained[every["row"], every["column"]])
     assert len(model.outliers(7, fdr=0.1)) == 7
 
@@ -581,3 +582,24 @@ def test_rows_that_are_not_as_their_features_say():
     assert set(found["row"][found["broken"]]) == set(range(30))
     with pytest.raises(ValueError, match="row_features is needed"):
         model.outlier_rows(M)
+
+
+def test_columns_in_another_order_are_refused(exact):
+    frame = pd.DataFrame(exact.M[:, :40], columns=range(100, 140))
+    model = InductiveRobustPCA(2).fit(frame[:60])
+    for method in (model.transform, model.decompose, model.score):
+        with pytest.raises(ValueError, match=r"the columns of M are 139, 138.*in fit 100, 101.*order"):
+            method(frame[60:].iloc[:, ::-1])
+
+
+def test_text_is_pointed_to_long_tables():
+    ratings = pd.DataFrame({"user": ["a", "b"], "item": ["x", "y"], "stars": [1, 5]})
+    with pytest.raises(ValueError, match=r"'user', 'item' of M hold text.*LongTable\.from_frame"):
+        InductiveRobustPCA().fit(ratings)
+
+
+def test_new_rows_with_few_entries_are_doubted(exact, exact_model):
+    rows = exact.new_rows[:2].copy()
+    rows[1, 1:] = np.nan
+    assert exact_model.decompose(rows[:1]).doubts == ()
+    assert any("fewer than 2 observed entries (1)" in doubt for doubt in exact_model.decompose(rows).doubts)

@@ -61,6 +61,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     Parameters
     ----------
     rank : int or "auto"
+        Of what the features explain, W; without features, of L. "auto": as many directions as stand out of the noise.
     extra_rank : int or "auto"
         Rank of the free part of L, for solvers that know one. "auto": as many directions outside the span of the
         features as stand out of the noise, often none. Without features all of L is free, and this means nothing.
@@ -280,8 +281,13 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         S, trim = engine.corruption(L, zeta)
         corruption = 1 - trim.kept_share
         doubts: tuple[str, ...] = ()
+        if len(few_seen := np.flatnonzero(engine.counts[0] < self.rank_)) and (prior is None or not self._told):
+            doubts += (
+                f"{len(few_seen)} rows have fewer than {self.rank_} observed entries ({few(few_seen)}): L is more what "
+                "is expected of them than what they say",
+            )
         if corruption > self.corruption_ + STRANGE:
-            doubts = (
+            doubts += (
                 f"{corruption:.1%} of the entries are gross errors, {self.corruption_:.1%} were in the fit: "
                 "the model may not hold for these rows",
             )
@@ -363,7 +369,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if self.sparse_ is None:
             raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
         S = self.sparse_.tocoo()
-        scored = score_entries(self.sparse_, self.noise_, self.zeta_, self.result_.n_observed)
+        scored = score_entries(self.sparse_, self._scale, self.zeta_, self.result_.n_observed)
         order = np.argsort(-np.abs(S.data), kind="stable")
         if fdr is not None:
             order = order[discoveries(scored, fdr)[order]]
@@ -404,7 +410,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if prior is None:
             raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self.zeta_)
-        return _lines_table(S, 0, self.noise_, self.zeta_, engine.counts[0], "row", labels_of(M, "index"))
+        return _lines_table(S, 0, self._scale, self.zeta_, engine.counts[0], "row", labels_of(M, "index"))
 
     def outlier_columns(self) -> Any:
         """How corrupted each column is, the most surprising first: which sensor is broken?"""
@@ -414,7 +420,12 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         if self.sparse_ is None:
             raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
-        return _lines_table(self.sparse_, axis, self.noise_, self.zeta_, self.result_.counts[axis], name, labels)
+        return _lines_table(self.sparse_, axis, self._scale, self.zeta_, self.result_.counts[axis], name, labels)
+
+    @property
+    def _scale(self) -> float | None:
+        """The noise that outliers are measured by: with long tails more than that of its core."""
+        return max(self.noise_, self.result_.residual) if self.noise_ else self.noise_
 
     def summary(self) -> str:
         """What was found, what was chosen and why, what to doubt, the largest gross errors: for people."""
@@ -451,6 +462,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
             validate_data(self, M, reset=reset, skip_check_array=True)
             return M
+        if hasattr(M, "dtypes") and hasattr(M, "columns") and len(text := [c for c in M.columns if _is_text(M[c])]):
+            raise ValueError(
+                f"the columns {', '.join(map(repr, text[:4]))} of M hold text, and M is a table of numbers; "
+                "a list of observations becomes one by irpca.LongTable.from_frame(M, row=…, column=…, value=…)"
+            )
         least = 2 if reset else 1
         return validate_data(
             self,
@@ -497,6 +513,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """An owner of rows as they are used, and their scores as far as features tell them."""
         check_is_fitted(self)
         matrix = self._matrix(M)
+        _check_columns(labels_of(M, "columns"), self._cols.labels)
         prior = None
         if row_features is not None:
             match(row_features, M, "row_features", "rows")
@@ -608,6 +625,19 @@ def _lines_table(S: Any, axis: int, noise: float | None, zeta: float, counts: Ar
     lines = score_lines(S, axis, noise, zeta, counts)
     _, *others = lines.dtype.names or ()
     return as_table({name: lines["position"], **{other: lines[other] for other in others}}, {name: labels})
+
+
+def _is_text(column: Any) -> bool:
+    values = column.dropna()
+    return len(values) > 0 and isinstance(values.iloc[0], str)
+
+
+def _check_columns(given: Any, fitted: Any) -> None:
+    """Refuse new rows whose columns are labelled, and not as in fit."""
+    if given is None or fitted is None or given.equals(fitted):
+        return
+    advice = "; their order is another: pass M[model's columns]" if set(given) == set(fitted) else ""
+    raise ValueError(f"the columns of M are {few(given)}, in fit {few(fitted)}{advice}")
 
 
 def _owner(matrix: Any, engine: str) -> Engine:

@@ -23,7 +23,8 @@ POWERS, STANDS_OUT = 10, 1.2  # steps of the power method, and what is no accide
 PIECE = 256  # rows and columns of what L leaves, to be looked at
 LEFT_OUT = (
     "what L leaves is not noise: a direction stands out of it, so the features leave out a part of L, which then looks "
-    "like noise and gross errors. extra_rank='auto' looks for that part"
+    "like noise and gross errors. extra_rank='auto' looks for that part; it may be no more than the mean, if no "
+    "constant is among the features"
 )
 STILL_LEFT_OUT = (
     "what L leaves is not noise: a direction stands out of it, but there are too few entries for a free part beside "

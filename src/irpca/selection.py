@@ -20,7 +20,7 @@ from .engines import single_threaded_blas
 from .engines.holes import compressed, observed_entries
 from .estimator import InductiveRobustPCA
 from .features import FeatureWarning
-from .labels import as_table, labels_of, match
+from .labels import as_table, match
 from .lowrank import Array
 from .threshold import rounding_floor
 
@@ -243,8 +243,8 @@ def cross_validate(
     params = _settings(param_grid)
     models = [_with(model, setting) for setting in params]
     matrix = clone(model)._matrix(M, reset=True)
-    match(row_features, labels_of(M, "index"), "row_features", "rows")
-    match(col_features, labels_of(M, "columns"), "col_features", "columns")
+    match(row_features, M, "row_features", "rows")
+    match(col_features, M, "col_features", "columns")
     entries = observed_entries(matrix)
     described = row_features is not None, not (col_features is None and model.col_features is None)
     folds = _folds(entries, cv, hold_out, described, np.random.default_rng(random_state))
