@@ -153,6 +153,11 @@ def inductive(
                 f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and "
                 "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
             )
+        elif rank is not None and rank * (F1.d + F2.d - rank) > CROWDED * engine.n_observed:
+            doubts = (
+                f"no gap between noise and gross errors was found, and {engine.n_observed} entries are few for "
+                f"{rank * (F1.d + F2.d - rank)} unknowns: what is noise and what is not is a guess",
+            )
         candidates = blocks(engine, F1, F2, rng) if patient else _first_blocks(engine, F1, F2, rng)
         fit = yield from _on_blocks(candidates, rank or most, judge, rng)
 
