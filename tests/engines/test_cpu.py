@@ -312,7 +312,7 @@ def test_an_interrupted_read_leaves_nobody_at_work():
         busy.clear()
 
     pieces = engine._in_order(work, range(1), ahead=1)
-    interrupt = threading.Thread(target=lambda: (busy.wait(), os.kill(os.getpid(), signal.SIGINT)))
+    interrupt = threading.Thread(target=lambda: (busy.wait(), time.sleep(0.05), os.kill(os.getpid(), signal.SIGINT)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background ignores
     try:
         interrupt.start()

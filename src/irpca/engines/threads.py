@@ -9,7 +9,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ContextDecorator
 from functools import cache
 from itertools import islice
@@ -98,8 +98,9 @@ def in_order(
             return
         waiting = iter(shares)
         start = pool(threads).submit
-        running = deque(start(work, share) for share in islice(waiting, ahead or threads + 1))
+        running: deque[Future[Answer]] = deque()
         try:
+            running.extend(start(work, share) for share in islice(waiting, ahead or threads + 1))
             while running:
                 answer = running[0].result()
                 running.popleft()
