@@ -1,24 +1,30 @@
 """How often the default is right, and how often it is wrong without saying so, on random small tables.
 
-    python -m benchmarks.random_tables [tables]
+    python -m benchmarks.random_tables [tables] [--first SEED] [--jobs N] [--against ../old/src]
 
 Every seed draws a table of 30 to 300 rows and columns: features on both sides, one or none (Gaussian, polynomial,
 Fourier, indicators, or indicators with numbers beside them), rank 1 to 4, noise or none, 5 to 40 % of the entries
 corrupted in one of five ways, the rank given or not. *Right* is an error of L of at most twice that of an oracle who
 knows the support and the rank (1e-6 without noise); *told* is wrong with another status than CONVERGED or with a doubt
-beyond "S is empty" and "the rank is as high as it can be"; *silent* is the rest.
+beyond "S is empty" and "the rank is as high as it can be"; *silent* is the rest. *Alarm* is such a status or doubt,
+and one on a right answer is false. The CSV (``results/random_tables.csv``) has a row per seed; the other options are
+those of ``benchmarks/study.py``. ``--first 10000`` gives a second set of tables.
 """
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import irpca
 from irpca.features import FeatureWarning
+
+from .fits import doubts_of, verdict_of, warned
+from .study import Study, options
 
 HARMLESS = ("S is empty", "the rank is")
 
@@ -71,19 +77,64 @@ def oracle(M, L, corrupted, Q1, Q2, rank):
 
 
 def verdict(seed):
+    return judged(seed)["verdict"]
+
+
+def judged(seed: int, **parameters: Any) -> dict[str, Any]:
+    """The verdict on one table, and what it rests on."""
     M, F1, F2, L, corrupted, Q1, Q2, rank, asked = table(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureWarning)
-        result = irpca.solve(M, F1, F2, rank=asked)
+        result = irpca.solve(M, F1, F2, rank=asked, **parameters)
     known = oracle(M, L, corrupted, Q1, Q2, rank)
-    error, best = (np.linalg.norm(A - L) / np.linalg.norm(L) for A in (result.L.dense(), known))
-    if error <= max(2 * best, 1e-6):
-        return "right"
-    told = not result.converged or any(not doubt.startswith(HARMLESS) for doubt in result.doubts)
-    return "told" if told else "silent"
+    error, best = (float(np.linalg.norm(A - L) / np.linalg.norm(L)) for A in (result.L.dense(), known))
+    alarm = warned(result.converged, result.doubts, HARMLESS)
+    return {
+        "side": {(0, 0): "both", (0, 1): "rows", (1, 0): "columns", (1, 1): "none"}[F1 is None, F2 is None],
+        "verdict": verdict_of(error, best, alarm),
+        "alarm": int(alarm),
+        "error": error,
+        "oracle": best,
+        "rank": int(result.rank),
+        "rank_true": rank,
+        "status": result.status.name,
+        "doubts": doubts_of(result.doubts),
+    }
 
+
+def measure(case: dict[str, Any]) -> dict[str, Any]:
+    return judged(case["seed"])
+
+
+def report(rows: list[dict[str, Any]]) -> str:
+    return "\n".join(_summary(version, rows) for version in dict.fromkeys(row["version"] for row in rows))
+
+
+def _summary(version: str, rows: list[dict[str, Any]]) -> str:
+    rows = [row for row in rows if row["version"] == version]
+    counts = Counter(row["verdict"] for row in rows)
+    seeds = {word: [int(row["seed"]) for row in rows if row["verdict"] == word] for word in counts if word != "right"}
+    right = [row for row in rows if row["verdict"] == "right"]
+    false = sum(row["alarm"] for row in right)
+    sides = {
+        side: dict(Counter(row["verdict"] for row in rows if row["side"] == side))
+        for side in ("both", "rows", "columns", "none")
+    }
+    ratios = [row["error"] / row["oracle"] for row in right if row["oracle"] > 1e-6]
+    return (
+        f"{version}: {dict(counts)} of {len(rows)}; {false:.0f} of {len(right)} right ones with a false alarm "
+        f"({false / max(len(right), 1):.1%}); median error under noise {np.median(ratios or [np.nan]):.2f} × oracle"
+        f"\n  by side: {sides}\n  seeds: {seeds}"
+    )
+
+
+MEASURED = ("side", "verdict", "alarm", "error", "oracle", "rank", "rank_true", "status", "doubts")
 
 if __name__ == "__main__":
-    seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 400)
-    verdicts = {seed: verdict(seed) for seed in seeds}
-    print(dict(Counter(verdicts.values())), "silent seeds:", [s for s, v in verdicts.items() if v == "silent"])
+    MORE = (
+        ("tables", {"nargs": "?", "type": int, "default": 400}),
+        ("--first", {"type": int, "default": 0, "metavar": "SEED"}),
+    )
+    chosen = options("random_tables", Path(__file__).parent / "results", more=MORE)
+    seeds = range(chosen.first, chosen.first + (6 if chosen.quick else chosen.tables))
+    Study("random_tables", lambda quick: [{"seed": seed} for seed in seeds], measure, MEASURED, report).run(chosen)
