@@ -12,6 +12,7 @@ from here: by ``from .constants import NAME``, as a default argument, or inside 
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,7 +67,8 @@ def finish(rows: list[Row]) -> None:
     for row in rows:
         known = before[row["seed"]]
         row["changed"] = int(row["verdict"] != known["verdict"])
-        row["moved"] = int(not abs(row["error"] - known["error"]) <= 1e-3 * known["error"] + 1e-12)
+        near = abs(row["error"] - known["error"]) <= 1e-3 * known["error"] + 1e-12
+        row["moved"] = int(not near and not row["verdict"] == known["verdict"] == "error")
 
 
 def report(rows: list[Row]) -> str:
@@ -84,8 +86,10 @@ def report(rows: list[Row]) -> str:
         body.append([name, change, changed, lost, won, moved, len(some)])
     body.sort(key=lambda line: -line[2])
     header = ("constant", "change", "verdicts changed", "right lost", "right won", "answers changed", "tables")
+    refused = Counter(row["verdict"] for some in found.values() for row in some)["error"]
     dead = {name for name, *_ in body} - {line[0] for line in body if line[5]}
-    return f"{lines(header, body)}\nno answer changed: {', '.join(sorted(dead)) or 'none'}"
+    told = f"no answer changed: {', '.join(sorted(dead)) or 'none'}\nfits that raised an error: {refused}"
+    return f"{lines(header, body)}\n{told}"
 
 
 MEASURED = ("verdict", "changed", "moved", "error", "oracle", "rank", "status")

@@ -190,7 +190,7 @@ def workers(jobs: int, source: Path | None = None, core: int | None = None) -> I
         try:
             yield submit
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
 
 @contextmanager
