@@ -10,7 +10,8 @@ import pytest
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Ascent, Cut, Engine, MissingEntries, ReferenceEngine, Soft, Trim
+from irpca.engines import Ascent, Cut, Engine, MissingEntries, ReferenceEngine, Soft, Trim, lines
+from irpca.engines.base import Lines, Noise, Prior
 from irpca.lowrank import LowRank
 
 SHAPES = [(1, 5), (7, 3), (300, 200), (257, 1025)]
@@ -109,6 +110,76 @@ def same_sparse(S, expected, precision):
     np.testing.assert_array_equal(S.indptr, expected.indptr)
     np.testing.assert_array_equal(S.indices, expected.indices)
     np.testing.assert_allclose(S.data, expected.data, rtol=0, atol=31 * TOLERANCE[np.dtype(precision).type])
+
+
+MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}}
+PRIORS = ["mean", "constant", "basis", "tied", "partly tied"]
+
+
+class LinesCase:
+    """Factors, noise and priors for the regressions of all rows and of all columns of a matrix."""
+
+    def __init__(self, shape, K=3, mode="mixture", prior="basis", seed=0):
+        rng = np.random.default_rng(seed)
+        n1, n2 = shape
+        self.U, self.V = rng.standard_normal((n1, K)), rng.standard_normal((n2, K))
+        R = rng.standard_normal(shape) * rng.choice([0.3, 1.0, 9.0], shape, p=[0.6, 0.3, 0.1])
+        R[np.abs(np.abs(R) - 1) < 1e-3] = 0.5  # not close to the threshold, in single precision either
+        R.flat[0] = 1e4  # beyond every density but that of gross errors
+        self.M = self.U @ self.V.T + R
+        self.noise = Noise(
+            rng.uniform(0.05, 0.2, n1),
+            rng.uniform(0.5, 2.0, n2),
+            rng.uniform(0, 0.2, (n1, 2)),
+            rng.uniform(0, 2, (n2, 2)),  # some variances of L are beyond what counts
+            np.array([0.7, 0.2, 0.1]),
+            0.1,
+            8.0,
+            **MODES[mode],
+        )
+        self.priors = [self.prior(rng, *sizes, K, prior) for sizes in ((n1, n2, self.V), (n2, n1, self.U))]
+
+    @staticmethod
+    def prior(rng, n, other, factors, K, kind):
+        root = rng.standard_normal((K, K))
+        variance = {"tied": np.zeros(K), "partly tied": np.arange(K) % 2.0}.get(kind, rng.uniform(0.1, 3, K))
+        given = dict(mean=rng.standard_normal((n, K)))
+        if kind != "mean":
+            d = 1 if kind == "constant" else min(4, n)
+            basis = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
+            given = dict(basis=basis, ridge=rng.uniform(0.5, 2, K), coefficients=rng.standard_normal((d, K)))
+        common = variance, rng.uniform(0.5, 2, n), 0.05 * root @ root.T, rng.uniform(0, 2, other), factors.T @ factors
+        return Prior(*common, **given)
+
+
+def same_lines(answer, expected, tolerance=1e-9):
+    assert isinstance(answer, Lines)
+    for name in ("mean", "expected", "variance", "spread", "covariance", "coefficients", "precision"):
+        one, other = getattr(answer, name), getattr(expected, name)
+        if other is None:
+            assert one is None, name
+        else:
+            assert one.dtype == np.float64 and one.shape == other.shape, name
+            size = np.abs(other).max(initial=0)
+            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance * (1e-3 + size), err_msg=name)
+    for name in ("rows", "cols", "totals"):
+        one, other = getattr(answer.sums, name), getattr(expected.sums, name)
+        assert one.shape == other.shape
+        size = np.abs(other) if name == "totals" else np.abs(other).max(axis=0)  # of each kind of sum
+        assert (np.abs(one - other) <= 1e-10 * (1 + size)).all(), name
+
+
+def to_the_end(monkeypatch):
+    """Conjugate gradients that do not stop early."""
+    monkeypatch.setattr(lines, "CG_DIGITS", 1e-14)
+    monkeypatch.setattr(lines, "CG_STEPS", 500)
+
+
+def ask_lines(pair, case):
+    """The regressions of the rows, and those of the columns, of both engines."""
+    rows, cols = case.priors
+    for question, prior in (("solve_rows", rows), ("solve_cols", cols)):
+        yield tuple(getattr(engine, question)(case.U, case.V, case.noise, prior) for engine in pair)
 
 
 class EngineSuite:
@@ -224,6 +295,52 @@ class EngineSuite:
             for answer, right in zip(answers, expected, strict=True):
                 same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
             same_trim(trim, expected_trim, case.dtype)
+
+    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("prior", PRIORS)
+    @pytest.mark.parametrize("shape", [(30, 17), (9, 70)])
+    @pytest.mark.parametrize("layout", ["C", "Fortran", "strided"])
+    def test_lines(self, monkeypatch, shape, layout, prior, mode, dtype):
+        to_the_end(monkeypatch)
+        case = LinesCase(shape, mode=mode, prior=prior)
+        M = laid_out(case.M.astype(dtype), layout)
+        engine, reference = self.pair(M)
+        for answer, expected in ask_lines((engine, reference), case):
+            same_lines(answer, expected)
+        assert engine.reads == reference.reads == 2
+
+    @pytest.mark.parametrize("K", [0, 1, 2, 8, 11])
+    @pytest.mark.parametrize("prior", ["mean", "constant", "basis"])
+    @pytest.mark.parametrize("shape", [(1, 5), (7, 3), (65, 33)])
+    def test_lines_of_any_number_of_directions(self, monkeypatch, shape, prior, K):
+        """None is a model, too: noise alone. More than there are entries in a line are held by the prior."""
+        to_the_end(monkeypatch)
+        case = LinesCase(shape, K, prior=prior)
+        for answer, expected in ask_lines(self.pair(case.M), case):
+            same_lines(answer, expected, 1e-8)
+
+    def test_lines_with_few_conjugate_gradients(self):
+        """What stops early is close: the coefficients to the digits that are asked for, the rest better."""
+        case = LinesCase((65, 33))
+        for answer, expected in ask_lines(self.pair(case.M), case):
+            np.testing.assert_allclose(answer.coefficients, expected.coefficients, rtol=0, atol=1e-3)
+            np.testing.assert_allclose(answer.mean, expected.mean, rtol=0, atol=1e-4)
+
+    def test_lines_leave_what_they_are_given_as_it_is(self):
+        case, again = LinesCase((30, 17)), LinesCase((30, 17))
+        engine = self.make(case.M)
+        first = [answer for (answer,) in ask_lines((engine,), case)]
+        kept = [answer.mean.copy() for answer in first]
+        np.testing.assert_array_equal(case.M, again.M)
+        for name in ("U", "V"):
+            np.testing.assert_array_equal(getattr(case, name), getattr(again, name))
+        for prior, other in zip(case.priors, again.priors, strict=True):
+            for name in ("variance", "scale", "basis", "ridge", "coefficients", "weigh", "other_covariance"):
+                np.testing.assert_array_equal(getattr(prior, name), getattr(other, name), err_msg=name)
+        for (answer,), mean in zip(ask_lines((engine,), case), kept, strict=True):
+            np.testing.assert_array_equal(answer.mean, mean)
+        for answer, mean in zip(first, kept, strict=True):
+            np.testing.assert_array_equal(answer.mean, mean)
 
     @pytest.mark.parametrize("share", [0, 0.3, 1])
     def test_cut(self, case, share):

@@ -20,6 +20,7 @@ from irpca.engines import (
     choose,
     cpu,
     kernels,
+    lines,
     listing,
     single_threaded_blas,
     tiles,
@@ -36,6 +37,9 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
     monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(lines, "TILE", 64)
+    monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
+    monkeypatch.setattr(lines, "PARALLEL", 0)
 
 
 class TestOneTile(EngineSuite):

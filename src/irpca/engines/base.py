@@ -6,7 +6,7 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -66,6 +66,149 @@ class Soft:
     @property
     def T(self) -> Soft:
         return Soft(self.cols, self.rows, self.nu)
+
+
+COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """How noise and gross errors are distributed: it decides what an entry counts for, and whether it is wrong.
+
+    An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
+    and 4 times s, of the given ``shares``; a share ``gross`` of all entries are gross errors, Gaussian of standard
+    deviation ``broad``. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which is added.
+
+    Attributes
+    ----------
+    rows, cols : arrays of shape (n1,) and (n2,)
+    row_spread, col_spread : arrays of shape (n1, 2) and (n2, 2)
+    shares : array of shape (3,)
+    gross, broad : float
+    nu : float
+        Finite: Student noise of so many degrees of freedom in place of the mixture, and no gross errors.
+    zeta : float
+        Finite: entries within zeta count fully and others not at all, in place of both.
+    """
+
+    rows: Array
+    cols: Array
+    row_spread: Array
+    col_spread: Array
+    shares: Array
+    gross: float
+    broad: float
+    nu: float = np.inf
+    zeta: float = np.inf
+
+    @property
+    def parameters(self) -> Array:
+        """The numbers, in the order that kernels take them."""
+        return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta])
+
+    def part(self, rows: slice) -> tuple[Array, ...]:
+        """What a kernel needs for some rows."""
+        return self.rows[rows], self.cols, self.row_spread[rows], self.col_spread, self.parameters
+
+    @property
+    def T(self) -> Noise:
+        return replace(self, rows=self.cols, cols=self.rows, row_spread=self.col_spread, col_spread=self.row_spread)
+
+
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """What is known about the factors of a side before M is looked at: line i is ``N(mean_i, scale_i · variance)``.
+
+    Attributes
+    ----------
+    variance : array of shape (K,)
+        How far lines are from what is expected of them, in each direction; 0: not at all.
+    scale : array of shape (n,)
+    mean : array of shape (n, K), or None
+        What is expected. None: ``basis @ A`` with coefficients A that are found along with the factors.
+    basis : array of shape (n, d), or None
+    ridge : array of shape (K,), or None
+        Precision of the prior of the coefficients, about zero.
+    coefficients : array of shape (d, K), or None
+        To begin with.
+    other_covariance, other_spread : arrays of shape (K, K) and (n_other,)
+        The factors of line j of the other side are uncertain by the covariance ``other_spread[j] · other_covariance``.
+    weigh : array of shape (K, K)
+        Σ of the other side's ``v vᵀ``: the uncertainty of a line is reported as the trace of this times its covariance.
+    """
+
+    variance: Array
+    scale: Array
+    other_covariance: Array
+    other_spread: Array
+    weigh: Array
+    mean: Array | None = None
+    basis: Array | None = None
+    ridge: Array | None = None
+    coefficients: Array | None = None
+
+
+@dataclass(eq=False)
+class Sums:
+    """What rides along on a read with a :class:`Noise`: sums over the observed entries, under the L of the question.
+
+    Attributes
+    ----------
+    rows, cols : arrays of shape (n1, 2) and (n2, 2)
+        Of each line: Σ w (R² + var L) / s², and Σ (1 − P), P being the probability of a gross error.
+    totals : array of shape (6,)
+        Σ of the probabilities of the three clean components, Σ P, Σ P R², Σ log density.
+    """
+
+    rows: Array
+    cols: Array
+    totals: Array
+
+    @classmethod
+    def zero(cls, shape: tuple[int, int]) -> Sums:
+        return cls(np.zeros((shape[0], 2)), np.zeros((shape[1], 2)), np.zeros(6))
+
+    def part(self, rows: slice) -> tuple[Array, Array, Array]:
+        return self.rows[rows], self.cols, self.totals
+
+    def add(self, other: Sums) -> None:
+        self.rows += other.rows
+        self.cols += other.cols
+        self.totals += other.totals
+
+    @property
+    def T(self) -> Sums:
+        return Sums(self.cols, self.rows, self.totals)
+
+
+@dataclass(frozen=True, eq=False)
+class Lines:
+    """Posteriors of the factors of all rows, or of all columns.
+
+    Attributes
+    ----------
+    mean, expected : arrays of shape (n, K)
+        Posterior and prior mean.
+    variance : array of shape (n, K)
+        The diagonal of each posterior covariance.
+    spread : array of shape (n,)
+        Its trace with ``Prior.weigh``.
+    covariance : array of shape (K, K)
+        The average of all.
+    coefficients : array of shape (d, K), or None
+    precision : array of shape (K,)
+        How precisely M tells a coefficient of each direction.
+    sums : Sums
+    """
+
+    mean: Array
+    expected: Array
+    variance: Array
+    spread: Array
+    covariance: Array
+    coefficients: Array | None
+    precision: Array
+    sums: Sums
 
 
 Limit = float | Cut | Soft
@@ -138,7 +281,7 @@ class Engine(Protocol):
 
     Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch.
     ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
-    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for, or a :class:`Soft`, if the engine has weights.
+    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
     Where M is not observed, T and K are zero, and nothing is counted.
     """
@@ -188,6 +331,17 @@ class Engine(Protocol):
 
     def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         """* ``T @ X`` and ``T.T @ Y`` in one read. Costs 2·n1·n2·(r + columns of both) flops."""
+        ...
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        """* The regression of every row of M on V, with the weights that L = U Vᵀ and the noise model give its entries.
+
+        Costs n1·n2·K² flops beside those of the weights, and K² numbers for some rows at a time.
+        """
+        ...
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        """* The same for the columns, on U."""
         ...
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
@@ -329,6 +483,14 @@ class Transposed:
     def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         TtY, TX, trim = self.engine.sides(L.T, _turned(zeta), Y, X)
         return TX, TtY, trim
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        lines = self.engine.solve_cols(V, U, noise.T, prior)
+        return replace(lines, sums=lines.sums.T)
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        lines = self.engine.solve_rows(V, U, noise.T, prior)
+        return replace(lines, sums=lines.sums.T)
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         return self.engine.cut(L.T, per_col, per_row).T

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,22 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import tiles
-from .base import Ascent, Cut, Limit, Soft, Trim, all_counted, bad_entries, drawn_anywhere, in_precision, not_finite
+from .base import (
+    Ascent,
+    Cut,
+    Limit,
+    Lines,
+    Noise,
+    Prior,
+    Soft,
+    Trim,
+    all_counted,
+    bad_entries,
+    drawn_anywhere,
+    in_precision,
+    not_finite,
+)
+from .lines import solve_dense
 from .listing import GrowingRows, Lister
 from .threads import available_cores, in_order
 from .tiles import Duals, Factors, Masked, Step, Tally, Tiles, Trimmed
@@ -93,6 +109,19 @@ class CpuEngine:
     def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         (TX, _), (TY, _), trim = self._products(self._trimmed(L, zeta), (X, None), (Y, None))
         return TX, TY, trim
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(0, U, V, noise, prior)
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(1, U, V, noise, prior)
+
+    def _lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        self.reads += 1
+        if not self.transposed:
+            return solve_dense(self.A, axis, U, V, noise, prior, self.threads)
+        lines = solve_dense(self.A, 1 - axis, V, U, noise.T, prior, self.threads)
+        return replace(lines, sums=lines.sums.T)
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         if self.transposed:

@@ -7,11 +7,13 @@ a kernel is first asked for; a kernel is compiled, or fetched from the cache on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import lgamma
 from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array
+from .base import COMPONENTS
 
 Counts = tuple[int, bool, float, float]
 
@@ -25,6 +27,18 @@ along: Callable[..., None]
 across: Callable[..., None]
 next_largest: Callable[..., None]
 weigh: Callable[..., Counts]
+weigh_tile: Callable[..., None]
+weigh_list: Callable[..., None]
+sum_along: Callable[..., None]
+sum_across: Callable[..., None]
+prepare: Callable[..., None]
+reduce: Callable[..., None]
+reduce_target: Callable[..., None]
+posterior: Callable[..., None]
+
+MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
+TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
+LOG_2PI = float(np.log(2 * np.pi))
 
 
 def _trim(
@@ -145,6 +159,151 @@ def _weigh(
     return len(P), bool(np.isfinite(residual).all()), float(w @ squares), float(np.abs(P).max())
 
 
+def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, Array, Array]) -> None:
+    """Turn the tile P of L into ω (M − L), in place, and W into the precisions ω; both are 0 where M is NaN.
+
+    ``noise`` is what :meth:`Noise.part` gives for the rows of the tile; ``sums``, from :meth:`Sums.part`, are added to.
+    """
+    rows, cols, row_spread, col_spread, parameters = noise
+    seen = np.isfinite(M)
+    R = np.where(seen, M, 0.0) - P
+    R[~seen] = 0.0
+    s2 = np.multiply.outer(rows, cols)
+    P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, *sums, _tile_sums)
+
+
+def _tile_sums(out: Array, axis: int, values: Array) -> None:
+    out += values.sum(axis=1 - axis)
+
+
+def _weighed(
+    R: Array,
+    s2: Array,
+    var: Array,
+    parameters: Array,
+    seen: Any,
+    row_sums: Array,
+    col_sums: Array,
+    totals: Array,
+    add: Any,
+) -> tuple[Array, Array]:
+    """``ω R`` and ω at some entries, and the sums that ride along."""
+    *shares, gross, broad, nu, zeta = parameters
+    square, var = R * R, np.minimum(var, MOST_SPREAD * s2)
+    if np.isfinite(zeta):
+        w = (np.abs(R) <= zeta).astype(float)
+        parts, P, log_density = [w, 0 * w, 0 * w], 1 - w, 0 * w
+    elif np.isfinite(nu):
+        relative = (square + var) / s2
+        w = (nu + 1) / (nu + relative)
+        constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
+        log_density = constant - 0.5 * np.log(s2) - 0.5 * (nu + 1) * np.log1p(relative / nu)
+        parts, P = [np.ones_like(w), 0 * w, 0 * w], 0 * w
+    else:
+        densities = []
+        for share, c in zip(shares, COMPONENTS, strict=True):
+            total = c * c * s2 + var
+            densities.append((1 - gross) * share * np.exp(-0.5 * square / total) / np.sqrt(total))
+        wrong = gross * np.exp(-0.5 * square / broad**2) / broad + TINY
+        total = sum(densities) + wrong
+        parts, P = [density / total for density in densities], wrong / total
+        w = sum(part / (c * c) for part, c in zip(parts, COMPONENTS, strict=True))
+        log_density = np.log(total) - 0.5 * LOG_2PI
+    omega = np.where(seen, w / s2, 0.0)
+    for axis, out in ((0, row_sums), (1, col_sums)):
+        add(out[:, 0], axis, omega * (square + var))
+        add(out[:, 1], axis, np.where(seen, 1 - P, 0.0))
+    for k, values in enumerate([*parts, P, P * square, log_density]):
+        totals[k] += np.where(seen, values, 0.0).sum()
+    return omega * R, omega
+
+
+def _weigh_list(
+    starts: Array, indices: Array, values: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, ...]
+) -> None:
+    """As :func:`weigh_tile`, for listed entries."""
+    rows, cols, row_spread, col_spread, parameters = noise
+    at = _rows(starts)
+
+    def add(out: Array, axis: int, values: Array) -> None:
+        out += np.bincount((at, indices)[axis], values, len(out))
+
+    var = np.einsum("kq,kq->k", row_spread[at], col_spread[indices])
+    s2 = rows[at] * cols[indices]
+    P[:], W[:] = _weighed(values - P, s2, var, parameters, True, *sums, add)
+
+
+def _sum_along(
+    starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
+) -> None:
+    """Add the moments Σ ω v vᵀ (upper triangle), Σ T v and Σ ω κ of every row to H, g and kappa."""
+    a, b = np.triu_indices(V.shape[1])
+    _along(starts, indices, W, V[:, a] * V[:, b], H)
+    _along(starts, indices, T, V, g)
+    kappa += np.bincount(_rows(starts), W * spread[indices], len(kappa))
+
+
+def _sum_across(
+    starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
+) -> None:
+    """The same of every column."""
+    a, b = np.triu_indices(U.shape[1])
+    _across(starts, indices, W, U[:, a] * U[:, b], H)
+    _across(starts, indices, T, U, g)
+    kappa += np.bincount(indices, W * spread[_rows(starts)], len(kappa))
+
+
+def _prepare(
+    upper: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
+) -> None:
+    """Full matrices H with the other side's uncertainty, Cholesky factors of I + D H D, and b, of every line."""
+    K = mean.shape[1]
+    at = np.triu_indices(K)
+    H[:, *at] = H[:, *at[::-1]] = upper
+    b[:] = np.einsum("iab,ib->ia", H, mean) + g
+    H += kappa[:, None, None] * covariance
+    factor[:] = np.linalg.cholesky(D[:, :, None] * H * D[:, None, :] + np.eye(K))
+
+
+def _within(factor: Array, D: Array, X: Array) -> Array:
+    """``C x`` of every line: C = D (I + D H D)⁻¹ D is the posterior covariance."""
+    lower = np.linalg.solve(factor, (D * X)[:, :, None])
+    solved: Array = D * np.linalg.solve(factor.transpose(0, 2, 1), lower)[:, :, 0]
+    return solved
+
+
+def _reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
+    """``T x = H x − H C H x`` of every line."""
+    HX = np.einsum("iab,ib->ia", H, X)
+    out[:] = HX - np.einsum("iab,ib->ia", H, _within(factor, D, HX))
+
+
+def _reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
+    """``b − H C b`` of every line."""
+    out[:] = b - np.einsum("iab,ib->ia", H, _within(factor, D, b))
+
+
+def _posterior(
+    H: Array,
+    factor: Array,
+    b: Array,
+    D: Array,
+    expected: Array,
+    weigh: Array,
+    mean: Array,
+    variance: Array,
+    spread: Array,
+    covariance: Array,
+) -> None:
+    """Posterior means ``p + C (b − H p)``, the diagonals of C and its traces with ``weigh``; C is added up."""
+    mean[:] = expected + _within(factor, D, b - np.einsum("iab,ib->ia", H, expected))
+    half = np.linalg.solve(factor, D[:, :, None] * np.eye(D.shape[1]))
+    C = half.transpose(0, 2, 1) @ half
+    variance[:] = np.einsum("iaa->ia", C)
+    spread[:] = np.einsum("iab,ab->i", C, weigh)
+    covariance += C.sum(axis=0)
+
+
 def _rows(starts: Array) -> Array:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
@@ -164,6 +323,14 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "across": _across,
     "next_largest": _next_largest,
     "weigh": _weigh,
+    "weigh_tile": _weigh_tile,
+    "weigh_list": _weigh_list,
+    "sum_along": _sum_along,
+    "sum_across": _sum_across,
+    "prepare": _prepare,
+    "reduce": _reduce,
+    "reduce_target": _reduce_target,
+    "posterior": _posterior,
 }
 
 

@@ -14,9 +14,10 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import chunks, kernels
-from .base import Ascent, Cut, Limit, Soft, Trim, drawn, in_precision, not_finite
+from .base import Ascent, Cut, Limit, Lines, Noise, Prior, Soft, Trim, drawn, in_precision, not_finite
 from .chunks import Chunks, Duals, Entries, Flagged, Masked, Trimmed, Weighted, even_runs
 from .holes import LONGEST, compressed
+from .lines import solve_listed
 from .threads import available_cores, in_order
 from .tiles import Factors, Step, Tally
 
@@ -105,6 +106,17 @@ class ObservedEngine:
     def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         (TX, _), (TY, _), trim = self._products(self._trimmed(L, zeta), (X, None), (Y, None))
         return TX, TY, trim
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(0, U, V, noise, prior)
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(1, U, V, noise, prior)
+
+    def _lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        self.reads += 1
+        shares = even_runs(self.M.ends, self._parts(self.shape[0]))
+        return solve_listed(self.M, axis, U, V, noise, prior, shares, self.threads)
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         self.reads += 1

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..lowrank import Array, LowRank
-from .base import Ascent, Cut, Limit, Soft, Trim, bad_entries, drawn, in_precision, not_finite
+from .base import (
+    Ascent,
+    Cut,
+    Limit,
+    Lines,
+    Noise,
+    Prior,
+    Soft,
+    Trim,
+    bad_entries,
+    drawn,
+    in_precision,
+    not_finite,
+)
+from .literal import solve_literally
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -102,6 +117,17 @@ class ReferenceEngine:
     def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
         T, _, trim = self._trimmed(L, zeta)
         return (T @ X).astype(self.dtype), (T.T @ Y).astype(self.dtype), trim
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        self.reads += 1
+        self._residual(LowRank(U, np.eye(U.shape[1]), V))  # refused if it is not finite
+        return solve_literally(self.M, self.observed, U, V, noise, prior)
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        self.reads += 1
+        self._residual(LowRank(U, np.eye(U.shape[1]), V))
+        lines = solve_literally(self.M.T, self.observed.T, V, U, noise.T, prior)
+        return replace(lines, sums=lines.sums.T)
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         self.reads += 2

@@ -1,0 +1,96 @@
+"""The regressions of rows and columns by their formulas, in plain NumPy: what :mod:`irpca.engines.lines` must equal."""
+
+from __future__ import annotations
+
+from math import lgamma
+
+import numpy as np
+
+from ..lowrank import Array
+from .base import Lines, Noise, Prior, Sums
+
+
+def solve_literally(M: Array, observed: Array, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+    """The regression of every row of M on V, one after the other."""
+    R = np.where(observed, M, 0.0) - U.astype(float) @ V.T
+    omega, sums = weighed(np.where(observed, R, 0.0), observed, noise)
+    n, K = U.shape
+    H, b, C, T = np.zeros((n, K, K)), np.zeros((n, K)), np.zeros((n, K, K)), np.zeros((n, K, K))
+    target = np.zeros((n, K))
+    for i in range(n):
+        data, kappa = np.zeros((K, K)), 0.0
+        for j in np.flatnonzero(observed[i]):
+            data += omega[i, j] * np.outer(V[j], V[j])
+            b[i] += omega[i, j] * R[i, j] * V[j]
+            kappa += omega[i, j] * prior.other_spread[j]
+        b[i] += data @ U[i]
+        H[i] = data + kappa * prior.other_covariance
+        D = np.diag(np.sqrt(prior.scale[i] * prior.variance))
+        C[i] = D @ np.linalg.inv(np.eye(K) + D @ H[i] @ D) @ D
+        T[i] = H[i] - H[i] @ C[i] @ H[i]
+        target[i] = b[i] - H[i] @ C[i] @ b[i]
+    if prior.basis is None:
+        assert prior.mean is not None
+        coefficients, precision, expected = None, np.zeros(K), prior.mean
+    else:
+        coefficients, precision = _coefficients(T, target, prior), _precision(H.mean(axis=0), prior)
+        expected = prior.basis @ coefficients
+    mean, variance, spread = np.zeros((n, K)), np.zeros((n, K)), np.zeros(n)
+    for i in range(n):
+        mean[i] = expected[i] + C[i] @ (b[i] - H[i] @ expected[i])
+        variance[i], spread[i] = np.diag(C[i]), np.trace(prior.weigh @ C[i])
+    return Lines(mean, expected, variance, spread, C.mean(axis=0), coefficients, precision, sums)
+
+
+def weighed(R: Array, observed: Array, noise: Noise) -> tuple[Array, Sums]:
+    """The precision ω of every entry, and what rides along; see :class:`~irpca.engines.base.Noise`."""
+    s2 = np.outer(noise.rows, noise.cols)
+    var = np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2)
+    one, zero = np.ones(R.shape), np.zeros(R.shape)
+    if noise.zeta < np.inf:
+        w = np.where(np.abs(R) <= noise.zeta, 1.0, 0.0)
+        p1, p2, p3, P, log_density = w, zero, zero, 1 - w, zero
+    elif noise.nu < np.inf:
+        nu = noise.nu
+        z2 = (R**2 + var) / s2
+        w = (nu + 1) / (nu + z2)
+        p1, p2, p3, P = one, zero, zero, zero
+        constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - np.log(np.pi * nu) / 2
+        log_density = constant - np.log(s2) / 2 - (nu + 1) / 2 * np.log(1 + z2 / nu)
+    else:
+        gross, broad = noise.gross, noise.broad
+        f1 = (1 - gross) * noise.shares[0] * np.exp(-(R**2) / (2 * (s2 + var))) / np.sqrt(s2 + var)
+        f2 = (1 - gross) * noise.shares[1] * np.exp(-(R**2) / (2 * (4 * s2 + var))) / np.sqrt(4 * s2 + var)
+        f3 = (1 - gross) * noise.shares[2] * np.exp(-(R**2) / (2 * (16 * s2 + var))) / np.sqrt(16 * s2 + var)
+        f0 = gross * np.exp(-(R**2) / (2 * broad**2)) / broad + 1e-300
+        f = f0 + f1 + f2 + f3
+        p1, p2, p3, P = f1 / f, f2 / f, f3 / f, f0 / f
+        w = p1 + p2 / 4 + p3 / 16
+        log_density = np.log(f) - np.log(2 * np.pi) / 2
+    omega = np.where(observed, w / s2, 0.0)
+    energy, trust = omega * (R**2 + var), np.where(observed, 1 - P, 0.0)
+    totals = [float(x[observed].sum()) for x in (p1, p2, p3, P, P * R**2, log_density)]
+    rows, cols = (np.column_stack([energy.sum(axis=axis), trust.sum(axis=axis)]) for axis in (1, 0))
+    return omega, Sums(rows, cols, np.array(totals))
+
+
+def _coefficients(T: Array, target: Array, prior: Prior) -> Array:
+    """A of the prior mean Q A: one dense system."""
+    Q, ridge = prior.basis, prior.ridge
+    assert Q is not None and ridge is not None
+    d, K = Q.shape[1], T.shape[1]
+    left, right = np.kron(np.eye(d), np.diag(ridge)), np.zeros((d, K))
+    for q, t, x in zip(Q, T, target, strict=True):
+        left += np.kron(np.outer(q, q), t)
+        right += np.outer(q, x)
+    solved: Array = np.linalg.solve(left, right.ravel()).reshape(d, K)
+    return solved
+
+
+def _precision(H: Array, prior: Prior) -> Array:
+    """``(Σ Q² / d) · diag(H − H C H)`` for a line with the average H and the average prior variance."""
+    assert prior.basis is not None
+    D = np.diag(np.sqrt(prior.scale.mean() * prior.variance))
+    C = D @ np.linalg.inv(np.eye(len(H)) + D @ H @ D) @ D
+    size = (prior.basis**2).sum() / prior.basis.shape[1]
+    return np.maximum(size * np.diag(H - H @ C @ H), 0.0)
