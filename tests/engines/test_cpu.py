@@ -268,7 +268,7 @@ def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
 def test_blas_is_let_go_when_a_pass_fails():
     engine = CpuEngine(np.full((30, 20), np.nan), threads=2)
     with threadpool_limits(2, user_api="blas"):
-        with pytest.raises(ValueError, match="M holds 600 entries"):
+        with pytest.raises(ValueError, match="no entry of M is observed"):
             engine.corruption(LowRank.zero((30, 20)), 1.0)
         with pytest.raises(ValueError, match="mismatch"):
             engine.times(LowRank.zero((30, 20)), np.inf, np.zeros((7, 1)))
@@ -344,19 +344,23 @@ atexit.register(lambda: print(irpca.solve(problem.M, problem.F1, problem.F2, ran
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, np.inf])
 @pytest.mark.parametrize("want_kept", [False, True])
-def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept):
+@pytest.mark.parametrize("holes", [None, True])
+def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
     assert kernels.trim is not kernels._trim
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 50)).astype(dtype)
+    if holes:
+        M[rng.random(M.shape) < 0.3] = np.nan
     M.flags.writeable = False
     P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
     P[3, 4] = M[3 + 7, 4 + 11]  # a residual of exactly zero
     compiled, plain, K, K_plain = P.copy(), P.copy(), *np.full((2, *P.shape), 7, dtype)
-    counts = kernels.trim(M, 7, 11, compiled, K if want_kept else None, dtype(zeta), None, None)
-    right = kernels._trim(M, 7, 11, plain, K_plain if want_kept else None, dtype(zeta), None, None)
+    counts = kernels.trim(M, 7, 11, compiled, K if want_kept else None, dtype(zeta), None, None, holes)
+    right = kernels._trim(M, 7, 11, plain, K_plain if want_kept else None, dtype(zeta), None, None, holes)
     np.testing.assert_array_equal(compiled, plain)
     np.testing.assert_array_equal(K, K_plain)
     assert counts[:2] == right[:2]
+    assert counts[1] and counts[4] == right[4] == np.isnan(M[7:20, 11:40]).sum()
     assert counts[2] == pytest.approx(right[2], rel=1e-12)
     assert counts[3] == right[3]
 
@@ -377,9 +381,11 @@ def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("box", [1.0, np.inf])
-def test_compiled_and_numpy_ascend_agree(dtype, box):
+@pytest.mark.parametrize("share", [0, 0.3])
+def test_compiled_and_numpy_ascend_agree(dtype, box, share):
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 50)).astype(dtype)
+    M[rng.random(M.shape) < share] = np.nan
     M.flags.writeable = False
     B = (rng.standard_normal((13, 29)) / 2).astype(dtype)
     compiled, plain = np.zeros((2, 13, 29), dtype)
@@ -389,24 +395,31 @@ def test_compiled_and_numpy_ascend_agree(dtype, box):
         np.testing.assert_allclose(compiled, plain, rtol=0, atol=4 * np.finfo(dtype).eps)
         assert counts[:2] == right[:2]
         assert counts[2:] == pytest.approx(right[2:], rel=1e-5)
+        assert counts[4] == np.isnan(M[7:20, 11:40]).sum()
+        assert not compiled[np.isnan(M[7:20, 11:40])].any()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, 2.0, np.inf])
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 200])  # around what is looked at together
-def test_compiled_and_numpy_flag_agree(dtype, zeta, width):
+@pytest.mark.parametrize("holes", [None, True])
+def test_compiled_and_numpy_flag_agree(dtype, zeta, width, holes):
     assert kernels.flag is not kernels._flag
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 211)).astype(dtype)
+    if holes:
+        M[rng.random(M.shape) < 0.3] = np.nan
     M.flags.writeable = False
     P = (rng.standard_normal((13, width)) / 2).astype(dtype)
     P[3, 0] = M[3 + 7, 11]
     answers = []
     for flag in kernels.flag, kernels._flag:
         where, values, counts = np.empty(P.size, np.int32), np.empty(P.size, dtype), np.empty(13, np.int64)
-        kept, finite, energy, largest = flag(M, 7, 11, P.copy(), dtype(zeta), where, values, counts)
-        assert counts.sum() == P.size - kept
-        answers.append((where[: P.size - kept], values[: P.size - kept], counts, finite, largest, energy))
+        kept, finite, energy, largest, missing = flag(M, 7, 11, P.copy(), dtype(zeta), where, values, counts, holes)
+        assert missing == np.isnan(M[7:20, 11 : 11 + width]).sum()
+        n = P.size - kept - missing
+        assert counts.sum() == n and finite
+        answers.append((where[:n], values[:n], counts, largest, energy))
     for compiled, plain in zip(*(answer[:-1] for answer in answers), strict=True):
         np.testing.assert_array_equal(compiled, plain)
     assert answers[0][-1] == pytest.approx(answers[1][-1], rel=1e-12)
@@ -428,17 +441,18 @@ def test_compiled_and_numpy_turn_agree(dtype):
         np.testing.assert_array_equal(counts, flagged.sum(axis=0))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "L"])
 @pytest.mark.parametrize("zeta", [0.5, np.inf])
-def test_both_kernels_see_what_is_not_finite(bad, zeta):
-    M = np.zeros((4, 6))
-    for finite in True, False:
+@pytest.mark.parametrize("holes", [None, True])
+def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
+    M, L = np.zeros((2, 4, 6))
+    for finite in True, holes is not None and bad != "L" and bool(np.isnan(bad)):
         for trim in kernels.trim, kernels._trim:
-            assert trim(M, 0, 0, np.zeros((4, 6)), None, zeta, None, None)[1] is finite
+            assert trim(M, 0, 0, L.copy(), None, zeta, None, None, holes)[1] is finite
         for flag in kernels.flag, kernels._flag:
-            found = flag(M, 0, 0, np.zeros((4, 6)), zeta, np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64))
-            assert found[1] is finite
-        M[3, 5] = bad
+            room = np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64)
+            assert flag(M, 0, 0, L.copy(), zeta, *room, holes)[1] is finite
+        (L if bad == "L" else M)[3, 5] = np.nan if bad == "L" else bad
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):

@@ -177,6 +177,16 @@ class Sums:
         self.totals += other.totals
 
     @property
+    def finite(self) -> bool:
+        """Whether M and L are, wherever M is observed."""
+        return bool(np.isfinite(self.totals).all())
+
+    @property
+    def n_observed(self) -> int:
+        """The probabilities of an entry add up to 1."""
+        return round(float(self.totals[:4].sum()))
+
+    @property
     def T(self) -> Sums:
         return Sums(self.cols, self.rows, self.totals)
 
@@ -212,6 +222,9 @@ class Lines:
 
 
 Limit = float | Cut | Soft
+
+ONCE = 1 << 20  # entries that are looked at together
+LARGEST_BLOCK = 1 << 24  # entries of a block, which is a copy in memory: a solver that asks for more wants all of M
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,7 +296,8 @@ class Engine(Protocol):
     ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
     with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
-    Where M is not observed, T and K are zero, and nothing is counted.
+    Where M is not observed, T and K are zero, and nothing is counted. An engine need not have looked for NaN in
+    advance: ``n_observed`` and ``counts`` are right once it has met one.
     """
 
     name: str
@@ -361,7 +375,7 @@ class Engine(Protocol):
         ...
 
     def block(self, rows: Array, cols: Array) -> Array:
-        """The small dense ``M[rows][:, cols]``, NaN where M is not observed."""
+        """The small dense ``M[rows][:, cols]``, NaN where M is not observed; 2²⁴ entries at most."""
         ...
 
     def entries(self, rows: Array, cols: Array) -> Array:
@@ -388,10 +402,27 @@ def drawn(count: int, size: int, rng: np.random.Generator) -> Array:
 
 
 def drawn_anywhere(engine: Engine, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-    """What ``engine.draw`` answers where every entry is observed."""
+    """What ``engine.draw`` answers where most entries are observed: what is not is drawn again."""
     n1, n2 = engine.shape
-    rows, cols = np.divmod(drawn(n1 * n2, size, rng), n2)
-    return rows, cols, engine.entries(rows, cols)
+    at, values = _observed_at(engine, drawn(n1 * n2, size, rng))
+    if len(at) < size < n1 * n2 and engine.n_observed <= size:
+        pieces = [_observed_at(engine, np.arange(k, min(k + ONCE, n1 * n2))) for k in range(0, n1 * n2, ONCE)]
+        at, values = (np.concatenate(parts) for parts in zip(*pieces, strict=True))
+    elif len(at) < size < n1 * n2:
+        while short := size - len(at):
+            more, seen = _observed_at(engine, rng.integers(n1 * n2, size=short * n1 * n2 // engine.n_observed + 1))
+            at, values = np.append(at, more[:short]), np.append(values, seen[:short])
+        order = np.argsort(at, kind="stable")
+        at, values = at[order], values[order]
+    rows, cols = np.divmod(at, n2)
+    return rows, cols, values
+
+
+def _observed_at(engine: Engine, at: Array) -> tuple[Array, Array]:
+    """Those of some positions that are observed, and M there."""
+    values = engine.entries(*np.divmod(at, engine.shape[1]))
+    seen = ~np.isnan(values)
+    return (at, values) if seen.all() else (at[seen], values[seen])
 
 
 def in_precision(zeta: float, dtype: np.dtype) -> Any:
@@ -403,21 +434,16 @@ def in_precision(zeta: float, dtype: np.dtype) -> Any:
 
 
 class MissingEntries(ValueError):
-    """Entries of M turned out to be NaN where an engine reads every one of them."""
+    """No longer raised: NaN is not observed, whenever an engine meets it."""
 
 
 def not_finite(missing: int, infinite: int) -> Exception:
-    """The error for that many NaN and infinite entries in M, met on the first read that sees them."""
+    """The error for that many infinite entries in M beside NaN; if there are none, it is L that is not finite."""
     if infinite:
         others = f", and {missing} that are NaN" if missing else ""
         return ValueError(
             f"M holds {infinite} infinite entries{others}; replace the infinite ones, or make them NaN: "
             "NaN stands for an entry that was not observed"
-        )
-    if missing:
-        return MissingEntries(
-            f"M holds {missing} entries that are NaN, and this engine reads all of them; take engine='observed', "
-            "for which NaN is an entry that was not observed"
         )
     return FloatingPointError(
         "M - L is not finite although M is: L has grown out of the range of its numbers; "
@@ -430,6 +456,26 @@ def bad_entries(values: Array) -> tuple[int, int]:
     bad = values[~np.isfinite(values)]
     missing = int(np.isnan(bad).sum())
     return missing, bad.size - missing
+
+
+def blamed(A: Array) -> Exception:
+    """Whose fault it is that M − L is not finite: M is read once more."""
+    missing, infinite = np.sum([bad_entries(row) for row in A], axis=0)
+    return not_finite(int(missing), int(infinite))
+
+
+def refuse_wrong_length(B: Array, n: int) -> None:
+    """Slices would be taken of what is there, and loops read whatever lies behind it in memory."""
+    if len(B) != n:
+        raise ValueError(f"shape mismatch: a block of {len(B)} rows where M has {n}")
+
+
+def refuse_large_block(rows: Array, cols: Array) -> None:
+    """A block is a copy: it has to stay small."""
+    if len(rows) * len(cols) > LARGEST_BLOCK:
+        raise ValueError(
+            f"a block of {len(rows)} × {len(cols)} entries is more than the {LARGEST_BLOCK} that a block may have"
+        )
 
 
 class Transposed:
@@ -503,6 +549,7 @@ class Transposed:
         return S.T.tocsr(), trim
 
     def block(self, rows: Array, cols: Array) -> Array:
+        refuse_large_block(rows, cols)
         return self.engine.block(cols, rows).T
 
     def entries(self, rows: Array, cols: Array) -> Array:

@@ -191,7 +191,7 @@ class Duals(Chunks):
     def made(self, chunk: Chunk) -> tuple[Array, Any]:
         Y, step = self.Y[chunk.at], self.step
         if step is None:
-            self.tally.add(len(Y), (len(Y), True, 0.0, 0.0))
+            self.tally.add(len(Y), (len(Y), True, 0.0, 0.0, 0))
             return Y, None
         B, values = self.low_rank(chunk, step.factors, self.B), self.M.values[chunk.at]
         counted = kernels.ascend(values[None], 0, 0, B[None], Y[None], step.penalty, step.bound, step.box)

@@ -55,6 +55,16 @@ number = reinterpreted({types.int32: types.float32, types.int64: types.float64})
 @intrinsic
 def outside(context: Any, row: Any, start: Any, limit: Any) -> Any:
     """A bit for each of the WORD entries from ``start`` on: whether it is beyond ±limit, or not a number."""
+    return _beyond(row, "fcmp_unordered")
+
+
+@intrinsic
+def beyond(context: Any, row: Any, start: Any, limit: Any) -> Any:
+    """The same, but not for what is not a number."""
+    return _beyond(row, "fcmp_ordered")
+
+
+def _beyond(row: Any, compare: str) -> Any:
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = target.make_array(row)(target, builder, args[0])
@@ -69,8 +79,8 @@ def outside(context: Any, row: Any, start: Any, limit: Any) -> Any:
             lanes = ir.Constant(ir.VectorType(ir.IntType(32), WORD), [0] * WORD)
             return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
 
-        above = builder.fcmp_unordered(">", values, everywhere(args[2]))
-        below = builder.fcmp_unordered("<", values, everywhere(builder.fneg(args[2])))
+        above = getattr(builder, compare)(">", values, everywhere(args[2]))
+        below = getattr(builder, compare)("<", values, everywhere(builder.fneg(args[2])))
         return builder.bitcast(builder.or_(above, below), ir.IntType(WORD))
 
     return types.uint64(row, types.int64, row.dtype), generate
@@ -106,22 +116,35 @@ def lowest(context: Any, word: Any) -> Any:
 
 @compiled
 def trim(
-    M: Array, i: int, j: int, P: Array, K: Array | None, zeta: Any, cut_rows: Array | None, cut_cols: Array | None
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    K: Array | None,
+    zeta: Any,
+    cut_rows: Array | None,
+    cut_cols: Array | None,
+    holes: bool | None = None,
 ) -> Counts:
-    kept, energy = 0, 0.0
+    kept, missing, energy = 0, 0, 0.0
     zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
     peak = top = bits(zero)
     for p in range(P.shape[0]):
-        row_kept, row_energy = zero, 0.0
+        row_kept, row_missing, row_energy = zero, zero, 0.0
         m, t = M[i + p][j : j + width], P[p]
-        if K is not None:  # decided when it is compiled, as is the question about a cut
+        if K is not None:  # decided when it is compiled, as are the questions about a cut and about holes
             k = K[p]
         if cut_rows is not None and cut_cols is not None:
             row_limit, col_limits = cut_rows[i + p], cut_cols[j : j + width]
         for q in range(width):
             value = m[q] - t[q]
             size = abs(value)
-            top = max(top, bits(size))
+            if holes is None:
+                top = max(top, bits(size))
+            else:
+                seen = m[q] == m[q]
+                top = max(top, bits(size if seen else zero))
+                row_missing += zero if seen else one
             keep = size <= zeta if cut_rows is None else (size <= row_limit) | (size <= col_limits[q])
             value = value if keep else zero
             t[q] = value
@@ -131,32 +154,49 @@ def trim(
             row_energy += np.float64(value) * np.float64(value)
             peak = max(peak, bits(abs(value)))
         kept += int(row_kept)
+        missing += int(row_missing)
         energy += row_energy
-    return kept, top < bits(P.dtype.type(np.inf)), energy, float(number(peak))
+    return kept, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
 
 
 @compiled
-def flag(M: Array, i: int, j: int, P: Array, zeta: Any, where: Array, values: Array, counts: Array) -> Counts:
-    n, energy = 0, 0.0
-    zero, width = P.dtype.type(0), P.shape[1]
+def flag(
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    zeta: Any,
+    where: Array,
+    values: Array,
+    counts: Array,
+    holes: bool | None = None,
+) -> Counts:
+    n, missing, energy = 0, 0, 0.0
+    zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
     peak = top = bits(zero)
     for p in range(P.shape[0]):
-        start, row_energy = n, 0.0
+        start, row_missing, row_energy = n, zero, 0.0
         m, r = M[i + p][j : j + width], P[p]
         for q in range(width):
             value = m[q] - r[q]
             r[q] = value
             size = abs(value)
-            top = max(top, bits(size))
+            if holes is None:
+                top = max(top, bits(size))
+            else:
+                seen = m[q] == m[q]
+                top = max(top, bits(size if seen else zero))
+                row_missing += zero if seen else one
             size = size if size <= zeta else zero
             row_energy += np.float64(size) * np.float64(size)
             peak = max(peak, bits(size))
         energy += row_energy
+        missing += int(row_missing)
         last = width - width % WORD
         following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
         for first in range(0, last, WORD):
             fetch(following, first)
-            word = outside(r, first, zeta)
+            word = outside(r, first, zeta) if holes is None else beyond(r, first, zeta)
             while word:
                 q = first + lowest(word)
                 where[n] = q
@@ -164,12 +204,12 @@ def flag(M: Array, i: int, j: int, P: Array, zeta: Any, where: Array, values: Ar
                 n += 1
                 word &= word - np.uint64(1)
         for q in range(last, width):
-            if not abs(r[q]) <= zeta:
+            if not abs(r[q]) <= zeta and (holes is None or r[q] == r[q]):
                 where[n] = q
                 values[n] = r[q]
                 n += 1
         counts[p] = n - start
-    return P.size - n, top < bits(P.dtype.type(np.inf)), energy, float(number(peak))
+    return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
 
 
 @compiled
@@ -197,27 +237,30 @@ def mask(P: Array, K: Array) -> None:
 
 @compiled
 def ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: Any, box: Any) -> Counts:
-    kept, energy = 0, 0.0
+    kept, missing, energy = 0, 0, 0.0
     zero, one, width = B.dtype.type(0), B.dtype.type(1), B.shape[1]
     peak = top = bits(zero)
     for p in range(B.shape[0]):
-        row_kept, row_energy = zero, 0.0
+        row_kept, row_missing, row_energy = zero, zero, 0.0
         m, b, y = M[i + p][j : j + width], B[p], Y[p]
         for q in range(width):
-            raised = y[q] + penalty * (m[q] - b[q])
+            seen = m[q] == m[q]
+            raised = y[q] + penalty * (m[q] - b[q]) if seen else zero
+            row_missing += zero if seen else one
             top = max(top, bits(abs(raised)))
             new = min(max(raised, -bound), bound)
             s = (raised - new) / penalty
             inside = min(max(s, m[q] - box), m[q] + box)
-            new += penalty * (s - inside)
-            row_kept += one if inside == zero else zero
+            new = new + penalty * (s - inside) if seen else zero
+            row_kept += one if seen and inside == zero else zero
             t = (new - y[q]) / penalty
             y[q] = new
             row_energy += np.float64(t) * np.float64(t)
             peak = max(peak, bits(abs(t)))
         kept += int(row_kept)
+        missing += int(row_missing)
         energy += row_energy
-    return kept, top < bits(B.dtype.type(np.inf)), energy, float(number(peak))
+    return kept, top < bits(B.dtype.type(np.inf)), energy, float(number(peak)), missing
 
 
 @compiled
@@ -280,7 +323,7 @@ def weigh(
             energy += w * square
             top = max(top, bits(abs(r)))
             peak = max(peak, bits(abs(t)))
-    return len(P), top < bits(P.dtype.type(np.inf)), energy, float(number(peak))
+    return len(P), top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), 0
 
 
 @compiled
@@ -326,7 +369,7 @@ def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
         a, first, second = rows[p], row_spread[p, 0], row_spread[p, 1]
         energy, trust = 0.0, 0.0
         for q in range(P.shape[1]):
-            if not np.isfinite(m[q]):
+            if np.isnan(m[q]):
                 t[q] = 0.0
                 w[q] = 0.0
                 continue
@@ -448,7 +491,8 @@ def prepare(
                 total = f[p, q]
                 for r in range(q):
                     total -= f[p, r] * f[q, r]
-                f[p, q] = np.sqrt(total) if p == q else total / f[q, q]
+                # With next to no noise, rounding may leave less than the prior's 1, or less than rounding itself.
+                f[p, q] = np.sqrt(max(total, 1.0, 1e-13 * f[p, p])) if p == q else total / f[q, q]
             for q in range(p + 1, K):
                 f[p, q] = 0.0
 
@@ -480,14 +524,10 @@ def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
             total = 0.0
             for q in range(K):
                 total += h[p, q] * X[i, q]
-            o[p] = total
             y[p] = total
         within(factor[i], D[i], y)
         for p in range(K):
-            total = 0.0
-            for q in range(K):
-                total += h[p, q] * y[q]
-            o[p] -= total
+            o[p] = y[p] / (D[i, p] * D[i, p])
 
 
 @compiled
@@ -495,15 +535,12 @@ def reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> No
     n, K = b.shape
     y = np.empty(K)
     for i in range(n):
-        h, o = H[i], out[i]
+        o = out[i]
         for p in range(K):
             y[p] = b[i, p]
         within(factor[i], D[i], y)
         for p in range(K):
-            total = b[i, p]
-            for q in range(K):
-                total -= h[p, q] * y[q]
-            o[p] = total
+            o[p] = y[p] / (D[i, p] * D[i, p])
 
 
 @compiled

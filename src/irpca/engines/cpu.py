@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +18,7 @@ import numpy as np
 from ..lowrank import Array, LowRank
 from . import tiles
 from .base import (
+    ONCE,
     Ascent,
     Cut,
     Limit,
@@ -27,9 +29,12 @@ from .base import (
     Trim,
     all_counted,
     bad_entries,
+    blamed,
     drawn_anywhere,
     in_precision,
     not_finite,
+    refuse_large_block,
+    refuse_wrong_length,
 )
 from .lines import solve_dense
 from .listing import GrowingRows, Lister
@@ -49,23 +54,32 @@ Product = tuple[Any, Any]
 
 
 class CpuEngine:
-    """M as a NumPy array or memmap, never copied and never upcast.
+    """M as a NumPy array or memmap, never copied and never upcast. NaN is not observed.
 
     Parameters
     ----------
     M : float32 or float64 array, in any order; rows or columns that lie together in memory are read fastest
     threads : int or None
         None: one per available core.
+    holes : bool
+        Whether some entries are known to be NaN. If not, M is taken as complete until the first is met.
+
+    Examples
+    --------
+    >>> engine = CpuEngine(np.array([[1.0, np.nan], [0.0, 2.0]]), holes=True)
+    >>> engine.n_observed, engine.counts[1]
+    (3, array([2, 1]))
     """
 
     name = "cpu"
 
-    def __init__(self, M: Array, threads: int | None = None) -> None:
+    def __init__(self, M: Array, threads: int | None = None, holes: bool = False) -> None:
         # Fortran order is the C order of the transposed matrix: the same rows of memory, the roles swapped.
         self.transposed = not M.flags.c_contiguous and abs(M.strides[0]) < abs(M.strides[1])
         self.A = np.asarray(M.T if self.transposed else M).view()
         self.A.flags.writeable = False  # it is the user's; and one compiled kernel serves both kinds
         self.threads = threads or available_cores()
+        self.holes = holes
         self.reads = 0.0
 
     @property
@@ -79,11 +93,32 @@ class CpuEngine:
 
     @property
     def n_observed(self) -> int:
-        return self.A.size
+        return int(self._counted[0].sum()) if self.holes else self.A.size
 
     @property
     def counts(self) -> tuple[Array, Array]:
-        return all_counted(self.shape)
+        if not self.holes:
+            return all_counted(self.shape)
+        return self._counted[::-1] if self.transposed else self._counted
+
+    @cached_property
+    def _counted(self) -> tuple[Array, Array]:
+        """How many entries of each stored row and column are observed: M is read, once, and not as an answer."""
+        n1, n2 = self.A.shape
+        step = max(1, ONCE // n2)
+        rows = np.empty(n1, np.int64)
+
+        def work(first: int) -> Array:
+            seen = ~np.isnan(self.A[first : first + step])
+            rows[first : first + step] = np.count_nonzero(seen, axis=1)
+            return np.count_nonzero(seen, axis=0)
+
+        cols = np.zeros(n2, np.int64)
+        for some in self._in_order(work, range(0, n1, step)):
+            cols += some
+        if not rows.any():
+            raise ValueError("no entry of M is observed")
+        return rows, cols
 
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
@@ -119,9 +154,12 @@ class CpuEngine:
     def _lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         if not self.transposed:
-            return solve_dense(self.A, axis, U, V, noise, prior, self.threads)
-        lines = solve_dense(self.A, 1 - axis, V, U, noise.T, prior, self.threads)
-        return replace(lines, sums=lines.sums.T)
+            lines = solve_dense(self.A, axis, U, V, noise, prior, self.threads)
+        else:
+            lines = solve_dense(self.A, 1 - axis, V, U, noise.T, prior, self.threads)
+            lines = replace(lines, sums=lines.sums.T)
+        self.holes |= lines.sums.n_observed < self.A.size
+        return lines
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         if self.transposed:
@@ -137,7 +175,7 @@ class CpuEngine:
         S = GrowingRows(self.shape, self.dtype)
         # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
         parts = self.threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        find = Lister(self.A, factors, in_precision(zeta, self.dtype), S.index, self.transposed, parts)
+        find = Lister(self.A, factors, in_precision(zeta, self.dtype), S.index, self.transposed, parts, self.holes)
         total = Tally()
         with closing(self._in_order(find, find.chunks)) as pieces:
             for found in pieces:
@@ -147,15 +185,22 @@ class CpuEngine:
         return S.finished(), self._trim(total)
 
     def block(self, rows: Array, cols: Array) -> Array:
-        self.reads += len(rows) * len(cols) / self.A.size
-        return _finite(self.A[np.ix_(cols, rows)].T if self.transposed else self.A[np.ix_(rows, cols)])
+        refuse_large_block(rows, cols)
+        return self._seen(self.A[np.ix_(cols, rows)].T if self.transposed else self.A[np.ix_(rows, cols)])
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        self.reads += len(rows) / self.A.size
-        return _finite(self.A[cols, rows] if self.transposed else self.A[rows, cols])
+        return self._seen(self.A[cols, rows] if self.transposed else self.A[rows, cols])
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         return drawn_anywhere(self, size, rng)
+
+    def _seen(self, values: Array) -> Array:
+        missing, infinite = bad_entries(values)
+        if infinite:
+            raise not_finite(missing, infinite)
+        self.holes |= missing > 0
+        self.reads += (values.size - missing) / self.n_observed
+        return values
 
     def _trimmed(
         self, L: LowRank, zeta: Limit, want_kept: bool = False, remember: Array | None = None
@@ -167,13 +212,13 @@ class CpuEngine:
             L, zeta = L.T, zeta.T if isinstance(zeta, Cut) else zeta
         limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)
         factors = self._factors(L)
-        return lambda rows: Trimmed(self.A, rows, factors, limit, want_kept, remember)
+        return lambda rows: Trimmed(self.A, rows, factors, limit, want_kept, remember, self.holes)
 
     def _core(self, tiles_of: Callable[[range], Tiles], Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """``Q1.T @ T @ Q2``: every thread sums over its rows."""
         if self.transposed:
             Q1, Q2 = Q2, Q1
-        Q1, Q2 = self.place(Q1), self.place(Q2)
+        Q1, Q2 = self._fit(Q1, 0), self._fit(Q2, 1)
 
         def work(share: Tiles) -> Array:
             G = np.zeros((Q1.shape[1], Q2.shape[1]))
@@ -199,8 +244,8 @@ class CpuEngine:
         if self.transposed:
             right, left = left, right
         n1, n2 = self.A.shape
-        X, W = self._placed(right)
-        Y, V = self._placed(left)
+        X, W = self._placed(right, 1)
+        Y, V = self._placed(left, 0)
         TX, KW = self._zeros(n1, X), self._zeros(n1, W)
 
         def work(share: Tiles) -> tuple[Array | None, Array | None]:
@@ -221,9 +266,14 @@ class CpuEngine:
             return (TY, KV), (TX, KW), trim
         return (TX, KW), (TY, KV), trim
 
-    def _placed(self, factor: Factor | None) -> Product:
+    def _placed(self, factor: Factor | None, side: int) -> Product:
         blocks = factor or (None, None)
-        return tuple(None if B is None else self.place(B) for B in blocks)  # type: ignore[return-value]
+        return tuple(None if B is None else self._fit(B, side) for B in blocks)  # type: ignore[return-value]
+
+    def _fit(self, B: Array, side: int) -> Array:
+        """As ``place``, for the stored rows (0) or columns."""
+        refuse_wrong_length(B, self.A.shape[side])
+        return self.place(B)
 
     def _zeros(self, n: int, like: Array | None) -> Array | None:
         return None if like is None else np.zeros((n, like.shape[1]), self.dtype)
@@ -238,7 +288,7 @@ class CpuEngine:
     def _along(self, A: Array, U: Array, Vt: Array, largest: int) -> Array:
         self.reads += 1
         n, m = A.shape
-        found = np.zeros(n, self.dtype)
+        found, holes = np.zeros(n, self.dtype), [self.holes]
         step = max(1, tiles.TILE_BYTES // (m * self.dtype.itemsize))
 
         def work(first: int) -> bool:
@@ -246,18 +296,25 @@ class CpuEngine:
             size = U[lines] @ Vt
             np.abs(np.subtract(A[lines], size, out=size), out=size)
             finite = bool(np.isfinite(size).all())
+            if not finite:
+                missing = np.isnan(A[lines])
+                size[missing] = 0  # below all others
+                finite = bool(np.isfinite(size).all())
+                holes.append(bool(missing.any()))
             if finite and largest < m:
                 size.partition(m - 1 - largest, axis=1)
                 found[lines] = size[:, m - 1 - largest]
             return finite
 
         if not all(self._in_order(work, range(0, n, step))):
-            raise _blamed(self.A)
+            raise blamed(self.A)
+        self.holes |= any(holes)
         return found
 
     def _factors(self, L: LowRank) -> Factors:
         U, V = L.thin()
-        return self.place(U), self.place(V.T)
+        refuse_wrong_length(V, self.A.shape[1])
+        return self._fit(U, 0), self.place(V.T)
 
     def _pass(self, work: Callable[[Tiles], Piece], tiles_of: Callable[[range], Tiles]) -> tuple[list[Piece], Trim]:
         """Let every thread walk its share of the tiles once."""
@@ -285,7 +342,10 @@ class CpuEngine:
 
     def _trim(self, total: Tally) -> Trim:
         if not total.finite:
-            raise _blamed(self.A)
+            raise blamed(self.A)
+        self.holes |= total.missing > 0
+        if total.missing == self.A.size:
+            raise ValueError("no entry of M is observed")
         return Trim(total.kept, total.size - total.kept, total.energy, total.largest)
 
 
@@ -323,15 +383,20 @@ class CpuDual:
         self.Y = np.zeros(engine.A.shape, engine.dtype)
 
     def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        return self.engine._core(self._tiles(step), Q1, Q2)
+        G, trim = self.engine._core(self._tiles(step), Q1, Q2)
+        return G, self._rode(step, trim)
 
     def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
         (YX, _), _, trim = self.engine._products(self._tiles(step), (X, None), None)
-        return YX, trim
+        return YX, self._rode(step, trim)
 
     def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
         _, (YX, _), trim = self.engine._products(self._tiles(step), None, (X, None))
-        return YX, trim
+        return YX, self._rode(step, trim)
+
+    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
+        """Without a step M is not read, and what is not observed not met."""
+        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
 
     def _tiles(self, step: Ascent | None) -> Callable[[range], Tiles]:
         engine, made = self.engine, None
@@ -347,16 +412,3 @@ def _memory() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, OSError, ValueError):  # not on Windows
         return np.inf
-
-
-def _finite(values: Array) -> Array:
-    missing, infinite = bad_entries(values)
-    if missing or infinite:
-        raise not_finite(missing, infinite)
-    return values
-
-
-def _blamed(A: Array) -> Exception:
-    """Whose fault it is that M − L is not finite: M is read once more."""
-    missing, infinite = np.sum([bad_entries(row) for row in A], axis=0)
-    return not_finite(int(missing), int(infinite))

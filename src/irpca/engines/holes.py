@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 ROWS_AT_ONCE = 1 << 20  # entries of a dense matrix that are looked at together
 LONGEST = np.iinfo(np.int32).max  # line with short indices
 LOOK = 1 << 16  # entries that are looked at to see whether there are holes in a dense matrix
+GOLDEN = (5**0.5 - 1) / 2  # its multiples, modulo 1, are spread evenly however many are taken
 
 
 def kind_of_holes(M: Any) -> str | None:
@@ -55,14 +56,15 @@ def _as_numbers(convert: Any, dtype: Any, name: str) -> Array:
         raise ValueError(f"{name} has dtype {dtype} and does not convert to numbers") from None
 
 
-def seem_there(M: Array) -> bool:
-    """Whether there are NaN among a few entries of a dense matrix: to read all of it costs more than a fit may."""
-    if M.size <= 4 * LOOK:  # to draw some takes longer
-        return bool(np.isnan(M).any())
-    # One of each stretch, in the order of memory: a memory-mapped page is read once.
+def seem_there(M: Array) -> float:
+    """The share of NaN among a few entries of a dense matrix: to read all of it costs more than a fit may."""
+    if M.size <= 4 * LOOK:  # to look for a few takes longer
+        return float(np.isnan(M).mean())
+    # One of each stretch, in the order of memory: a memory-mapped page is read once. Where in its stretch follows the
+    # golden ratio, so that no period of M is the period of the look.
     at = np.linspace(0, M.size, LOOK, endpoint=False).astype(np.int64)
-    at += np.random.default_rng(0).integers(M.size // LOOK, size=LOOK)
-    return bool(np.isnan(M[np.divmod(at, M.shape[1])]).any())
+    at += (np.arange(LOOK) * GOLDEN % 1 * (M.size // LOOK)).astype(np.int64)
+    return float(np.isnan(M[np.divmod(at, M.shape[1])]).mean())
 
 
 def observed_entries(M: Any, name: str = "M") -> csr_array:

@@ -15,7 +15,8 @@ import numpy as np
 from ..lowrank import Array
 from .base import COMPONENTS
 
-Counts = tuple[int, bool, float, float]
+# How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
+Counts = tuple[int, bool, float, float, int]
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
@@ -42,38 +43,67 @@ LOG_2PI = float(np.log(2 * np.pi))
 
 
 def _trim(
-    M: Array, i: int, j: int, P: Array, K: Array | None, zeta: Any, cut_rows: Array | None, cut_cols: Array | None
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    K: Array | None,
+    zeta: Any,
+    cut_rows: Array | None,
+    cut_cols: Array | None,
+    holes: bool | None = None,
 ) -> Counts:
     """Turn the tile P of L into the tile of T that starts at ``M[i, j]``, in place.
 
     K, if given, receives ones where an entry is kept. Thresholds of all rows and columns, if given, take the place of
-    zeta: the larger of the two decides. Returns the kept count, whether all entries are finite, ‖T‖² and ‖T‖∞.
+    zeta: the larger of the two decides. NaN in M is not finite, unless there may be ``holes``: then it is not observed.
     """
-    residual = M[i : i + P.shape[0], j : j + P.shape[1]] - P
+    tile = M[i : i + P.shape[0], j : j + P.shape[1]]
+    residual = tile - P
     if cut_rows is not None and cut_cols is not None:
         zeta = np.maximum.outer(cut_rows[i : i + P.shape[0]], cut_cols[j : j + P.shape[1]])
     kept = np.abs(residual) <= zeta
     P[:] = np.where(kept, residual, 0)
     if K is not None:
         K[:] = kept
-    return int(kept.sum()), bool(np.isfinite(residual).all()), _energy(P), float(np.abs(P).max())
+    finite, missing = _finite(residual, tile, holes)
+    return int(kept.sum()), finite, _energy(P), float(np.abs(P).max()), missing
 
 
-def _flag(M: Array, i: int, j: int, P: Array, zeta: Any, where: Array, values: Array, counts: Array) -> Counts:
+def _finite(residual: Array, tile: Array, holes: bool | None) -> tuple[bool, int]:
+    """Whether all that are observed are finite, and how many are not observed."""
+    if holes is None:
+        return bool(np.isfinite(residual).all()), 0
+    missing = np.isnan(tile)
+    return bool(np.isfinite(residual[~missing]).all()), int(missing.sum())
+
+
+def _flag(
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    zeta: Any,
+    where: Array,
+    values: Array,
+    counts: Array,
+    holes: bool | None = None,
+) -> Counts:
     """List the entries of the tile at ``M[i, j]`` that differ from P by more than zeta; P is lost.
 
     Their columns within the tile and their differences go to ``where`` and ``values``, row by row, their number per row
     to ``counts``. Returns what :func:`trim` returns.
     """
-    np.subtract(M[i : i + P.shape[0], j : j + P.shape[1]], P, out=P)
-    flagged = ~(np.abs(P) <= zeta)
+    tile = M[i : i + P.shape[0], j : j + P.shape[1]]
+    np.subtract(tile, P, out=P)
+    flagged = ~(np.abs(P) <= zeta) if holes is None else np.abs(P) > zeta
     counts[:] = flagged.sum(axis=1)
     n = int(counts.sum())
     where[:n] = np.nonzero(flagged)[1]
     values[:n] = P[flagged]
-    finite = bool(np.isfinite(P).all())
-    P[flagged] = 0
-    return P.size - n, finite, _energy(P), float(np.abs(P).max())
+    finite, missing = _finite(P, tile, holes)
+    P[flagged | np.isnan(P)] = 0
+    return P.size - n - missing, finite, _energy(P), float(np.abs(P).max()), missing
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
@@ -96,11 +126,13 @@ def _mask(P: Array, K: Array) -> None:
 def _ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: Any, box: Any) -> Counts:
     """Move the tile Y of a dual variable on, in place; B is the tile of the low-rank part that starts at ``M[i, j]``.
 
-    See :class:`~irpca.engines.base.Ascent`. Returns the count of entries where S is zero, whether all are finite, and
-    ‖T‖² and ‖T‖∞ of T = M − B − S.
+    See :class:`~irpca.engines.base.Ascent`; T = M − B − S, and what is kept is where S is zero. Y stays zero where M is
+    NaN.
     """
     tile = M[i : i + B.shape[0], j : j + B.shape[1]]
-    raised = Y + penalty * (tile - B)
+    missing = np.isnan(tile)
+    tile, B = np.where(missing, 0, tile), np.where(missing, 0, B)
+    raised = np.where(missing, 0, Y + penalty * (tile - B))
     new = np.clip(raised, -bound, bound)
     S = (raised - new) / penalty
     with np.errstate(invalid="ignore"):  # what is infinite is told below
@@ -108,7 +140,8 @@ def _ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: A
         new += penalty * (S - inside)
     T = (new - Y) / penalty
     Y[:] = new
-    return int((inside == 0).sum()), bool(np.isfinite(raised).all()), _energy(T), float(np.abs(T).max())
+    kept = int(((inside == 0) & ~missing).sum())
+    return kept, bool(np.isfinite(raised).all()), _energy(T), float(np.abs(T).max()), int(missing.sum())
 
 
 def _low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
@@ -147,8 +180,7 @@ def _weigh(
 ) -> Counts:
     """Turn P, which is L at some entries, into T = w · (M − L) there, in place; K, if given, receives the weights w.
 
-    ``w = (1 + tail) / (1 + tail · (M − L)² / (rows · cols))``. Returns how many entries there are, whether all are
-    finite, Σ w (M − L)² and ‖T‖∞.
+    ``w = (1 + tail) / (1 + tail · (M − L)² / (rows · cols))``. Every entry is kept; the energy is Σ w (M − L)².
     """
     residual = values - P
     squares = np.square(residual, dtype=np.float64)
@@ -156,7 +188,7 @@ def _weigh(
     P[:] = w * residual
     if K is not None:
         K[:] = w
-    return len(P), bool(np.isfinite(residual).all()), float(w @ squares), float(np.abs(P).max())
+    return len(P), bool(np.isfinite(residual).all()), float(w @ squares), float(np.abs(P).max()), 0
 
 
 def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, Array, Array]) -> None:
@@ -165,11 +197,11 @@ def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tu
     ``noise`` is what :meth:`Noise.part` gives for the rows of the tile; ``sums``, from :meth:`Sums.part`, are added to.
     """
     rows, cols, row_spread, col_spread, parameters = noise
-    seen = np.isfinite(M)
-    R = np.where(seen, M, 0.0) - P
-    R[~seen] = 0.0
+    seen = ~np.isnan(M)
+    R = np.where(seen, M - P, 0.0)
     s2 = np.multiply.outer(rows, cols)
-    P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, *sums, _tile_sums)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is told by the sums
+        P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, *sums, _tile_sums)
 
 
 def _tile_sums(out: Array, axis: int, values: Array) -> None:
@@ -262,7 +294,9 @@ def _prepare(
     H[:, *at] = H[:, *at[::-1]] = upper
     b[:] = np.einsum("iab,ib->ia", H, mean) + g
     H += kappa[:, None, None] * covariance
-    factor[:] = np.linalg.cholesky(D[:, :, None] * H * D[:, None, :] + np.eye(K))
+    inner = D[:, :, None] * H * D[:, None, :] + np.eye(K)
+    # With next to no noise rounding may leave less than the prior's 1.
+    factor[:] = np.linalg.cholesky(inner + 1e-14 * np.einsum("iaa->i", inner)[:, None, None] * np.eye(K))
 
 
 def _within(factor: Array, D: Array, X: Array) -> Array:
@@ -273,14 +307,13 @@ def _within(factor: Array, D: Array, X: Array) -> Array:
 
 
 def _reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    """``T x = H x − H C H x`` of every line."""
-    HX = np.einsum("iab,ib->ia", H, X)
-    out[:] = HX - np.einsum("iab,ib->ia", H, _within(factor, D, HX))
+    """``T x = H x − H C H x`` of every line, as ``D⁻² C H x``: nothing cancels."""
+    out[:] = _within(factor, D, np.einsum("iab,ib->ia", H, X)) / D**2
 
 
 def _reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
-    """``b − H C b`` of every line."""
-    out[:] = b - np.einsum("iab,ib->ia", H, _within(factor, D, b))
+    """``b − H C b`` of every line, in the same way."""
+    out[:] = _within(factor, D, b) / D**2
 
 
 def _posterior(

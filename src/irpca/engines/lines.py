@@ -15,15 +15,16 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Lines, Noise, Prior, Sums
+from .base import Lines, Noise, Prior, Sums, blamed, not_finite
 from .chunks import Entries
 from .threads import in_order
 
 TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
 PARALLEL = 1 << 15  # entries, or lines times K², below which a second thread costs more than it brings
+NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
-CG_DIGITS = 1e-5
+CG_DIGITS = 1e-3  # of what is left at first
 
 
 def half(V: Array) -> Array:
@@ -80,6 +81,8 @@ def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Pr
         return mine, sums
 
     moments, sums = _gathered(in_order(work, range(parts), parts, ahead=parts), shared=axis == 0)
+    if not sums.finite:
+        raise blamed(A)
     return _solved(moments, U if axis == 0 else V, prior, threads, sums)
 
 
@@ -111,6 +114,8 @@ def solve_listed(
 
     pieces = in_order(work, shares, threads if len(shares) > 1 else 1, ahead=len(shares))
     moments, sums = _gathered(pieces, shared=axis == 0)
+    if not sums.finite:
+        raise not_finite(0, 0)  # M was looked at when it came
     return _solved(moments, U if axis == 0 else V, prior, threads, sums)
 
 
@@ -131,7 +136,7 @@ def _gathered(pieces: Iterable[tuple[Moments, Sums]], shared: bool) -> tuple[Mom
 def _solved(moments: Moments, mean: Array, prior: Prior, threads: int, sums: Sums) -> Lines:
     """Posterior means of all lines, and how uncertain they are."""
     n, K = mean.shape
-    deviation = np.sqrt(np.multiply.outer(prior.scale, prior.variance))
+    deviation = np.sqrt(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
     if prior.basis is None:
         coefficients, precision, expected = None, np.zeros(K), prior.mean
         assert expected is not None
@@ -200,8 +205,9 @@ def _coefficients(prepared: tuple[Array, Array, Array], deviation: Array, prior:
     right = Q.T @ reduced
     K = b.shape[1]
     mean, scale = H.mean(axis=0), np.sqrt((deviation**2).mean(axis=0))
-    within = mean * scale  # T of an average line
-    average = mean - within @ np.linalg.solve(np.eye(K) + scale[:, None] * within, within.T)
+    # T of an average line
+    average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
+    average = 0.5 * (average + average.T)
     size = float((Q * Q).sum() / Q.shape[1])  # of a column of the basis, squared
     precision = size * np.maximum(np.diag(average), 0.0)
     floor = 1e-12 * float(precision.max(initial=1e-300))
@@ -214,7 +220,7 @@ def _coefficients(prepared: tuple[Array, Array, Array], deviation: Array, prior:
     residual = right - operator(A)
     z = residual @ inverse
     p, rz = z, float((residual * z).sum())
-    target = CG_DIGITS**2 * float((right * (right @ inverse)).sum())
+    target = max(CG_DIGITS**2 * rz, 1e-32 * float((right * (right @ inverse)).sum()))
     for _ in range(CG_STEPS):
         if rz <= target or rz <= 0:
             break

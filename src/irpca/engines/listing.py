@@ -56,10 +56,15 @@ class Lister:
         Lines are stored columns. A strip of them is read along the stored rows, then what was found is turned.
     parts : int
         The least number of chunks to make.
+    holes : bool
+        Whether some entries are known to be NaN.
     """
 
-    def __init__(self, A: Array, factors: Factors, zeta: Any, index: np.dtype, across: bool, parts: int) -> None:
+    def __init__(
+        self, A: Array, factors: Factors, zeta: Any, index: np.dtype, across: bool, parts: int, holes: bool = False
+    ) -> None:
         self.A, self.factors, self.zeta, self.index, self.across = A, factors, zeta, index, across
+        self.holes = holes or None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
         step = -(-step // WIDTH) * WIDTH if across else step
@@ -88,14 +93,23 @@ class Lister:
             some = slice(first, min(first + self.height, rows.stop))
             P = tile[: (some.stop - first) * width].reshape(-1, width)
             counts = found.counts[first - rows.start : some.stop - rows.start]
-            np.matmul(self.factors[0][some], self.factors[1][:, cols], out=P)
             found.make_room(P.size)
-            where, values = found.where[found.n :], found.values[found.n :]
-            counted = kernels.flag(self.A, first, cols.start, P, self.zeta, where, values, counts)
+            holes = self.holes  # which another thread may meet first
+            counted = self._flag(some, cols, P, found, counts, holes)
+            if not counted[1] and holes is None:  # as in Trimmed
+                self.holes = True
+                counted = self._flag(some, cols, P, found, counts, True)
             found.tally.add(P.size, counted)
-            found.n += P.size - counted[0]
+            found.n += P.size - counted[0] - counted[4]
         self.tiles.append(tile)
         return found
+
+    def _flag(
+        self, rows: slice, cols: slice, P: Array, found: Found, counts: Array, holes: bool | None
+    ) -> kernels.Counts:
+        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
+        where, values = found.where[found.n :], found.values[found.n :]
+        return kernels.flag(self.A, rows.start, cols.start, P, self.zeta, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

@@ -14,7 +14,21 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import chunks, kernels
-from .base import Ascent, Cut, Limit, Lines, Noise, Prior, Soft, Trim, drawn, in_precision, not_finite
+from .base import (
+    Ascent,
+    Cut,
+    Limit,
+    Lines,
+    Noise,
+    Prior,
+    Soft,
+    Trim,
+    drawn,
+    in_precision,
+    not_finite,
+    refuse_large_block,
+    refuse_wrong_length,
+)
 from .chunks import Chunks, Duals, Entries, Flagged, Masked, Trimmed, Weighted, even_runs
 from .holes import LONGEST, compressed
 from .lines import solve_listed
@@ -146,6 +160,7 @@ class ObservedEngine:
         return S, trim
 
     def block(self, rows: Array, cols: Array) -> Array:
+        refuse_large_block(rows, cols)
         rows, ends = np.asarray(rows), self.M.ends
         wanted, back = np.unique(cols, return_inverse=True)
         place = np.full(self.shape[1], -1)
@@ -270,9 +285,7 @@ class ObservedEngine:
         """As ``place``; read-only, so that one compiled kernel serves both kinds."""
         if B is None:
             return None
-        if len(B) != self.shape[side]:
-            what = "columns" if side else "rows"
-            raise ValueError(f"shape mismatch: a block of {len(B)} rows for a matrix with {self.shape[side]} {what}")
+        refuse_wrong_length(B, self.shape[side])
         return _read_only(self.place(B))
 
     def _pass(

@@ -21,6 +21,7 @@ from .base import (
     drawn,
     in_precision,
     not_finite,
+    refuse_large_block,
 )
 from .literal import solve_literally
 
@@ -35,14 +36,14 @@ class ReferenceEngine:
     ----------
     M : float32 or float64 array
     observed : boolean array of the same shape, or None
-        Where M is observed; None: everywhere. What M holds elsewhere does not matter.
+        Where M is observed; None: wherever it is not NaN. What M holds elsewhere does not matter.
     """
 
     name = "reference"
 
     def __init__(self, M: Array, observed: Array | None = None) -> None:
-        self.observed = np.ones(M.shape, bool) if observed is None else observed
-        self.M = M if observed is None else np.where(observed, M, M.dtype.type(0))
+        self.observed = ~np.isnan(M) if observed is None else observed & ~np.isnan(M)
+        self.M = np.where(self.observed, M, M.dtype.type(0))
         self.reads = 0.0
 
     @property
@@ -68,7 +69,7 @@ class ReferenceEngine:
         """M − L in double precision, zero where M is not observed."""
         residual = np.where(self.observed, self.M - L.dense().astype(float), 0.0)
         if not np.isfinite(residual).all():
-            raise not_finite(*bad_entries(self.M))
+            raise not_finite(int((~self.observed).sum()), bad_entries(self.M)[1])
         return residual
 
     def _trimmed(self, L: LowRank, zeta: Limit) -> tuple[Array, Array, Trim]:
@@ -150,6 +151,7 @@ class ReferenceEngine:
         return csr_array((values, (rows, cols)), shape=self.shape), trim
 
     def block(self, rows: Array, cols: Array) -> Array:
+        refuse_large_block(rows, cols)
         at = np.ix_(rows, cols)
         return self._seen(self.M[at], self.observed[at])
 
@@ -163,9 +165,8 @@ class ReferenceEngine:
 
     def _seen(self, values: Array, observed: Array) -> Array:
         self.reads += observed.sum() / self.n_observed
-        missing, infinite = bad_entries(values)
-        if missing or infinite:
-            raise not_finite(missing, infinite)
+        if infinite := bad_entries(values)[1]:
+            raise not_finite(int((~observed).sum()), infinite)
         return np.where(observed, values, self.dtype.type(np.nan))
 
 

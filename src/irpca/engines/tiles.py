@@ -24,18 +24,20 @@ class Tally:
     """Running totals of what rides along."""
 
     def __init__(self) -> None:
-        self.size, self.kept, self.finite, self.energy, self.largest = 0, 0, True, 0.0, 0.0
+        self.size, self.kept, self.finite, self.energy, self.largest, self.missing = 0, 0, True, 0.0, 0.0, 0
 
     def add(self, size: int, counted: kernels.Counts) -> None:
-        kept, finite, energy, largest = counted
-        self.size += size
+        kept, finite, energy, largest, missing = counted
+        self.size += size - missing
+        self.missing += missing
         self.kept += kept
         self.finite &= finite
         self.energy += energy
         self.largest = max(self.largest, largest)
 
     def include(self, other: Tally) -> None:
-        self.add(other.size, (other.kept, other.finite, other.energy, other.largest))
+        counted = other.kept, other.finite, other.energy, other.largest, other.missing
+        self.add(other.size + other.missing, counted)
 
 
 class Tiles(ABC):
@@ -79,13 +81,21 @@ class Trimmed(Tiles):
     """Tiles of T = M − L where that is at most zeta, else 0.
 
     The kept entries are ones in a tile of their own, if wanted, or in the matrix ``remember``, as large as A, if given.
+    A tile that turns out to have holes is made again by the kernel that looks for them, and so are those that follow.
     """
 
     def __init__(
-        self, A: Array, rows: range, factors: Factors, zeta: Any, want_kept: bool = False, remember: Array | None = None
+        self,
+        A: Array,
+        rows: range,
+        factors: Factors,
+        zeta: Any,
+        want_kept: bool = False,
+        remember: Array | None = None,
+        holes: bool = False,
     ) -> None:
         super().__init__(A, rows)
-        self.factors = factors
+        self.factors, self.holes = factors, holes or None
         self.limits = (A.dtype.type(0), zeta.rows, zeta.cols) if isinstance(zeta, Cut) else (zeta, None, None)
         self.T, self.remember = self.buffer(), remember
         self.K = self.buffer() if want_kept else None
@@ -94,9 +104,16 @@ class Trimmed(Tiles):
         T, K = _part(self.T, rows, cols), _part(self.K, rows, cols)
         if self.remember is not None:
             K = self.remember[rows, cols]
-        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
-        self.tally.add(T.size, kernels.trim(self.A, rows.start, cols.start, T, K, *self.limits))
+        counted = self._trim(rows, cols, T, K)
+        if not counted[1] and self.holes is None:
+            self.holes = True
+            counted = self._trim(rows, cols, T, K)
+        self.tally.add(T.size, counted)
         return T, K
+
+    def _trim(self, rows: slice, cols: slice, T: Array, K: Array | None) -> kernels.Counts:
+        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
+        return kernels.trim(self.A, rows.start, cols.start, T, K, *self.limits, self.holes)
 
 
 class Masked(Tiles):
@@ -135,7 +152,7 @@ class Duals(Tiles):
     def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
         Y = self.Y[rows, cols]
         if self.step is None:
-            self.tally.add(Y.size, (Y.size, True, 0.0, 0.0))
+            self.tally.add(Y.size, (Y.size, True, 0.0, 0.0, 0))
             return Y, None
         B, step = _part(self.B, rows, cols), self.step
         np.matmul(step.factors[0][rows], step.factors[1][:, cols], out=B)
