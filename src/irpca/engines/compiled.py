@@ -8,7 +8,6 @@ floats, which are as wide as the entries.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,23 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from ..lowrank import Array
-from .base import COMPONENTS
-from .kernels import LOG_2PI, MOST_SPREAD, TINY, Counts
+from .kernels import Counts
 
 LINE = 64  # bytes of a line of cache
 WORD = 64  # entries that are looked at together when the flagged ones are listed
 
 
 def compiled(loops: Any) -> Any:
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"reassoc", "contract", "nsz"}}
+    return _compiled(loops, {"reassoc", "contract", "nsz"})
+
+
+def exactly(loops: Any) -> Any:
+    """Compiled as it is written, but for products that are added: nothing cancels before it has been rounded."""
+    return _compiled(loops, {"contract"})
+
+
+def _compiled(loops: Any, fastmath: set[str]) -> Any:
+    options: dict[str, Any] = {"nogil": True, "fastmath": fastmath, "error_model": "numpy"}
     try:
         return njit(cache=True, **options)(loops)
     except RuntimeError:  # nowhere to write the cache
@@ -324,270 +331,3 @@ def weigh(
             top = max(top, bits(abs(r)))
             peak = max(peak, bits(abs(t)))
     return len(P), top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), 0
-
-
-@compiled
-def weigh_one(R: float, s2: float, var: float, parameters: Array, out: Array) -> None:
-    """The precision ω of an entry, and what it adds to the sums, in ``out``: ω, 1 − P, three parts, P, log density."""
-    gross, broad, nu, zeta = parameters[3], parameters[4], parameters[5], parameters[6]
-    square = R * R
-    if zeta < np.inf:
-        w = 1.0 if abs(R) <= zeta else 0.0
-        out[0], out[1], out[2], out[3], out[4], out[5], out[6] = w / s2, w, w, 0.0, 0.0, 1.0 - w, 0.0
-    elif nu < np.inf:
-        relative = (square + var) / s2
-        out[0], out[1], out[2], out[3], out[4], out[5] = (nu + 1) / (nu + relative) / s2, 1.0, 1.0, 0.0, 0.0, 0.0
-        constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
-        out[6] = constant - 0.5 * np.log(s2) - 0.5 * (nu + 1) * np.log1p(relative / nu)
-    else:
-        total = gross * np.exp(-0.5 * square / (broad * broad)) / broad + TINY
-        wrong, w = total, 0.0
-        for k in range(3):
-            variance = COMPONENTS[k] * COMPONENTS[k] * s2 + var
-            exponent = 0.5 * square / variance
-            density = 0.0
-            if exponent < 700.0:
-                density = (1 - gross) * parameters[k] * np.exp(-exponent) / np.sqrt(variance)
-            out[2 + k] = density
-            total += density
-            w += density / (COMPONENTS[k] * COMPONENTS[k])
-        out[0] = w / total / s2
-        P = wrong / total
-        out[1], out[5] = 1.0 - P, P
-        for k in range(3):
-            out[2 + k] /= total
-        out[6] = np.log(total) - 0.5 * LOG_2PI
-
-
-@compiled
-def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
-    rows, cols, row_spread, col_spread, parameters = noise
-    row_sums, col_sums, totals = sums
-    one, all_of = np.empty(7), np.zeros(6)
-    for p in range(P.shape[0]):
-        m, t, w = M[p], P[p], W[p]
-        a, first, second = rows[p], row_spread[p, 0], row_spread[p, 1]
-        energy, trust = 0.0, 0.0
-        for q in range(P.shape[1]):
-            if np.isnan(m[q]):
-                t[q] = 0.0
-                w[q] = 0.0
-                continue
-            R = np.float64(m[q]) - t[q]
-            s2 = a * cols[q]
-            var = min(first * col_spread[q, 0] + second * col_spread[q, 1], MOST_SPREAD * s2)
-            weigh_one(R, s2, var, parameters, one)
-            omega = one[0]
-            w[q] = omega
-            t[q] = omega * R
-            e = omega * (R * R + var)
-            energy += e
-            trust += one[1]
-            col_sums[q, 0] += e
-            col_sums[q, 1] += one[1]
-            for k in range(4):
-                all_of[k] += one[2 + k]
-            all_of[4] += one[5] * R * R
-            all_of[5] += one[6]
-        row_sums[p, 0] += energy
-        row_sums[p, 1] += trust
-    for k in range(6):
-        totals[k] += all_of[k]
-
-
-@compiled
-def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
-    rows, cols, row_spread, col_spread, parameters = noise
-    row_sums, col_sums, totals = sums
-    one = np.empty(7)
-    for i in range(len(starts) - 1):
-        for k in range(starts[i], starts[i + 1]):
-            j = indices[k]
-            R = np.float64(values[k]) - P[k]
-            s2 = rows[i] * cols[j]
-            var = row_spread[i, 0] * col_spread[j, 0] + row_spread[i, 1] * col_spread[j, 1]
-            var = min(var, MOST_SPREAD * s2)
-            weigh_one(R, s2, var, parameters, one)
-            omega = one[0]
-            W[k] = omega
-            P[k] = omega * R
-            e = omega * (R * R + var)
-            row_sums[i, 0] += e
-            row_sums[i, 1] += one[1]
-            col_sums[j, 0] += e
-            col_sums[j, 1] += one[1]
-            for c in range(4):
-                totals[c] += one[2 + c]
-            totals[4] += one[5] * R * R
-            totals[5] += one[6]
-
-
-@compiled
-def sum_along(
-    starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
-) -> None:
-    K = V.shape[1]
-    for i in range(len(starts) - 1):
-        h = H[i]
-        for k in range(starts[i], starts[i + 1]):
-            v, omega = V[indices[k]], W[k]
-            kappa[i] += omega * spread[indices[k]]
-            at = 0
-            for a in range(K):
-                g[i, a] += T[k] * v[a]
-                scaled = omega * v[a]
-                for b in range(a, K):
-                    h[at + b - a] += scaled * v[b]
-                at += K - a
-
-
-@compiled
-def sum_across(
-    starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
-) -> None:
-    K = U.shape[1]
-    for i in range(len(starts) - 1):
-        u = U[i]
-        for k in range(starts[i], starts[i + 1]):
-            j, omega = indices[k], W[k]
-            h = H[j]
-            kappa[j] += omega * spread[i]
-            at = 0
-            for a in range(K):
-                g[j, a] += T[k] * u[a]
-                scaled = omega * u[a]
-                for b in range(a, K):
-                    h[at + b - a] += scaled * u[b]
-                at += K - a
-
-
-@compiled
-def prepare(
-    upper: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
-) -> None:
-    n, K = mean.shape
-    for i in range(n):
-        h, f, d = H[i], factor[i], D[i]
-        at = 0
-        for p in range(K):
-            for q in range(p, K):
-                h[p, q] = upper[i, at]
-                h[q, p] = upper[i, at]
-                at += 1
-        for p in range(K):
-            total = g[i, p]
-            for q in range(K):
-                total += h[p, q] * mean[i, q]
-            b[i, p] = total
-        for p in range(K):
-            for q in range(K):
-                h[p, q] += kappa[i] * covariance[p, q]
-        for p in range(K):
-            for q in range(p + 1):
-                f[p, q] = d[p] * h[p, q] * d[q]
-            f[p, p] += 1.0
-        for p in range(K):  # Cholesky, row by row
-            for q in range(p + 1):
-                total = f[p, q]
-                for r in range(q):
-                    total -= f[p, r] * f[q, r]
-                # With next to no noise, rounding may leave less than the prior's 1, or less than rounding itself.
-                f[p, q] = np.sqrt(max(total, 1.0, 1e-13 * f[p, p])) if p == q else total / f[q, q]
-            for q in range(p + 1, K):
-                f[p, q] = 0.0
-
-
-@compiled
-def within(f: Array, d: Array, x: Array) -> None:
-    """``C x`` in place, for one line."""
-    K = len(d)
-    for p in range(K):
-        total = d[p] * x[p]
-        for q in range(p):
-            total -= f[p, q] * x[q]
-        x[p] = total / f[p, p]
-    for p in range(K - 1, -1, -1):
-        x[p] /= f[p, p]
-        for q in range(p):
-            x[q] -= f[p, q] * x[p]
-    for p in range(K):
-        x[p] *= d[p]
-
-
-@compiled
-def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    n, K = X.shape
-    y = np.empty(K)
-    for i in range(n):
-        h, o = H[i], out[i]
-        for p in range(K):
-            total = 0.0
-            for q in range(K):
-                total += h[p, q] * X[i, q]
-            y[p] = total
-        within(factor[i], D[i], y)
-        for p in range(K):
-            o[p] = y[p] / (D[i, p] * D[i, p])
-
-
-@compiled
-def reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
-    n, K = b.shape
-    y = np.empty(K)
-    for i in range(n):
-        o = out[i]
-        for p in range(K):
-            y[p] = b[i, p]
-        within(factor[i], D[i], y)
-        for p in range(K):
-            o[p] = y[p] / (D[i, p] * D[i, p])
-
-
-@compiled
-def posterior(
-    H: Array,
-    factor: Array,
-    b: Array,
-    D: Array,
-    expected: Array,
-    weigh: Array,
-    mean: Array,
-    variance: Array,
-    spread: Array,
-    covariance: Array,
-) -> None:
-    n, K = b.shape
-    y, inverse, C = np.empty(K), np.empty((K, K)), np.empty((K, K))
-    for i in range(n):
-        h, f, d = H[i], factor[i], D[i]
-        for p in range(K):
-            total = b[i, p]
-            for q in range(K):
-                total -= h[p, q] * expected[i, q]
-            y[p] = total
-        within(f, d, y)
-        for p in range(K):
-            mean[i, p] = expected[i, p] + y[p]
-        for q in range(K):  # the inverse of the triangle, transposed: its rows are contiguous below
-            for p in range(K):
-                inverse[q, p] = 0.0
-            inverse[q, q] = 1.0 / f[q, q]
-            for p in range(q + 1, K):
-                total = 0.0
-                for r in range(q, p):
-                    total -= f[p, r] * inverse[q, r]
-                inverse[q, p] = total / f[p, p]
-        trace = 0.0
-        for p in range(K):
-            for q in range(p + 1):
-                total = 0.0
-                for r in range(p, K):
-                    total += inverse[p, r] * inverse[q, r]
-                total *= d[p] * d[q]
-                C[p, q] = total
-                trace += total * weigh[p, q] * (1.0 if p == q else 2.0)
-                covariance[p, q] += total
-                if p != q:
-                    covariance[q, p] += total
-            variance[i, p] = C[p, p]
-        spread[i] = trace

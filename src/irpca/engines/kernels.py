@@ -7,6 +7,7 @@ a kernel is first asked for; a kernel is compiled, or fetched from the cache on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from math import lgamma
 from typing import Any
 
@@ -37,6 +38,7 @@ reduce: Callable[..., None]
 reduce_target: Callable[..., None]
 posterior: Callable[..., None]
 
+LANES = 8  # lines that are solved side by side: a vector of the processor, or two
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
 TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
 LOG_2PI = float(np.log(2 * np.pi))
@@ -201,7 +203,7 @@ def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tu
     R = np.where(seen, M - P, 0.0)
     s2 = np.multiply.outer(rows, cols)
     with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is told by the sums
-        P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, *sums, _tile_sums)
+        P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, sums, _tile_sums)
 
 
 def _tile_sums(out: Array, axis: int, values: Array) -> None:
@@ -209,17 +211,10 @@ def _tile_sums(out: Array, axis: int, values: Array) -> None:
 
 
 def _weighed(
-    R: Array,
-    s2: Array,
-    var: Array,
-    parameters: Array,
-    seen: Any,
-    row_sums: Array,
-    col_sums: Array,
-    totals: Array,
-    add: Any,
+    R: Array, s2: Array, var: Array, parameters: Array, seen: Any, sums: tuple[Array, Array, Array], add: Any
 ) -> tuple[Array, Array]:
     """``ω R`` and ω at some entries, and the sums that ride along."""
+    row_sums, col_sums, totals = sums
     *shares, gross, broad, nu, zeta = parameters
     square, var = R * R, np.minimum(var, MOST_SPREAD * s2)
     if np.isfinite(zeta):
@@ -251,7 +246,13 @@ def _weighed(
 
 
 def _weigh_list(
-    starts: Array, indices: Array, values: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, ...]
+    starts: Array,
+    indices: Array,
+    values: Array,
+    P: Array,
+    W: Array,
+    noise: tuple[Array, ...],
+    sums: tuple[Array, Array, Array],
 ) -> None:
     """As :func:`weigh_tile`, for listed entries."""
     rows, cols, row_spread, col_spread, parameters = noise
@@ -262,14 +263,14 @@ def _weigh_list(
 
     var = np.einsum("kq,kq->k", row_spread[at], col_spread[indices])
     s2 = rows[at] * cols[indices]
-    P[:], W[:] = _weighed(values - P, s2, var, parameters, True, *sums, add)
+    P[:], W[:] = _weighed(values - P, s2, var, parameters, True, sums, add)
 
 
 def _sum_along(
     starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
-    """Add the moments Σ ω v vᵀ (upper triangle), Σ T v and Σ ω κ of every row to H, g and kappa."""
-    a, b = np.triu_indices(V.shape[1])
+    """Add the moments Σ ω v vᵀ (lower triangle), Σ T v and Σ ω κ of every row to H, g and kappa."""
+    a, b = np.tril_indices(V.shape[1])
     _along(starts, indices, W, V[:, a] * V[:, b], H)
     _along(starts, indices, T, V, g)
     kappa += np.bincount(_rows(starts), W * spread[indices], len(kappa))
@@ -279,36 +280,78 @@ def _sum_across(
     starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
     """The same of every column."""
-    a, b = np.triu_indices(U.shape[1])
+    a, b = np.tril_indices(U.shape[1])
     _across(starts, indices, W, U[:, a] * U[:, b], H)
     _across(starts, indices, T, U, g)
     kappa += np.bincount(indices, W * spread[_rows(starts)], len(kappa))
 
 
+def lanes(n: int, K: int) -> Array:
+    """Room for the lower triangles of n symmetric matrices, LANES of them side by side: (blocks, places, lanes)."""
+    return np.empty((-(-n // LANES), K * (K + 1) // 2, LANES))
+
+
+def _triangles(H: Array, n: int, K: int) -> Array:
+    """Of what is side by side: n triangular matrices."""
+    found = np.zeros((n, K, K))
+    p, q = np.tril_indices(K)
+    found[:, p, q] = H.transpose(0, 2, 1).reshape(H.shape[0] * H.shape[2], H.shape[1])[:n]
+    return found
+
+
+def _side_by_side(matrices: Array, H: Array) -> None:
+    n, K = matrices.shape[:2]
+    p, q = np.tril_indices(K)
+    packed = np.zeros((len(H) * LANES, len(p)))
+    packed[:n] = matrices[:, p, q]
+    H[:] = packed.reshape(len(H), LANES, len(p)).transpose(0, 2, 1)
+
+
+def full(H: Array, n: int, K: int) -> Array:
+    """Of what is side by side: n symmetric matrices."""
+    lower = _triangles(H, n, K)
+    return lower + np.tril(lower, -1).transpose(0, 2, 1)
+
+
+def _factors(factor: Array, n: int, K: int) -> Array:
+    lower, at = _triangles(factor, n, K), np.arange(K)
+    lower[:, at, at] = 1 / lower[:, at, at]
+    return lower
+
+
 def _prepare(
-    upper: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
+    packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
 ) -> None:
-    """Full matrices H with the other side's uncertainty, Cholesky factors of I + D H D, and b, of every line."""
+    """H with the other side's uncertainty, Cholesky factors of I + D H D, their diagonals inverted, and b, of lines.
+
+    ``packed`` has the lower triangle of a line in a row; H and ``factor`` receive them as :func:`lanes` says.
+    """
     K = mean.shape[1]
-    at = np.triu_indices(K)
-    H[:, *at] = H[:, *at[::-1]] = upper
-    b[:] = np.einsum("iab,ib->ia", H, mean) + g
-    H += kappa[:, None, None] * covariance
-    inner = D[:, :, None] * H * D[:, None, :] + np.eye(K)
+    p, q = np.tril_indices(K)
+    whole = np.zeros((len(mean), K, K))
+    whole[:, p, q] = whole[:, q, p] = packed
+    b[:] = np.einsum("iab,ib->ia", whole, mean) + g
+    whole += kappa[:, None, None] * covariance
+    inner = D[:, :, None] * whole * D[:, None, :] + np.eye(K)
     # With next to no noise rounding may leave less than the prior's 1.
-    factor[:] = np.linalg.cholesky(inner + 1e-14 * np.einsum("iaa->i", inner)[:, None, None] * np.eye(K))
+    lower = np.linalg.cholesky(inner + 1e-14 * np.einsum("iaa->i", inner)[:, None, None] * np.eye(K))
+    at = np.arange(K)
+    lower[:, at, at] = 1 / lower[:, at, at]
+    _side_by_side(whole, H)
+    _side_by_side(lower, factor)
 
 
 def _within(factor: Array, D: Array, X: Array) -> Array:
     """``C x`` of every line: C = D (I + D H D)⁻¹ D is the posterior covariance."""
-    lower = np.linalg.solve(factor, (D * X)[:, :, None])
-    solved: Array = D * np.linalg.solve(factor.transpose(0, 2, 1), lower)[:, :, 0]
+    triangles = _factors(factor, *X.shape)
+    lower = np.linalg.solve(triangles, (D * X)[:, :, None])
+    solved: Array = D * np.linalg.solve(triangles.transpose(0, 2, 1), lower)[:, :, 0]
     return solved
 
 
 def _reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
     """``T x = H x − H C H x`` of every line, as ``D⁻² C H x``: nothing cancels."""
-    out[:] = _within(factor, D, np.einsum("iab,ib->ia", H, X)) / D**2
+    out[:] = _within(factor, D, np.einsum("iab,ib->ia", full(H, *X.shape), X)) / D**2
 
 
 def _reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
@@ -329,8 +372,8 @@ def _posterior(
     covariance: Array,
 ) -> None:
     """Posterior means ``p + C (b − H p)``, the diagonals of C and its traces with ``weigh``; C is added up."""
-    mean[:] = expected + _within(factor, D, b - np.einsum("iab,ib->ia", H, expected))
-    half = np.linalg.solve(factor, D[:, :, None] * np.eye(D.shape[1]))
+    mean[:] = expected + _within(factor, D, b - np.einsum("iab,ib->ia", full(H, *b.shape), expected))
+    half = np.linalg.solve(_factors(factor, *b.shape), D[:, :, None] * np.eye(D.shape[1]))
     C = half.transpose(0, 2, 1) @ half
     variance[:] = np.einsum("iaa->ia", C)
     spread[:] = np.einsum("iab,ab->i", C, weigh)
@@ -367,13 +410,16 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 
 
+LINES = {"weigh_tile", "weigh_list", "sum_along", "sum_across", "prepare", "reduce", "reduce_target", "posterior"}
+
+
 def __getattr__(name: str) -> Any:
     if name not in PLAIN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        from . import compiled as kernels
+        module = import_module(".compiled_lines" if name in LINES else ".compiled", __package__)
     except ImportError:  # no numba
         globals()[name] = PLAIN[name]
     else:
-        globals()[name] = getattr(kernels, name)
+        globals()[name] = getattr(module, name)
     return globals()[name]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,25 +18,30 @@ from ..lowrank import Array
 from . import kernels
 from .base import Lines, Noise, Prior, Sums, blamed, not_finite
 from .chunks import Entries
+from .kernels import LANES
 from .threads import in_order
+
+Answer = TypeVar("Answer")
 
 TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
-PARALLEL = 1 << 15  # entries, or lines times K², below which a second thread costs more than it brings
+PARALLEL = (
+    1 << 15
+)  # entries, or LANES times so many lines times K³, below which a second thread costs more than it brings
 NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
 CG_DIGITS = 1e-3  # of what is left at first
 
 
 def half(V: Array) -> Array:
-    """The upper triangle of ``v vᵀ`` for every row v, diagonal included."""
-    a, b = np.triu_indices(V.shape[1])
+    """The lower triangle of ``v vᵀ`` for every row v, diagonal included."""
+    a, b = np.tril_indices(V.shape[1])
     return np.ascontiguousarray(V[:, a] * V[:, b])
 
 
 @dataclass(eq=False)
 class Moments:
-    """H (upper triangles), g, and Σ_j ω_ij κ_j of every line; κ is how uncertain the factors of the other side are."""
+    """H (lower triangles), g, and Σ_j ω_ij κ_j of every line; κ is how uncertain the factors of the other side are."""
 
     H: Array
     g: Array
@@ -140,53 +146,65 @@ def _solved(moments: Moments, mean: Array, prior: Prior, threads: int, sums: Sum
     if prior.basis is None:
         coefficients, precision, expected = None, np.zeros(K), prior.mean
         assert expected is not None
-        ready: Callable[[slice], tuple[Array, Array, Array]] | None = None
+        ready = None
     else:
-        whole = _prepared(moments, mean, prior, deviation, slice(0, n), threads)
-        coefficients, precision = _coefficients(whole, deviation, prior)
+        ready = _prepared(moments, mean, prior, deviation, slice(0, n), threads)
+        coefficients, precision = _coefficients(ready, deviation, prior, threads)
         expected = prior.basis @ coefficients
-        ready = lambda lines: tuple(part[lines] for part in whole)  # type: ignore[assignment,return-value]  # noqa: E731
     new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty(n)
-    covariance = np.zeros((K, K))
-    step = min(LINES_AT_ONCE, -(-n // threads))
 
-    def work(first: int) -> Array:
-        lines = slice(first, min(first + step, n))
-        prepared = ready(lines) if ready else _prepared(moments, mean, prior, deviation, lines, 1)
+    def work(lines: slice) -> Array:
+        if ready is None:
+            prepared = _prepared(moments, mean, prior, deviation, lines, 1)
+        else:
+            blocks = _blocks(lines)
+            prepared = ready[0][blocks], ready[1][blocks], ready[2][lines]
         total = np.zeros((K, K))
         kernels.posterior(
             *prepared, deviation[lines], expected[lines], prior.weigh, new[lines], variance[lines], spread[lines], total
         )
         return total
 
-    firsts = range(0, n, step)
-    for total in in_order(work, firsts, threads if n * K * K > PARALLEL else 1, ahead=len(firsts)):
-        covariance += total
+    covariance = np.sum(_map(work, n, K, threads, LINES_AT_ONCE), axis=0)
     return Lines(new, expected, variance, spread, covariance / n, coefficients, precision, sums)
+
+
+def _map(work: Callable[[slice], Answer], n: int, K: int, threads: int, most: int | None = None) -> list[Answer]:
+    """``work`` on runs of lines, ``most`` at a time; in threads, if there is enough to do."""
+    parts = threads if n * (K + 1) ** 3 > PARALLEL * LANES else 1
+    step = min(-(-n // parts), most or n)
+    step = -(-step // LANES) * LANES  # whole blocks
+    shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
+    if parts == 1:
+        return [work(share) for share in shares]
+    return list(in_order(work, shares, threads, ahead=len(shares)))
+
+
+def _blocks(lines: slice) -> slice:
+    return slice(lines.start // LANES, -(-lines.stop // LANES))
 
 
 def _prepared(
     moments: Moments, mean: Array, prior: Prior, deviation: Array, lines: slice, threads: int
 ) -> tuple[Array, Array, Array]:
-    """H of some lines as full matrices, the Cholesky factors of I + D H D, and b = Σ ω m v."""
+    """H of some lines and the Cholesky factors of I + D H D, as :func:`kernels.lanes` says, and b = Σ ω m v."""
     n, K = lines.stop - lines.start, mean.shape[1]
-    H, factor, b = np.empty((n, K, K)), np.empty((n, K, K)), np.empty((n, K))
+    H, factor, b = kernels.lanes(n, K), kernels.lanes(n, K), np.empty((n, K))
 
-    def work(first: int) -> None:
-        at = slice(first, min(first + step, n))
-        of = slice(lines.start + at.start, lines.start + at.stop)
+    def work(at: slice) -> None:
+        of, blocks = slice(lines.start + at.start, lines.start + at.stop), _blocks(at)
         kernels.prepare(
             moments.H[of], moments.g[of], moments.kappa[of], mean[of], prior.other_covariance, deviation[of],
-            H[at], factor[at], b[at],
+            H[blocks], factor[blocks], b[at],
         )  # fmt: skip
 
-    step = max(1, -(-n // threads))
-    for _ in in_order(work, range(0, n, step), threads if n * K * K > PARALLEL else 1):
-        pass
+    _map(work, n, K, threads)
     return H, factor, b
 
 
-def _coefficients(prepared: tuple[Array, Array, Array], deviation: Array, prior: Prior) -> tuple[Array, Array]:
+def _coefficients(
+    prepared: tuple[Array, Array, Array], deviation: Array, prior: Prior, threads: int
+) -> tuple[Array, Array]:
     """A of the prior mean Q A, δ integrated out, by conjugate gradients; and how precisely each direction is known.
 
     The precision of what a line says of ``Q A`` is ``T = H − H C H`` with C the posterior covariance of δ.
@@ -198,13 +216,19 @@ def _coefficients(prepared: tuple[Array, Array, Array], deviation: Array, prior:
 
     def through(X: Array) -> Array:
         """T x of every line."""
-        kernels.reduce(H, factor, deviation, X, reduced)
+
+        def work(at: slice) -> None:
+            blocks = _blocks(at)
+            kernels.reduce(H[blocks], factor[blocks], deviation[at], X[at], reduced[at])
+
+        _map(work, n, round(K ** (2 / 3)), threads)
         return reduced
 
     kernels.reduce_target(H, factor, deviation, b, reduced)
     right = Q.T @ reduced
-    K = b.shape[1]
-    mean, scale = H.mean(axis=0), np.sqrt((deviation**2).mean(axis=0))
+    n, K = b.shape
+    mean = kernels.full(H.sum(axis=(0, 2))[None, :, None], 1, K)[0] / n
+    scale = np.sqrt((deviation**2).mean(axis=0))
     # T of an average line
     average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
     average = 0.5 * (average + average.T)

@@ -1,0 +1,521 @@
+"""The kernels of the regressions of lines as loops for numba; see :mod:`irpca.engines.compiled`.
+
+Lines are solved LANES at a time, side by side: the numbers at the same place of as many small matrices lie together in
+memory and are one vector. Weights are made by loops without branches and without calls, exponentials and logarithms
+included, so that LLVM turns them into vector instructions, too.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from ..lowrank import Array
+from .compiled import bits, compiled, exactly, number
+from .kernels import LANES, LOG_2PI, MOST_SPREAD, TINY
+
+LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
+ROUNDING = 6755399441055744.0  # 1.5 · 2⁵²: added and taken away, it rounds; its last bits count in between
+ROUNDING_BITS = int(np.float64(ROUNDING).view(np.int64))
+BEYOND = 700.0  # exponents of which no power is left
+
+
+@exactly
+def power(x: float) -> float:
+    """``exp(-x)`` for x >= 0; 0 beyond BEYOND. By the power of two next to it and a polynomial of degree 12."""
+    inside = min(x, BEYOND)
+    shifted = inside * LOG2_E + ROUNDING
+    k = shifted - ROUNDING
+    r = (k * LN2_HIGH - inside) + k * LN2_LOW  # within ± log(2) / 2
+    y = 1 / 479001600.0
+    y = y * r + 1 / 39916800.0
+    y = y * r + 1 / 3628800.0
+    y = y * r + 1 / 362880.0
+    y = y * r + 1 / 40320.0
+    y = y * r + 1 / 5040.0
+    y = y * r + 1 / 720.0
+    y = y * r + 1 / 120.0
+    y = y * r + 1 / 24.0
+    y = y * r + 1 / 6.0
+    y = y * r + 0.5
+    y = y * r + 1.0
+    y = y * r + 1.0
+    two = number((1023 + ROUNDING_BITS - bits(shifted)) << 52)
+    return y * two if x < BEYOND else 0.0
+
+
+@exactly
+def logarithm(x: float) -> float:
+    """``log(x)`` of a normal positive number: by its exponent, and a series in (m − 1) / (m + 1) for the rest m."""
+    whole = bits(x)
+    m = number((whole & ((1 << 52) - 1)) | (1023 << 52))
+    above = m > math.sqrt(2.0)
+    m = 0.5 * m if above else m
+    exponent = float((whole >> 52) - 1023) + (1.0 if above else 0.0)
+    f = (m - 1.0) / (m + 1.0)
+    s = f * f
+    y = 1 / 21.0
+    y = y * s + 1 / 19.0
+    y = y * s + 1 / 17.0
+    y = y * s + 1 / 15.0
+    y = y * s + 1 / 13.0
+    y = y * s + 1 / 11.0
+    y = y * s + 1 / 9.0
+    y = y * s + 1 / 7.0
+    y = y * s + 1 / 5.0
+    y = y * s + 1 / 3.0
+    y = y * s + 1.0
+    return exponent * LN2_HIGH + (exponent * LN2_LOW + 2.0 * f * y)
+
+
+@compiled
+def by_mixture(
+    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
+    """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN."""
+    gross, broad = parameters[3], parameters[4]
+    first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
+    wide, peak = 0.5 / (broad * broad), gross / broad
+    p1, p2, p3, p0, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    for q in range(len(t)):
+        seen = m[q] == m[q]
+        one = 1.0 if seen else 0.0
+        R = np.float64(m[q]) - t[q] if seen else 0.0
+        square = R * R
+        i1, i2, i3 = 1.0 / (s2[q] + var[q]), 1.0 / (4.0 * s2[q] + var[q]), 1.0 / (16.0 * s2[q] + var[q])
+        f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
+        f2 = second * power(0.5 * square * i2) * math.sqrt(i2)
+        f3 = third * power(0.5 * square * i3) * math.sqrt(i3)
+        f0 = peak * power(square * wide) + TINY
+        total = f0 + (f1 + (f2 + f3))
+        share = one / total
+        P = f0 * share
+        omega = (f1 + 0.25 * f2 + 0.0625 * f3) * share / s2[q]
+        w[q] = omega
+        t[q] = omega * R
+        e[q] = omega * (square + var[q])
+        trust[q] = one - P
+        p1 += f1 * share
+        p2 += f2 * share
+        p3 += f3 * share
+        p0 += P
+        energy += P * square
+        log_density += (logarithm(total) - 0.5 * LOG_2PI) * one
+    totals[0] += p1
+    totals[1] += p2
+    totals[2] += p3
+    totals[3] += p0
+    totals[4] += energy
+    totals[5] += log_density
+
+
+@compiled
+def by_student(
+    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
+    """The same for Student noise."""
+    nu = parameters[5]
+    constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(math.pi * nu)
+    seen_ones, log_density = 0.0, 0.0
+    for q in range(len(t)):
+        seen = m[q] == m[q]
+        one = 1.0 if seen else 0.0
+        R = np.float64(m[q]) - t[q] if seen else 0.0
+        square = R * R + var[q]
+        relative = square / s2[q]
+        omega = one * (nu + 1) / ((nu + relative) * s2[q])
+        w[q] = omega
+        t[q] = omega * R
+        e[q] = omega * square
+        trust[q] = one
+        seen_ones += one
+        log_density += one * (constant - 0.5 * math.log(s2[q]) - 0.5 * (nu + 1) * math.log1p(relative / nu))
+    totals[0] += seen_ones
+    totals[5] += log_density
+
+
+@compiled
+def by_threshold(
+    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
+    """The same for a threshold."""
+    zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
+    for q in range(len(t)):
+        seen = m[q] == m[q]
+        R = np.float64(m[q]) - t[q] if seen else 0.0
+        one = 1.0 if seen and abs(R) <= zeta else 0.0
+        wrong = 1.0 - one if seen else 0.0
+        omega = one / s2[q]
+        w[q] = omega
+        t[q] = omega * R
+        e[q] = omega * (R * R + var[q])
+        trust[q] = one
+        kept += one
+        cut += wrong
+        energy += wrong * R * R
+    totals[0] += kept
+    totals[3] += cut
+    totals[4] += energy
+
+
+@compiled
+def weigh_some(
+    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
+    if parameters[6] < np.inf:
+        by_threshold(m, t, w, s2, var, e, trust, parameters, totals)
+    elif parameters[5] < np.inf:
+        by_student(m, t, w, s2, var, e, trust, parameters, totals)
+    else:
+        by_mixture(m, t, w, s2, var, e, trust, parameters, totals)
+
+
+@compiled
+def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
+    rows, cols, row_spread, col_spread, parameters = noise
+    row_sums, col_sums, totals = sums
+    width = P.shape[1]
+    s2, var, e, trust = np.empty(width), np.empty(width), np.empty(width), np.empty(width)
+    energies, trusts = np.zeros(width), np.zeros(width)
+    first, second = col_spread[:, 0].copy(), col_spread[:, 1].copy()
+    for p in range(P.shape[0]):
+        a, b, c = rows[p], row_spread[p, 0], row_spread[p, 1]
+        for q in range(width):
+            s2[q] = a * cols[q]
+            var[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s2[q])
+        weigh_some(M[p], P[p], W[p], s2, var, e, trust, parameters, totals)
+        energy, trusted = 0.0, 0.0
+        for q in range(width):
+            energy += e[q]
+            trusted += trust[q]
+            energies[q] += e[q]
+            trusts[q] += trust[q]
+        row_sums[p, 0] += energy
+        row_sums[p, 1] += trusted
+    for q in range(width):
+        col_sums[q, 0] += energies[q]
+        col_sums[q, 1] += trusts[q]
+
+
+@compiled
+def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
+    rows, cols, row_spread, col_spread, parameters = noise
+    row_sums, col_sums, totals = sums
+    n = len(P)
+    s2, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    for i in range(len(starts) - 1):
+        for k in range(starts[i], starts[i + 1]):
+            j = indices[k]
+            s2[k] = rows[i] * cols[j]
+            var[k] = row_spread[i, 0] * col_spread[j, 0] + row_spread[i, 1] * col_spread[j, 1]
+            var[k] = min(var[k], MOST_SPREAD * s2[k])
+    weigh_some(values, P, W, s2, var, e, trust, parameters, totals)
+    for i in range(len(starts) - 1):
+        energy, trusted = 0.0, 0.0
+        for k in range(starts[i], starts[i + 1]):
+            j = indices[k]
+            energy += e[k]
+            trusted += trust[k]
+            col_sums[j, 0] += e[k]
+            col_sums[j, 1] += trust[k]
+        row_sums[i, 0] += energy
+        row_sums[i, 1] += trusted
+
+
+@compiled
+def sum_along(
+    starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
+) -> None:
+    K = V.shape[1]
+    for i in range(len(starts) - 1):
+        h, own = H[i], g[i]
+        for k in range(starts[i], starts[i + 1]):
+            v, omega, t = V[indices[k]], W[k], T[k]
+            kappa[i] += omega * spread[indices[k]]
+            at = 0
+            for a in range(K):
+                own[a] += t * v[a]
+                scaled, line = omega * v[a], h[at : at + a + 1]
+                for b in range(a + 1):
+                    line[b] += scaled * v[b]
+                at += a + 1
+
+
+@compiled
+def sum_across(
+    starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
+) -> None:
+    K = U.shape[1]
+    products = np.empty(K * (K + 1) // 2)
+    for i in range(len(starts) - 1):
+        u, at = U[i], 0
+        for a in range(K):
+            for b in range(a + 1):
+                products[at] = u[a] * u[b]
+                at += 1
+        for k in range(starts[i], starts[i + 1]):
+            j, omega, t = indices[k], W[k], T[k]
+            h, own = H[j], g[j]
+            kappa[j] += omega * spread[i]
+            for a in range(K):
+                own[a] += t * u[a]
+            for at in range(len(products)):
+                h[at] += omega * products[at]
+
+
+# LANES lines at a time. Arrays have LANES columns; what follows works on their rows.
+
+
+def _vector(target: Any, builder: Any, kind: Any, array: Any, row: Any) -> Any:
+    """The place of a row, as a vector."""
+    data = target.make_array(kind)(target, builder, array).data
+    vector = ir.VectorType(ir.DoubleType(), LANES)
+    return builder.bitcast(builder.gep(data, [builder.mul(row, ir.Constant(row.type, LANES))]), vector.as_pointer())
+
+
+def _load(builder: Any, place: Any) -> Any:
+    value = builder.load(place)
+    value.align = 8
+    return value
+
+
+def _store(builder: Any, value: Any, place: Any) -> None:
+    builder.store(value, place).align = 8
+
+
+def products(sign: str) -> Any:
+    """A function that adds ``± Σ F[a + r] · G[b + r]``, for r from 0 to n − 1, to the row ``at`` of ``out``."""
+
+    @intrinsic
+    def dot(context: Any, out: Any, at: Any, F: Any, a: Any, G: Any, b: Any, n: Any) -> Any:
+        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+            place = _vector(target, builder, out, args[0], args[1])
+            left, right = _vector(target, builder, F, args[2], args[3]), _vector(target, builder, G, args[4], args[5])
+            total = cgutils.alloca_once_value(builder, _load(builder, place))
+            with cgutils.for_range(builder, args[6]) as loop:
+                one, other = (_load(builder, builder.gep(x, [loop.index])) for x in (left, right))
+                product = builder.fmul(one, other, flags=["contract"])
+                add = builder.fadd if sign == "+" else builder.fsub
+                builder.store(add(builder.load(total), product, flags=["contract"]), total)
+            _store(builder, builder.load(total), place)
+            return target.get_dummy_value()
+
+        return types.void(out, types.int64, F, types.int64, G, types.int64, types.int64), generate
+
+    return dot
+
+
+def multiples(sign: str) -> Any:
+    """A function that adds ``± F[a + r] · G[b]`` to the row r of ``out``, for r from 0 to n − 1."""
+
+    @intrinsic
+    def scaled(context: Any, out: Any, F: Any, a: Any, G: Any, b: Any, n: Any) -> Any:
+        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+            first = _vector(target, builder, out, args[0], ir.Constant(args[2].type, 0))
+            left = _vector(target, builder, F, args[1], args[2])
+            factor = _load(builder, _vector(target, builder, G, args[3], args[4]))
+            with cgutils.for_range(builder, args[5]) as loop:
+                place = builder.gep(first, [loop.index])
+                product = builder.fmul(_load(builder, builder.gep(left, [loop.index])), factor, flags=["contract"])
+                add = builder.fadd if sign == "+" else builder.fsub
+                _store(builder, add(_load(builder, place), product, flags=["contract"]), place)
+            return target.get_dummy_value()
+
+        return types.void(out, F, types.int64, G, types.int64, types.int64), generate
+
+    return scaled
+
+
+add_products, take_products = products("+"), products("-")
+add_multiples, take_multiples = multiples("+"), multiples("-")
+
+
+@compiled
+def side_by_side(X: Array, first: int, x: Array) -> None:
+    """Some rows of X as columns; zeros beside the last."""
+    for lane in range(LANES):
+        i = first + lane
+        for p in range(len(x)):
+            x[p, lane] = X[i, p] if i < len(X) else 0.0
+
+
+@compiled
+def symmetric(h: Array, x: Array, y: Array) -> None:
+    """``y += H x``, H given by its lower triangle."""
+    at = 0
+    for p in range(len(x)):
+        add_products(y, p, h, at, x, 0, p + 1)
+        add_multiples(y, h, at, x, p, p)
+        at += p + 1
+
+
+@compiled
+def within(f: Array, d: Array, x: Array) -> None:
+    """``C x`` in place."""
+    K = len(d)
+    at = 0
+    for p in range(K):
+        for lane in range(LANES):
+            x[p, lane] *= d[p, lane]
+        take_products(x, p, f, at, x, 0, p)
+        at += p + 1
+        for lane in range(LANES):
+            x[p, lane] *= f[at - 1, lane]
+    for p in range(K - 1, -1, -1):
+        for lane in range(LANES):
+            x[p, lane] *= f[at - 1, lane]
+        at -= p + 1
+        take_multiples(x, f, at, x, p, p)
+    for p in range(K):
+        for lane in range(LANES):
+            x[p, lane] *= d[p, lane]
+
+
+@compiled
+def prepare(
+    packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
+) -> None:
+    n, K = mean.shape
+    x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
+    extra, uncertain = np.empty((1, LANES)), np.empty(LANES)
+    for block in range(len(H)):
+        first, h, f = block * LANES, H[block], factor[block]
+        side_by_side(packed, first, h)
+        side_by_side(g, first, y)
+        side_by_side(mean, first, x)
+        side_by_side(D, first, d)
+        symmetric(h, x, y)
+        for lane in range(min(LANES, n - first)):
+            for p in range(K):
+                b[first + lane, p] = y[p, lane]
+        for lane in range(LANES):
+            uncertain[lane] = kappa[first + lane] if first + lane < n else 0.0
+        at = 0
+        for p in range(K):
+            start = at
+            for q in range(p + 1):
+                c = covariance[p, q]
+                one = 1.0 if p == q else 0.0
+                for lane in range(LANES):
+                    h[at, lane] += c * uncertain[lane]
+                    f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
+                at += 1
+            for q in range(p + 1):  # Cholesky, row by row; the diagonal is inverted
+                other = q * (q + 1) // 2
+                if p > q:
+                    take_products(f, start + q, f, start, f, other, q)
+                    for lane in range(LANES):
+                        f[start + q, lane] *= f[other + q, lane]
+                    continue
+                extra[0] = f[start + p]
+                take_products(f, start + p, f, start, f, start, p)
+                # With next to no noise, rounding may leave less than the prior's 1, or less than rounding itself.
+                for lane in range(LANES):
+                    least = max(1.0, 1e-13 * extra[0, lane])
+                    f[start + p, lane] = 1.0 / math.sqrt(max(f[start + p, lane], least))
+
+
+@compiled
+def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
+    n, K = X.shape
+    x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
+    for block in range(len(H)):
+        first = block * LANES
+        side_by_side(X, first, x)
+        side_by_side(D, first, d)
+        y[:] = 0.0
+        symmetric(H[block], x, y)
+        within(factor[block], d, y)
+        for lane in range(min(LANES, n - first)):
+            for p in range(K):
+                out[first + lane, p] = y[p, lane] / (d[p, lane] * d[p, lane])
+
+
+@compiled
+def reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
+    n, K = b.shape
+    y, d = np.empty((K, LANES)), np.empty((K, LANES))
+    for block in range(len(H)):
+        first = block * LANES
+        side_by_side(b, first, y)
+        side_by_side(D, first, d)
+        within(factor[block], d, y)
+        for lane in range(min(LANES, n - first)):
+            for p in range(K):
+                out[first + lane, p] = y[p, lane] / (d[p, lane] * d[p, lane])
+
+
+@compiled
+def posterior(
+    H: Array,
+    factor: Array,
+    b: Array,
+    D: Array,
+    expected: Array,
+    weigh: Array,
+    mean: Array,
+    variance: Array,
+    spread: Array,
+    covariance: Array,
+) -> None:
+    n, K = b.shape
+    x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
+    inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
+    traces, all_of = np.empty(LANES), np.zeros((K * (K + 1) // 2, LANES))
+    for block in range(len(H)):
+        first, f = block * LANES, factor[block]
+        lines = min(LANES, n - first)
+        side_by_side(b, first, y)
+        side_by_side(expected, first, x)
+        side_by_side(D, first, d)
+        for p in range(K):
+            for lane in range(LANES):
+                x[p, lane] = -x[p, lane]
+        symmetric(H[block], x, y)
+        within(f, d, y)
+        for lane in range(lines):
+            for p in range(K):
+                mean[first + lane, p] = expected[first + lane, p] + y[p, lane]
+        for q in range(K):  # the inverse of the triangle, transposed: its rows lie together
+            for lane in range(LANES):
+                inverse[q * K + q, lane] = f[q * (q + 1) // 2 + q, lane]
+            for p in range(q + 1, K):
+                at = p * (p + 1) // 2
+                for lane in range(LANES):
+                    inverse[q * K + p, lane] = 0.0
+                take_products(inverse, q * K + p, f, at + q, inverse, q * K + q, p - q)
+                for lane in range(LANES):
+                    inverse[q * K + p, lane] *= f[at + p, lane]
+        traces[:] = 0.0
+        at = 0
+        for p in range(K):
+            for q in range(p + 1):
+                C[:] = 0.0
+                add_products(C, 0, inverse, p * K + p, inverse, q * K + p, K - p)
+                twice = weigh[p, q] * (1.0 if p == q else 2.0)
+                for lane in range(LANES):
+                    value = C[0, lane] * d[p, lane] * d[q, lane]
+                    C[0, lane] = value
+                    traces[lane] += value * twice
+                    all_of[at, lane] += value
+                at += 1
+            for lane in range(lines):
+                variance[first + lane, p] = C[0, lane]
+        for lane in range(lines):
+            spread[first + lane] = traces[lane]
+    at = 0
+    for p in range(K):
+        for q in range(p + 1):
+            total = 0.0
+            for lane in range(LANES):
+                total += all_of[at, lane]
+            covariance[p, q] += total
+            if p != q:
+                covariance[q, p] += total
+            at += 1
