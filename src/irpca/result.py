@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .engines.base import Trim
+from .engines.base import Noise, Trim
 from .lowrank import Array, LowRank
 
 if TYPE_CHECKING:
@@ -55,6 +55,26 @@ class Choice:
     reason: str
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Something to doubt about a result: what was seen, what it means, what to do.
+
+    Attributes
+    ----------
+    kind : a short name that code can compare, such as "unstable"
+    text : a sentence or two for people
+    rows, columns : positions of the lines it is about, if it is about some
+    """
+
+    kind: str
+    text: str
+    rows: tuple[int, ...] = ()
+    columns: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass(frozen=True, eq=False)
 class Expected:
     """What features F say of rows of ``L.left``, or of ``L.right``, never seen: ``offset + F @ coefficients``."""
@@ -64,6 +84,24 @@ class Expected:
 
     def __call__(self, F: Array) -> Array:
         return self.offset + F @ self.coefficients
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How a fit was chosen, and how stable it is.
+
+    Attributes
+    ----------
+    moved : relative distance between the fit to nine tenths of the entries and the fit to all
+    candidates : name, mean log density and mean absolute error at held-out entries, of every fit that was tried
+    chosen : the name of the one that was taken
+    disagreement : the largest relative distance between it and another that did as well
+    """
+
+    moved: float
+    candidates: tuple[tuple[str, float, float], ...]
+    chosen: str
+    disagreement: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +122,9 @@ class State:
         wrong would be in S all but whole
     expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
     shares : what part of the energy of L each of its parts holds, if it has several
+    certificate : how the fit was chosen, if several raced
+    weights : the noise model, if there is one: gross errors are told by it in place of zeta
+    fit : the model with its posteriors, for new rows
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
     """
@@ -99,6 +140,9 @@ class State:
     one_by_one: tuple[int, ...] = ()
     expected: tuple[Expected | None, Expected | None] | None = None
     shares: dict[str, float] = field(default_factory=dict)
+    certificate: Certificate | None = None
+    weights: Noise | None = None
+    fit: Any = None
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[str, ...] = ()
@@ -193,6 +237,9 @@ class Result:
     counts: tuple[Array, Array]
     shares: dict[str, float] = field(default_factory=dict)
     expected: tuple[Expected | None, Expected | None] | None = None
+    certificate: Certificate | None = None
+    weights: Noise | None = None
+    fit: Any = None
 
     @property
     def n_observed(self) -> int:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import both_sides, choose, observed
+from .engines import CpuEngine, both_sides, choose, observed
 from .engines.base import Engine
 from .features import Features
 from .lowrank import Array, LowRank
@@ -35,13 +36,29 @@ class Sample:
     rows: Array
     cols: Array
     values: Array
+    dtype: np.dtype = field(default=np.dtype(float))
     last: tuple[LowRank, Array] | None = field(default=None, repr=False)
 
     @classmethod
     def draw(cls, engine: Engine, size: int, rng: np.random.Generator) -> Sample:
         """``size`` observed entries at random, or all of them if there are no more."""
         rows, cols, values = engine.draw(size, rng)
-        return cls(rows, cols, values.astype(float))
+        return cls(rows, cols, values.astype(float), values.dtype)
+
+    @cached_property
+    def rare(self) -> Array:
+        """Which values few others share: to meet those exactly is a feat."""
+        distinct, which, counts = np.unique(self.values, return_inverse=True, return_counts=True)
+        often = np.isin(distinct, atoms(distinct, counts))
+        return ~often[which]
+
+    def stored_precision(self, fitted: Array) -> float:
+        """The size of rounding, if values were once stored with fewer digits than they have now."""
+        return 2 * self._stored * float(np.abs(fitted).max(initial=0.0))
+
+    @cached_property
+    def _stored(self) -> float:
+        return stored_precision(*np.unique(self.values, return_counts=True))
 
     def at(self, L: LowRank) -> Array:
         """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
@@ -130,7 +147,9 @@ class Block:
 def in_memory(piece: Array) -> Engine:
     """An engine of its own for a block of M, in double precision."""
     piece = np.ascontiguousarray(piece, dtype=float)
-    return observed(piece) if np.isnan(piece).any() else choose(piece)
+    if np.isfinite(piece).mean() < SPARSE:
+        return observed(piece)
+    return CpuEngine(piece)
 
 
 def sparse(engine: Engine) -> bool:

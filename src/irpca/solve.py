@@ -128,7 +128,8 @@ def _solve(
         raise ValueError(f"tol must not be negative, got {tol!r}")
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     if "random_state" in inspect.signature(method.run).parameters:
-        options = {**options, "random_state": np.random.default_rng(random_state)}
+        wants_seeds = solver == "irpca"
+        options = {**options, "random_state": seeds_of(random_state) if wants_seeds else np.random.default_rng(random_state)}
 
     history = History()
     state: State | None = None
@@ -167,7 +168,7 @@ def _solve(
         status = Status.SATURATED
     if sparse and final is None and status is not Status.DIVERGED:  # what the solver held has been let go by now
         try:
-            final = owner.corruption(state.L, state.zeta)
+            final = owner.corruption(state.L, state.zeta) if state.weights is None else flagged(owner, state)
         except KeyboardInterrupt:  # the fit is there, and all but its S
             status, final = Status.STOPPED, owner.corruption(state.L, state.zeta)
     S, trim = final or (None, state.trim)
@@ -198,7 +199,34 @@ def _solve(
         counts=owner.counts,
         shares=state.shares,
         expected=state.expected,
+        certificate=state.certificate,
+        weights=state.weights,
+        fit=state.fit,
     )
+
+
+def seeds_of(random_state: int | np.random.Generator | None) -> np.random.SeedSequence:
+    """One sequence of seeds; every purpose has a child of its own, so one question more changes no other answer."""
+    if isinstance(random_state, np.random.Generator):
+        return np.random.SeedSequence(random_state.integers(2**63, size=4).tolist())
+    return np.random.SeedSequence(random_state)
+
+
+def flagged(owner: Engine, state: State):
+    from scipy.sparse import csr_array
+    from .calibration import GrossErrorCalibration
+    w=state.weights
+    n1,n2=owner.shape
+    M=owner.block(np.arange(n1),np.arange(n2))
+    R=M-state.L.dense()
+    s2=np.multiply.outer(w.rows,w.cols)
+    z=R/np.sqrt(s2+np.minimum(w.row_spread@w.col_spread.T,9*s2))
+    seen=np.isfinite(M)
+    cal=GrossErrorCalibration(z[seen])
+    P=np.where(seen,cal(np.where(seen,z,0)),0)
+    i,j=np.nonzero(P>.5)
+    kept=seen&(P<=.5)
+    return csr_array((R[i,j],(i,j)),shape=(n1,n2)), Trim(int(kept.sum()),len(i),float((R[kept]**2).sum()),float(np.abs(R[kept]).max(initial=0)))
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:

@@ -116,6 +116,21 @@ class Noise:
 
 
 @dataclass(frozen=True, eq=False)
+class Standardised:
+    """A threshold for residuals in units of their own uncertainty: ``|M − L| > limit · sqrt(s² + var L)`` is flagged.
+
+    s² and the variance of L are those of the noise model; the latter counts for no more than MOST_SPREAD · s².
+    """
+
+    noise: Noise
+    limit: float
+
+    @property
+    def T(self) -> Standardised:
+        return Standardised(self.noise.T, self.limit)
+
+
+@dataclass(frozen=True, eq=False)
 class Prior:
     """What is known about the factors of a side before M is looked at: line i is ``N(mean_i, scale_i · variance)``.
 

@@ -79,7 +79,9 @@ def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Pr
             np.matmul(U[rows], Vt, out=t)
             kernels.weigh_tile(A[rows], t, w, noise.part(rows), sums.part(rows))
             if axis == 0:
-                mine.H[rows], mine.g[rows], mine.kappa[rows] = w @ moments_of, t @ V, w @ prior.other_spread
+                np.matmul(w, moments_of, out=mine.H[rows])
+                np.matmul(t, V, out=mine.g[rows])
+                np.matmul(w, prior.other_spread, out=mine.kappa[rows])
             else:
                 mine.H += w.T @ moments_of[rows]
                 mine.g += t.T @ U[rows]
@@ -227,7 +229,7 @@ def _coefficients(
     kernels.reduce_target(H, factor, deviation, b, reduced)
     right = Q.T @ reduced
     n, K = b.shape
-    mean = kernels.full(H.sum(axis=(0, 2))[None, :, None], 1, K)[0] / n
+    mean = kernels.full(H.sum(axis=0).sum(axis=1)[None, :, None], 1, K)[0] / n
     scale = np.sqrt((deviation**2).mean(axis=0))
     # T of an average line
     average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]

@@ -1,39 +1,29 @@
-"""Ours, the default: trimmed least squares in whitened feature space, with thresholds from the data.
+"""The default solver: propose, finish, choose, certify.
 
-Three ideas carry it. Flagged entries are treated as missing, so that each step is least squares on the kept ones. The
-threshold tunes itself in two phases, as MM-estimators do: a start that survives most entries being corrupted, then a
-finish about as accurate as if the corruption were known. And W is found on a block of M, since every block of M has the
-same W; all of M is read only to check, to refine under noise, and to write S.
+Proposals are fits of one model (:mod:`irpca.factors`, :mod:`irpca.noise`) from several starts; the first is exact
+where the world is exact, and then nothing else is needed. They race on a part of M, entries that none has seen decide
+(:mod:`irpca.choice`), and the winner is fitted to all of M. How far it moves from the fit to nine tenths of the
+entries, and whether others that did as well agree with it, is the certificate (:mod:`irpca.verdict`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, count, islice
+from typing import Any
 
 import numpy as np
 
-from ..engines.base import Engine, Normal, Transposed, Trim
+from .. import constants
+from ..choice import HeldOut, choose
+from ..engines.base import Engine, Noise
+from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features
-from ..judge import GLANCE, LEFT_OUT, QUICK, STILL_LEFT_OUT, Judge, choose_rank
-from ..lowrank import Array, LowRank, relative_change, relative_distance, singular_triplets
-from ..regression import conjugate_gradients
-from ..result import Choice, State
-from ..sampling import Block, Sample, blocks, draw_lines, whole
-from ..threshold import MAJORITY_STARTS, STARTS, Level, quantile
-from .alternating import alternating
-from .beside import beside
-from .sweeps import DECAY
-
-CROWDED = 0.05  # unknowns per entry beyond which a fit of full rank is easily led astray
-AT_REST = 1e-9  # after a step this short, relative to L, the next would be below rounding
-ROUNDING = 1e-16  # of L; no step need be more accurate
-CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to the matrices of its rank
-MOST_STEPS = 40  # of conjugate gradients
-LOOKS = 2  # at larger blocks, while there are rows that were missed
-LINES, PER_LINE = 256, 128  # to look at for that
-PHASE_1 = 40  # iterations of one start; those that succeed need 4 to 12
+from ..lowrank import Array, LowRank
+from ..result import Certificate, Choice, Expected, State
+from ..sampling import Sample, check_scale, in_memory
+from .exact import Trimmed, exactness, missed_lines, trimmed_fits
+from .proposals import Table, Tied, bases_of, race, sub_table
 
 
 def irpca(
@@ -44,58 +34,70 @@ def irpca(
     *,
     extra_rank: int | str = 0,
     noise: float | None = None,
-    random_state: np.random.Generator,
+    random_state: np.random.SeedSequence,
 ) -> Iterator[State]:
-    """Trimmed least squares in whitened feature space.
+    """Factors with priors that features inform, under noise with gross errors.
 
     Parameters
     ----------
     rank : int or None
-        None: chosen from the spectrum against the noise.
+        Number of components; with features, of those that features explain. None: as many as held-out entries call for.
     extra_rank : int or "auto"
-        The rank of a free part of L beside what features span, if these may not tell all. Without features all of L is
-        free, and this means nothing.
+        Number of components beside those that features explain; 0: L is exactly ``F1 W F2ᵀ``, as in the paper. Without
+        features all of L is free, and this means nothing.
     noise : float or None
         Standard deviation of the noise, if it is known.
     """
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
-    extra = _free_directions(extra_rank, engine.shape)
-    if F1.given and not F2.given:  # the same problem from the other side
-        for state in _told_apart(Transposed(engine), F2, F1, rank, extra, noise, random_state, ("column", "row")):
-            expected = state.expected and state.expected[::-1]
-            yield replace(
-                state, L=state.L.T, one_by_one=tuple(1 - axis for axis in state.one_by_one), expected=expected
-            )
-    else:
-        yield from _told_apart(engine, F1, F2, rank, extra, noise, random_state)
+    extra = _extra(extra_rank, engine.shape)
+    seeds = dict(zip(("sample", "blocks", "lines", "race", "held out"), random_state.spawn(5), strict=True))
+    sample = Sample.draw(engine, constants.LOOK, np.random.default_rng(seeds["sample"]))
+    check_scale(float(np.abs(sample.values).max()))
+
+    # Propose: exact where features of both sides tell all.
+    trimmed: Trimmed | None = None
+    if F1.given and F2.given and noise in (None, 0):
+        rng = np.random.default_rng(seeds["blocks"])
+        most = rank or min(F1.d, F2.d)
+        for trimmed in trimmed_fits(engine, F1, F2, most, sample, rng):
+            if trimmed.exact.zeta is None:
+                yield State(trimmed.L, np.inf, 1.0, settled=False)
+        assert trimmed is not None
+        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
+            yield _exact_state(trimmed, F1, F2, rank, sample)
+
+    # Propose: a race of fits on a part of M; choose by held-out entries.
+    part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds)
+    recipe, candidates = race(part.nine_tenths, part.held, part.ties)
+    best, tied = choose(candidates)
+    yield State(part.in_units_of_M(part.lifted(best.fit).L), np.inf, 1.0, settled=False)
+
+    # Finish: the same fit to all entries of that part, then to all of M.
+    again = part.table.make(recipe)
+    certificate = Certificate(
+        moved=moved(again.L, best.fit.L),
+        candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
+        chosen=best.name,
+        disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
+    )
+    report = _Report(F1, F2, part, certificate)
+    fit = part.lifted(again)
+    if fit is not again:
+        _place_others(fit, part)
+    last = fit.sweeps + constants.FINAL_SWEEPS
+    while fit.sweeps < last and not fit.done(constants.FINAL_STEP, again.sweeps):
+        yield report.state(fit)
+        fit.sweep()
+    if exact := _polished(fit, part, sample):
+        yield report.exact(*exact)
+    while True:
+        yield report.state(fit, settled=True)
+        fit.sweep()
 
 
-def _told_apart(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    extra: int | None,
-    noise: float | None,
-    rng: np.random.Generator,
-    sides: tuple[str, str] = ("row", "column"),
-) -> Iterator[State]:
-    """Features of both sides, of the columns, or none; ``sides`` is what the user calls the two."""
-    free = F2.given and extra != 0
-    if F1.given:
-        judge = Judge(engine, noise, rng, lagging=False, entries=GLANCE)
-        fits = inductive(engine, F1, F2, rank, judge, rng, patient=not free)
-    else:
-        judge = Judge(engine, noise, rng)
-        fits = alternating(engine, F2, rank, judge, rng, sides)
-    if free:
-        fits = _imperfect(engine, F1, F2, rank, extra, fits, judge, rng, sides)
-    yield from fits
-
-
-def _free_directions(extra_rank: int | str, shape: tuple[int, int]) -> int | None:
-    """The number asked for, or None for it to be chosen."""
+def _extra(extra_rank: Any, shape: tuple[int, int]) -> int | None:
+    """The number asked for, or None for it to be found."""
     if isinstance(extra_rank, str) and extra_rank == "auto":
         return None
     if isinstance(extra_rank, bool) or not isinstance(extra_rank, (int, np.integer)):
@@ -105,284 +107,252 @@ def _free_directions(extra_rank: int | str, shape: tuple[int, int]) -> int | Non
     return int(extra_rank)
 
 
-def _imperfect(
+@dataclass(eq=False)
+class _Part:
+    """The part of M on which fits race, and how it lies in all of M.
+
+    Attributes
+    ----------
+    table, nine_tenths : the part, and the part less the held-out entries
+    held : what was held out
+    ties : for rows and columns: whether factors are exactly what features say; the choices, the simplest first
+    unit : of every column of M
+    bases : of all of M, for each of the ties
+    M : owner of the entries of M, as they are
+    engine : owner of M in units of its columns
+    """
+
+    table: Table
+    nine_tenths: Table
+    held: HeldOut
+    ties: list[Tied]
+    unit: Array
+    bases: dict[Tied, tuple[Array, Array]]
+    least: Array
+    sample: tuple[Array, Array, Array]
+    M: Engine
+    engine: Engine
+
+    def in_units_of_M(self, L: LowRank) -> LowRank:
+        U, V = L.thin()
+        return LowRank.from_product(U, V * self.unit[:, None])
+
+    def weights_in_units_of_M(self, fit: Fit) -> Noise:
+        weights = fit.noise.weights(*fit.spreads)
+        square = self.unit**2
+        return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
+
+    def lifted(self, fit: Fit) -> Fit:
+        """The fit as one of all of M; lines outside the part are what is expected of them."""
+        lines, shape = self.table.lines, self.engine.shape
+        if all(len(index) == n for index, n in zip(lines, shape, strict=True)):
+            return fit
+        sides = []
+        for side, basis, index in zip((fit.rows, fit.cols), self.bases[fit.tied], lines, strict=True):
+            _, R = restricted(basis, index)
+            coefficients = np.linalg.lstsq(R, side.coefficients, rcond=None)[0]
+            sides.append(side.extended(basis, coefficients, index))
+        scales = [
+            _filled(scale, index, n)
+            for scale, index, n in zip((fit.noise.rows, fit.noise.cols), lines, shape, strict=True)
+        ]
+        noise = replace(fit.noise, rows=scales[0], cols=scales[1], least=self.least)
+        return replace(fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample)
+
+
+def _filled(some: Array, index: Array, n: int) -> Array:
+    full = np.ones(n)
+    full[index] = some
+    return full
+
+
+def _part(
     engine: Engine,
     F1: Features,
     F2: Features,
     rank: int | None,
     extra: int | None,
-    fits: Iterator[State],
-    judge: Judge,
-    rng: np.random.Generator,
-    sides: tuple[str, str],
-) -> Iterator[State]:
-    """Features that may not tell all: what they leave out decides. ``fits`` are those of the features alone."""
-    for state in islice(fits, PHASE_1):
-        if state.settled and state.step <= max(AT_REST, state.tolerance):
-            break
-        yield replace(state, settled=False)
-    if extra is not None or state.noise != 0 or state.failure:
-        of_lines = Judge(engine, judge.noise, rng)
-        of_lines.majority = judge.majority
-        yield from beside(engine, F1, F2, rank, extra, state, of_lines, sides)  # ends only if there is nothing beside
-    none = Choice("extra_rank", 0, "no direction outside the features is worth its unknowns")
-    for following in chain([state], fits):
-        doubts = tuple(STILL_LEFT_OUT if doubt == LEFT_OUT else doubt for doubt in following.doubts)
-        yield replace(following, choices=(*following.choices, none), doubts=doubts)
-
-
-def inductive(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    judge: Judge,
-    rng: np.random.Generator,
-    patient: bool = True,
-) -> Iterator[State]:
-    """Features on both sides: L = Q1 C Q2ᵀ with a small core C. Not patient: no larger block than the usual one."""
-    most, share = min(F1.d, F2.d), judge.observed_share
-
-    candidates = blocks(engine, F1, F2, rng) if patient else _first_blocks(engine, F1, F2, rng)
-    fit = yield from _on_blocks(candidates, rank or most, judge, rng)
-    doubts: tuple[str, ...] = ()
-    if not fit.level.exact and not judge.distinct(fit.L):
-        judge.majority = True
-        if rank is None and F1.d * F2.d > CROWDED * engine.n_observed:
-            doubts = (
-                f"to choose the rank, all {F1.d} × {F2.d} coefficients were fitted to {engine.n_observed} entries, and "
-                "no gap between noise and gross errors was found: give the rank, which survives far more corruption",
-            )
-        elif rank is not None and rank * (F1.d + F2.d - rank) > CROWDED * engine.n_observed:
-            doubts = (
-                f"no gap between noise and gross errors was found, and {engine.n_observed} entries are few for "
-                f"{rank * (F1.d + F2.d - rank)} unknowns: what is noise and what is not is a guess",
-            )
-        candidates = blocks(engine, F1, F2, rng) if patient else _first_blocks(engine, F1, F2, rng)
-        fit = yield from _on_blocks(candidates, rank or most, judge, rng)
-
-    looks = LOOKS
-    while missed := fit.level.exact and _missed_lines(engine, F1, F2, fit, rng):
-        block = next(candidates, None) if looks else None
-        if block is None:
-            break
-        looks -= 1
-        fit = yield from _on_blocks(chain([block], candidates), rank or most, judge, rng)
-    if missed:
-        doubts += (
-            "some rows or columns that nearly alone speak for a feature disagree with L almost everywhere: what L says "
-            "of them is not to be trusted",
-        )
-    L, now = fit.L, fit.level
-
-    # All of M. If L is exact on every clean entry looked at, the last read is all that is left to do.
-    chosen: tuple[Choice, ...] = ()
-    if now.exact:
-        if rank is None:
-            # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-            chosen = (choose_rank(fit.on_block.singular_values, (F1.d, F2.d), now.floor, now.clean * share),)
-            rank = chosen[0].value
-            L = fit.block.lift(fit.on_block.truncate(rank))
-        objection = judge.objection(L, now, engine.n_observed, _unknowns(L, F1, F2), now)
-        yield judge.state(L, now, 0.0, None, chosen, objection, doubts=doubts)
-    del fit, candidates  # and what is as long as M with them
-    assert F1.Q is not None and F2.Q is not None
-    C = (F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q)
-    all_of_M = whole(engine, F1, F2) if share < 1 else None
-    Q1, Q2 = engine.place(F1.Q), engine.place(F2.Q)
-    step, steady = np.inf, False
-    for reads in count(1):
-        if all_of_M is None:
-            # Flagged entries count as missing, hence the division by the kept share.
-            G, trim = engine.core(L, now.zeta, Q1, Q2)
-            u, s, v = singular_triplets(C + G / max(trim.kept_share, 0.01), rank)
-        else:  # holes may be anywhere, and many: only least squares gets over them
-            L, _, trim = _least_squares(all_of_M, L, now.zeta, rank or most)
-            u, s, v = singular_triplets((F1.Q.T @ L.left) @ L.core @ (L.right.T @ F2.Q), rank)
-        last, step = step, relative_change((u * s) @ v.T, C)
-        rate = step / last if steady and last > 0 else 1.0  # a new threshold would be another iteration
-        if rank is None and reads == 2:  # the block's own error is gone now; what is left is the noise of all of M
-            chosen = (choose_rank(s, C.shape, now.sigma, now.clean * share),)
-            rank = chosen[0].value
-            u, s, v = u[:, :rank], s[:rank], v[:, :rank]
-        C = (u * s) @ v.T
-        L = LowRank(F1.Q, C, F2.Q) if rank is None else LowRank(F1.Q @ u, np.diag(s), F2.Q @ v)
-        now, steady = judge.updated(now, L)
-        unknowns = _unknowns(L, F1, F2)
-        objection = judge.objection(L, now, engine.n_observed, unknowns, now)
-        state = judge.state(L, now, step, trim, chosen, objection, unknowns, doubts, rate)
-        if not (steady and rank is not None):
-            yield replace(state, settled=False)
-        elif state.step <= state.tolerance and judge.leaves_structure(L, now.zeta):
-            yield replace(state, doubts=(*doubts, LEFT_OUT))
-        else:
-            yield state
-
-
-def _first_blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
-    for block in blocks(engine, F1, F2, rng):
-        yield block
-        if not block.small:
-            break
-
-
-@dataclass(frozen=True, eq=False)
-class _Fit:
-    """What was found on a block, the same for all of M, and what the judge says of it."""
-
-    block: Block
-    on_block: LowRank
-    L: LowRank
-    level: Level
-    score: float
-    objection: str | None
-
-    @property
-    def convincing(self) -> bool:
-        return self.objection is None and (self.level.exact or not self.block.small)
-
-
-def _on_blocks(
-    candidates: Iterable[Block], rank: int, judge: Judge, rng: np.random.Generator
-) -> Generator[State, None, _Fit]:
-    """The best fit on blocks of growing size, up to the first convincing one."""
-    fit: _Fit | None = None
-    for block in candidates:
-        judge.look(GLANCE if block.small else QUICK)
-        starts = MAJORITY_STARTS if judge.majority else STARTS
-        for q, k in starts[:1] if block.small else starts:
-            found = _start(block, rank, q, k, judge, rng)
-            yield State(found.L, found.level.zeta, 1.0, settled=False)
-            fit = found if fit is None or fit.block.small or found.score < fit.score else fit
-            if fit.convincing:
-                return _finish(fit, rank, judge)
-    assert fit is not None
-    return _finish(fit, rank, judge)
-
-
-def _finish(fit: _Fit, rank: int, judge: Judge) -> _Fit:
-    """Phase 2 on the block: the threshold that suits the noise, estimated anew until it stays."""
-    block = fit.block
-    for _ in range(PHASE_1):
-        if fit.level.exact:
-            break
-        on_block, moved, _ = _least_squares(block, fit.on_block, fit.level.zeta, rank)
-        L = block.lift(on_block)
-        before = fit.level
-        fit = replace(fit, on_block=on_block, L=L, level=judge.level(L))
-        if moved < 1e-3 and fit.level.sigma > 0.95 * before.sigma:
-            break
-    return fit
-
-
-def _start(block: Block, rank: int, q: float, k: float, judge: Judge, rng: np.random.Generator) -> _Fit:
-    """Phase 1 on a block, and the judge's view of it.
-
-    Features such as indicators tie a coefficient to a few cells of M. A threshold that falls at once can trim those
-    cells whole, and the coefficient never comes back; then the start is made again with one that falls slowly.
-    """
-    sample = judge.telling(Sample.draw(block.engine, 1 << 13, rng))
-    on_block, zeta = _high_breakdown(block, sample, rank, q, k, judge)
-    if _uncovered(block, on_block, zeta):
-        top = float(np.abs(sample.values).max())
-        on_block, _ = _high_breakdown(block, sample, rank, q, k, judge, top, DECAY)
-    largest = float(np.abs(sample.at(on_block)).max())
-    seen = judge.judged(sample.sizes(on_block), largest, 0.0)
-    L = block.lift(on_block)
-    found = judge.level(L)
-    objection = judge.objection(L, found, block.engine.n_observed, _unknowns(L, block.F1, block.F2), seen)
-    return _Fit(block, on_block, L, found, judge.score(L), objection)
-
-
-def _high_breakdown(
-    block: Block,
+    noise: float | None,
     sample: Sample,
-    rank: int,
-    q: float,
-    k: float,
-    judge: Judge,
-    top: float = 0.0,
-    decay: float = np.inf,
-) -> tuple[LowRank, float]:
-    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns L and the last ζ."""
-    L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
-    for _ in range(PHASE_1):
-        lowest = top if np.isinf(zeta) else zeta / decay
-        before, zeta = zeta, max(k * quantile(sample.sizes(L), q), lowest, floor)
-        L, moved, _ = _least_squares(block, L, zeta, rank)
-        floor = judge.floor_of(float(np.abs(sample.at(L)).max()))
-        falling = zeta > 1.02 * floor and zeta < before / 1.02
-        at_rest = moved <= AT_REST and not (falling and np.isfinite(decay))
-        if at_rest or (moved <= 0.01 and zeta > floor and not falling):
-            break
-    return L, zeta
-
-
-def _missed_lines(engine: Engine, F1: Features, F2: Features, fit: _Fit, rng: np.random.Generator) -> bool:
-    """Whether rows or columns are wrong that are too few to be missed: those that alone speak for a direction."""
-    n = engine.shape
-    for axis, F in enumerate((F1, F2)):
-        if F.coherent:
-            lines = draw_lines(F, min(LINES, F.n), rng)  # those of high leverage first
-            across = rng.integers(n[1 - axis], size=(len(lines), PER_LINE))
-            along = np.broadcast_to(lines[:, None], across.shape)
-            rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
-            sizes = np.abs(engine.entries(rows, cols) - fit.L.entries(rows, cols)).reshape(across.shape)
-            if ((sizes <= fit.level.zeta).mean(axis=1) < 0.25 * fit.level.clean).any():
-                return True
-    return False
-
-
-def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
-    """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
-    _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
-    assert kept is not None
-    coverage = (block.Q1**2).T @ kept
-    return bool(coverage.min() < 0.2 * coverage.max())
-
-
-def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
-    return L.rank * (F1.d + F2.d - L.rank)
-
-
-def _least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[LowRank, float, Trim]:
-    """Least squares on the entries that L keeps, of rank ``rank``; by how much L moved, relative to its size.
-
-    By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is worth, as
-    far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along
-    the matrices of the same rank, which takes fewer flops and fewer entries.
-    """
-    normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
-    size = float(np.linalg.norm(L.core))
-    n1, n2 = L.shape
-    kept = normal.trim.kept / (n1 * n2) * size
-    off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
-    digits = float(np.clip(max(min(off, 1.0) ** 2, ROUNDING / max(off, ROUNDING)), 1e-10, 1e-2))
-    u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
-    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < CLOSE * L.singular_values[-1]:
-        return *_along_rank(block, L, u, v, normal, digits), normal.trim
-    C = u @ L.core @ v.T
-    new = LowRank.from_core(
-        block.Q1, C + conjugate_gradients(normal.gradient, normal.times, digits, MOST_STEPS), block.Q2, rank
+    trimmed: Trimmed | None,
+    seeds: dict[str, np.random.SeedSequence],
+) -> _Part:
+    given = F1.given, F2.given
+    free: Tied = (False, False)
+    ties = [free] if not any(given) else [given] if extra == 0 else [given, free]
+    n1, n2 = engine.shape
+    rng = np.random.default_rng(seeds["lines"])
+    lines = sub_table((n1, n2), constants.RACE_ENTRIES, engine.n_observed / (n1 * n2), rng)
+    small = n1 * n2 <= constants.WHOLE
+    low, high = np.quantile(sample.values, (0.25, 0.75))
+    unit, typical = np.ones(n2), float(high - low) / 1.349
+    if small and not F2.given:
+        unit, typical = column_units(sample, n2)
+    in_units = in_memory(engine.block(np.arange(n1), np.arange(n2)) / unit) if small else engine
+    bases = {tied: (basis_of(F1, tied[0]), basis_of(F2, tied[1])) for tied in ties}
+    least = finest(sample, unit, typical)
+    start = None
+    if trimmed is not None:
+        U, V = trimmed.L.thin()
+        start = LowRank(U[lines[0]], np.eye(U.shape[1]), V[lines[1]] / unit[lines[1], None])
+    table = Table(
+        engine.block(*lines) / unit[lines[1]],
+        lines,
+        bases_of(bases, lines),
+        least[lines[1]],
+        rank if rank is None or not any(given) else rank + (extra or 0),
+        noise,
+        seeds["race"],
+        start,
     )
-    return new, relative_distance(new, L), normal.trim
+    rng = np.random.default_rng(seeds["held out"])
+    out = np.isfinite(table.values) & (rng.random(table.values.shape) < constants.HELD_OUT)
+    rows, cols = np.nonzero(out)
+    held = HeldOut(rows, cols, table.values[out], 10 * table.least[cols])
+    scattered = sample.rows, sample.cols, sample.values / unit[sample.cols]
+    return _Part(table, table.without(out), held, ties, unit, bases, least, scattered, engine, in_units)
 
 
-def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:
-    """The step u Bᵀ + A vᵀ, A orthogonal to u: all directions in which L = Q1 u s vᵀ Q2ᵀ can move at its rank."""
-    d1 = len(u)
+def _place_others(fit: Fit, part: _Part) -> None:
+    """Factors of the rows and columns that were not in the part, each from its entries across the part."""
+    n1, n2 = part.engine.shape
+    rows, cols = part.table.lines
+    for axis, n, mine, others in ((0, n1, rows, cols), (1, n2, cols, rows)):
+        missing = np.setdiff1d(np.arange(n), mine)
+        step = max(1, constants.WHOLE // 4 // max(len(others), 1))
+        for first in range(0, len(missing), step):
+            some = missing[first : first + step]
+            at = (some, others) if axis == 0 else (others, some)
+            block = part.M.block(*at) / part.unit[at[1]]
+            fit.place(block if axis == 0 else block.T, axis, some, others)
 
-    def tangent(left: Array, right: Array) -> Array:
-        return np.vstack([left - u @ (u.T @ left), right])
 
-    def operator(P: Array) -> Array:
-        A, B = P[:d1], P[d1:]
-        step = LowRank(np.hstack([L.left, block.Q1 @ A]), np.eye(2 * L.rank), np.hstack([block.Q2 @ B, L.right]))
-        KX, KY = normal.sides(step, L.right, L.left)
-        return tangent(block.Q1.T @ KX, block.Q2.T @ KY)
+def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
+    """An exact fit close to this one, if there is one: least squares on what is kept, as noise falls to rounding."""
+    n1, n2 = fit.engine.shape
+    L = LowRank.from_product(*fit.L.thin())
+    size = float(np.linalg.norm(L.core)) / np.sqrt(n1 * n2)
+    if fit.noise.target or not 0 < fit.noise.s < constants.NEARLY_EXACT * size:
+        return None
+    s = np.diag(L.core)
+    rank = fit.directions or int(np.count_nonzero(s > constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))))
+    exact = fit.least_squares(rank)
+    L = part.in_units_of_M(exact.L)
+    unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
+    found = exactness(sample, L, part.M.n_observed, unknowns)
+    return None if found.zeta is None else (L, found.zeta, found.clean)
 
-    step = conjugate_gradients(tangent(normal.gradient @ v, normal.gradient.T @ u), operator, digits, MOST_STEPS)
-    A, B = step[:d1], step[d1:]
-    core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
-    new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
-    return new, float(np.linalg.norm(step) / np.linalg.norm(new.core))
+
+@dataclass(eq=False)
+class _Report:
+    """Turns fits into states."""
+
+    F1: Features
+    F2: Features
+    part: _Part
+    certificate: Certificate
+
+    def state(self, fit: Fit, settled: bool = False) -> State:
+        part, noise = self.part, fit.noise
+        L = part.in_units_of_M(fit.L)
+        deviation = noise.deviation
+        chosen = Choice("rank", fit.rank, "components that the data speak for")
+        return State(
+            L,
+            constants.TYPICAL * deviation,
+            fit.step,
+            noise=deviation,
+            tolerance=np.inf if settled else 0.0,
+            settled=settled,
+            expected=self._expected(fit, L),
+            shares=self._shares(L),
+            choices=(chosen,),
+            certificate=self.certificate,
+            weights=part.weights_in_units_of_M(fit),
+            fit=fit,
+        )
+
+    def exact(self, L: LowRank, zeta: float, clean: float) -> State:
+        return State(
+            L, zeta, 0.0, noise=0.0, expected_corruption=1 - clean, shares=self._shares(L), certificate=self.certificate
+        )
+
+    def _expected(self, fit: Fit, L: LowRank) -> tuple[Expected | None, Expected | None] | None:
+        """What features say of new rows and columns, in the coordinates of L."""
+        if any(fit.tied) or not (self.F1.given or self.F2.given):
+            return None
+        U, V = fit.rows.mean, fit.cols.mean * self.part.unit[:, None]
+        back = np.linalg.pinv(L.core)
+        turns = V.T @ L.right @ back.T, U.T @ L.left @ back
+        rows, cols = (
+            _told(F, side.expected, turn) if F.given else None
+            for F, side, turn in zip((self.F1, self.F2), (fit.rows, fit.cols), turns, strict=True)
+        )
+        return rows, cols
+
+    def _shares(self, L: LowRank) -> dict[str, float]:
+        """The parts of L within and outside what features span."""
+        if not (self.F1.given or self.F2.given) or not L.rank:
+            return {}
+        left = L.left if self.F1.Q is None else self.F1.Q.T @ L.left
+        right = L.right if self.F2.Q is None else self.F2.Q.T @ L.right
+        inside = float(np.linalg.norm(left @ L.core @ right.T) ** 2)
+        share = min(inside / float(np.linalg.norm(L.core) ** 2), 1.0)
+        return {"features": share, "free": 1 - share}
+
+
+def _told(F: Features, expected: Array, turn: Array) -> Expected:
+    """``expected @ turn`` as an offset and coefficients of the features."""
+    assert F.Q is not None
+    X = np.hstack([np.ones((F.n, 1)), F.Q])
+    B = np.linalg.lstsq(X, expected @ turn, rcond=None)[0]
+    return Expected(B[0], F.solve(B[1:]))
+
+
+def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
+    """An exact fit of the features; its rank from the singular values that stand out of rounding."""
+    L, found, chosen = trimmed.L, trimmed.exact, ()
+    assert found.zeta is not None
+    if rank is None:
+        # In the block's own coordinates: those of all of M stretch the block's rounding errors.
+        s = trimmed.on_block.singular_values
+        edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * found.zeta / 8 / np.sqrt(max(found.clean, 0.01))
+        value = max(int(np.count_nonzero(s > edge)), 1)
+        reason = f"singular values beyond the {value}th are rounding" if value < len(s) else "all singular values stand out"
+        chosen = (Choice("rank", value, reason),)
+        L = trimmed.block.lift(trimmed.on_block.truncate(value))
+    why = Choice("noise", 0.0, "residuals of the clean entries are rounding")
+    return State(L, found.zeta, 0.0, noise=0.0, expected_corruption=1 - found.clean, choices=(*chosen, why))
+
+
+def finest(sample: Sample, unit: Array, typical: float) -> Array:
+    """What the noise of each column cannot fall below, in its unit: rounding, steps between values, what is exact."""
+    x = sample.values
+    values = np.unique(x)
+    gaps = np.diff(values)
+    steps = len(values) < 0.5 * len(x) and len(gaps) > 0
+    step = float(np.quantile(gaps, 0.1)) / np.sqrt(12) if steps else 0.0
+    rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
+    return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * typical)
+
+
+def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
+    """A robust spread of every column, relative to that of a typical one, and that one."""
+    unit = np.ones(n2)
+    order = np.argsort(sample.cols, kind="stable")
+    edges = np.searchsorted(sample.cols[order], np.arange(n2 + 1))
+    for j in range(n2):
+        x = sample.values[order[edges[j] : edges[j + 1]]]
+        if len(x) < constants.FEWEST:
+            unit[j] = np.nan
+            continue
+        quarter, centre, three = np.quantile(x, (0.25, 0.5, 0.75))
+        spread, whole_spread = (three - quarter) / 1.349, float(np.sqrt(np.mean(np.minimum((x - centre) ** 2, (4 * (three - quarter) + 1e-300) ** 2))))
+        unit[j] = spread if spread > 0.1 * whole_spread else whole_spread
+        if unit[j] == 0:
+            unit[j] = float(x.std()) or np.nan
+    known = np.isfinite(unit)
+    if not known.any():
+        return np.ones(n2), float(np.std(sample.values))
+    middle = float(np.exp(np.mean(np.log(unit[known]))))
+    return np.where(known, unit / middle, 1.0), middle

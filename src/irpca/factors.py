@@ -1,0 +1,440 @@
+"""Factors of rows and columns, with priors that features inform.
+
+    m_ij = u_i · v_j + e_ij        u_i ~ N(Q1_i A, Λ_u)        v_j ~ N(Q2_j B, Λ_v)
+
+Q1 and Q2 hold the features and a constant; A, B, Λ_u and Λ_v are learned. Where Λ is zero, a side is exactly what its
+features say; with few entries a line stays close to that. Perfect features, imperfect ones, none, holes and cold start
+are all this model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from . import constants
+from .engines.base import COMPONENTS, Engine, Lines, Prior
+from .features import Features
+from .lowrank import Array, LowRank
+from .noise import NoiseModel, refound
+from .sampling import in_memory
+
+TINY = 1e-300
+
+
+@dataclass(eq=False)
+class Side:
+    """The factors of the rows, or of the columns: posteriors, and the prior that they share.
+
+    Attributes
+    ----------
+    mean, expected : arrays of shape (n, K)
+        Posterior and prior means.
+    basis : array of shape (n, d)
+        Columns of mean square 1, orthogonal.
+    tied : bool
+        Whether lines are exactly what the basis says: Λ is zero, and the coefficients are plain least squares.
+    variance : array of shape (K,)
+        Λ.
+    coefficients, slope_variance : arrays of shape (d, K) and (K,)
+        A, and the variance of its prior.
+    covariance, spread : arrays of shape (K, K) and (n,)
+        The posterior covariance of line i is about ``spread[i] · covariance``.
+    """
+
+    mean: Array
+    basis: Array
+    tied: bool
+    variance: Array
+    slope_variance: Array
+    coefficients: Array = field(init=False)
+    expected: Array = field(init=False)
+    covariance: Array = field(init=False)
+    spread: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        n, K = self.mean.shape
+        self.coefficients = self.basis.T @ self.mean / n
+        self.expected = self.basis @ self.coefficients
+        if self.tied:
+            self.mean, self.variance = self.expected, np.zeros(K)
+        self.covariance, self.spread = np.zeros((K, K)), np.ones(n)
+
+    @property
+    def second(self) -> Array:
+        """Σ of ``u uᵀ`` over all lines, uncertainty included."""
+        return self.mean.T @ self.mean + self.spread.sum() * self.covariance
+
+    def prior(self, other: Side) -> Prior:
+        return Prior(
+            self.variance,
+            np.ones(len(self.mean)),
+            other.covariance,
+            other.spread,
+            other.second,
+            basis=self.basis,
+            ridge=1 / np.maximum(self.slope_variance, TINY),
+            coefficients=self.coefficients,
+        )
+
+    def given(self, other: Side) -> Prior:
+        """The same with what is expected of every line held as it is."""
+        return replace(self.prior(other), basis=None, mean=self.expected)
+
+    def take(self, lines: Lines, learn: bool, least: float) -> None:
+        """New posteriors and, if asked, what they say of the prior."""
+        self.mean, self.expected, self.covariance = lines.mean, lines.expected, lines.covariance
+        self.spread = lines.spread / max(float(lines.spread.mean()), TINY)
+        if lines.coefficients is None:
+            return
+        self.coefficients = lines.coefficients
+        if not learn:
+            return
+        uncertain = 1 / np.maximum(lines.precision + 1 / np.maximum(self.slope_variance, TINY), TINY)
+        self.slope_variance = np.maximum((self.coefficients**2).mean(axis=0) + uncertain, TINY)
+        if not self.tied:
+            away = (self.mean - self.expected) ** 2 + lines.variance
+            self.variance = np.maximum(away.mean(axis=0) + len(self.coefficients) * uncertain, least)
+
+    def some(self, lines: Array) -> Side:
+        """These lines only."""
+        new = Side(self.mean[lines], self.basis[lines], self.tied, self.variance, self.slope_variance)
+        new.mean, new.expected = self.mean[lines], self.expected[lines]
+        new.coefficients, new.covariance, new.spread = self.coefficients, self.covariance, self.spread[lines]
+        return new
+
+    def turn(self, R: Array) -> None:
+        """Other directions, ``mean @ R``; the prior follows."""
+        self.mean, self.expected, self.coefficients = self.mean @ R, self.expected @ R, self.coefficients @ R
+        self.slope_variance, self.variance = self.slope_variance @ (R * R), self.variance @ (R * R)
+        self.covariance = R.T @ self.covariance @ R
+
+    def extended(self, basis: Array, coefficients: Array, index: Array) -> Side:
+        """The same for more lines, of which these are those at ``index``; the others are what is expected of them."""
+        new = Side(basis @ coefficients, basis, self.tied, self.variance, self.slope_variance)
+        new.coefficients, new.covariance = coefficients, self.covariance
+        new.expected = new.mean
+        if not self.tied:
+            new.mean = new.mean.copy()
+            new.mean[index] = self.mean
+        new.spread = np.ones(len(basis))
+        new.spread[index] = self.spread
+        return new
+
+    def alike(self) -> None:
+        """One prior variance for all directions."""
+        self.variance = np.full_like(self.variance, self.variance.mean())
+        self.slope_variance = np.full_like(self.variance, self.slope_variance.mean())
+
+
+def basis_of(F: Features, tied: bool) -> Array:
+    """What features span, with the constant unless the side is tied; columns of mean square 1."""
+    if F.Q is None:
+        return np.ones((F.n, 1))
+    if tied:
+        return F.Q * np.sqrt(F.n)
+    X = np.hstack([np.full((F.n, 1), 1 / np.sqrt(F.n)), F.Q])
+    Q, s, _ = np.linalg.svd(X, full_matrices=False)
+    return Q[:, s > constants.REPEATED * s[0]] * np.sqrt(F.n)
+
+
+def restricted(basis: Array, lines: Array) -> tuple[Array, Array]:
+    """The basis of some lines with columns of mean square 1, and R with ``basis[lines] = new @ R``."""
+    Q, s, Vt = np.linalg.svd(basis[lines], full_matrices=False)
+    kept = s > constants.REPEATED * s[0]
+    root = np.sqrt(len(lines))
+    return Q[:, kept] * root, (s[kept] / root)[:, None] * Vt[kept]
+
+
+@dataclass(eq=False)
+class Fit:
+    """The model with its parameters, on the M of an engine; each sweep improves it."""
+
+    engine: Engine
+    rows: Side
+    cols: Side
+    noise: NoiseModel
+    sample: tuple[Array, Array, Array]
+    least: float
+    directions: int | None = None
+    sweeps: int = 0
+    step: float = np.inf
+    apart: bool = False
+    forked: bool = False
+    trust: tuple[Array, Array] | None = None
+
+    @property
+    def L(self) -> LowRank:
+        return LowRank(self.rows.mean, np.eye(self.rank), self.cols.mean)
+
+    @property
+    def rank(self) -> int:
+        return self.rows.mean.shape[1]
+
+    @property
+    def tied(self) -> tuple[bool, bool]:
+        return self.rows.tied, self.cols.tied
+
+    @property
+    def spreads(self) -> tuple[Array, Array]:
+        """The variance of L_ij as a sum of two products: of the rows' uncertainty, and of the columns'."""
+        rows, cols = self.rows, self.cols
+        both = float(np.sum(rows.covariance * cols.covariance))
+        across = np.einsum("jk,jk->j", cols.mean @ rows.covariance, cols.mean) + cols.spread * both
+        along = np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean)
+        return np.column_stack([rows.spread, along]), np.column_stack([across, cols.spread])
+
+    def sweep(self, afresh: bool = False) -> None:
+        """Rows given columns, columns given rows, priors and noise: two reads."""
+        self.sweeps += 1
+        n, rows, cols = self.sweeps, self.rows, self.cols
+        if afresh and n in constants.AFRESH and (found := refound(self.noise, self.residuals)):
+            self.noise, self.forked = found, True
+        noise, before = self.noise, self.L
+        learn, own = n > constants.PATIENCE, n > constants.OWN_SCALES
+        lines = self.engine.solve_rows(rows.mean, cols.mean, noise.weights(*self.spreads), rows.prior(cols))
+        rows.take(lines, learn, self.least)
+        noise.learn_shares(lines.sums)
+        if own:
+            noise.learn_scales(lines.sums, 0)
+        lines = self.engine.solve_cols(rows.mean, cols.mean, noise.weights(*self.spreads), cols.prior(rows))
+        cols.take(lines, learn, self.least)
+        self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
+        noise.learn(lines.sums, rise=learn)
+        if own:
+            noise.learn_scales(lines.sums, 1)
+        self.step = moved(self.L, before)
+        if learn:
+            self.apart |= n > constants.COMMON and not noise.falling
+            if self.apart:
+                self.rotate()
+            else:
+                rows.alike()
+                cols.alike()
+
+    def rotate(self) -> None:
+        """Turn the directions so that they are uncorrelated, and as long on both sides; drop those that died out.
+
+        L stays as it is. Without this, directions that nearly cancel come apart very slowly (Ilin and Raiko, JMLR 11,
+        2010, section 4.2).
+        """
+        if self.rank == 0 or not np.isfinite(self.step):
+            return
+        n1, n2 = self.engine.shape
+        E1, E2 = self.rows.second / n1, self.cols.second / n2
+        w, Q = np.linalg.eigh(E1)
+        w = np.maximum(w, constants.ROUNDING * max(float(w[-1]), TINY))
+        root, back = (Q * np.sqrt(w)) @ Q.T, (Q / np.sqrt(w)) @ Q.T
+        energy, P = np.linalg.eigh(root @ E2 @ root)
+        energy, P = np.maximum(energy[::-1], constants.ROUNDING**2 * max(float(energy[-1]), TINY)), P[:, ::-1]
+        if self.directions is None and self.sweeps > constants.OWN_SCALES:
+            edge = self.noise.s**2 * (1 / np.sqrt(n1) + 1 / np.sqrt(n2)) ** 2
+            alive = energy > constants.DEAD * edge
+            energy, P = energy[alive], P[:, alive]
+        length = energy**0.25
+        self.rows.turn(back @ P * length)
+        self.cols.turn(root @ P / length)
+
+    @property
+    def residuals(self) -> Array:
+        """At the sampled entries, in units of their lines' scales."""
+        i, j, values = self.sample
+        noise = self.noise
+        return (values - self.L.entries(i, j)) / np.sqrt(noise.rows[i] * noise.cols[j])
+
+    def place(self, X: Array, axis: int, lines: Array, others: Array) -> None:
+        """Factors of some rows (0) or columns from their entries X, across some lines of the other side."""
+        side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
+        if side.tied:
+            return
+        scales = self.noise.cols if axis == 0 else self.noise.rows
+        least = self.noise.least[others] if axis == 0 else np.full(len(others), self.noise.lowest)
+        noise = replace(self.noise, rows=np.ones(len(lines)), cols=scales[others], least=least)
+        across = other.some(others)
+        typical = float(np.sum(side.covariance * across.second))
+        found = placed(X, side.expected[lines], side.variance, across, noise, typical)
+        side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
+
+    def least_squares(self, rank: int) -> Fit:
+        """Plain least squares on what is kept, of this rank: the threshold falls with what is left, to rounding."""
+        U, V = self.L.thin()
+        L = LowRank.from_product(U, V, rank)
+        left, right = L.left @ L.core, L.right
+        sides = []
+        for B, side in ((left, self.rows), (right, self.cols)):
+            loose = np.full(L.rank, constants.LOOSE * float((B**2).max(initial=TINY)))
+            sides.append(Side(B, side.basis, side.tied, loose, loose.copy()))
+        zeta = constants.BROAD * COMPONENTS[-1] * self.noise.s
+        noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
+        fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
+        fit._polish()
+        if fit._replace_astray(self.noise):
+            fit._polish()
+        return fit
+
+    def _polish(self) -> None:
+        """Alternating least squares on the entries within a threshold that falls with what is left."""
+        rounding = constants.ROOM * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
+        for _ in range(constants.POLISH):
+            before = self.L
+            for axis in (0, 1):
+                side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
+                Q, R = np.linalg.qr(other.mean)
+                other.mean, other.coefficients = Q, other.basis.T @ Q / len(Q)
+                side.mean, side.coefficients = side.mean @ R.T, side.coefficients @ R.T
+                ask = self.engine.solve_rows if axis == 0 else self.engine.solve_cols
+                lines = ask(self.rows.mean, self.cols.mean, self.noise.weights(*self.spreads), side.prior(other))
+                side.take(replace(lines, covariance=np.zeros_like(lines.covariance)), False, 0.0)
+                self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
+            sizes = np.abs(self.residuals)
+            kept = sizes[sizes <= self.noise.zeta]
+            if not len(kept) or moved(self.L, before) < constants.ROUNDING:
+                break
+            self.noise.zeta = min(self.noise.zeta, max(10 * float(kept.max()) / constants.DECAY, rounding))
+
+    def _replace_astray(self, noise: NoiseModel) -> bool:
+        """Lines of which little is kept, placed anew among the others; whether there were any."""
+        found = False
+        for axis in (0, 1):
+            lines, side = self.astray(axis), (self.rows, self.cols)[axis]
+            if len(lines) and not side.tied:
+                usual = np.setdiff1d(np.arange(len(side.mean)), lines)
+                loose, side.variance = side.variance, side.mean[usual].var(axis=0)
+                side.expected = np.tile(side.mean[usual].mean(axis=0), (len(side.mean), 1))
+                exact, self.noise = self.noise, replace(noise, rows=self.noise.rows, cols=self.noise.cols)
+                self._place_lines(axis, lines)
+                self.noise, side.variance, found = exact, loose, True
+                self.noise.zeta = max(self.noise.zeta, constants.BROAD * COMPONENTS[-1] * noise.s)
+        return found
+
+    def done(self, step: float, settled: int) -> bool:
+        return self.sweeps > settled and self.step < step and not self.noise.falling
+
+    def run(self, afresh: bool = False, step: float = constants.STEP, settled: int = constants.SETTLED) -> Fit:
+        most = constants.SWEEPS
+        for _ in range(constants.RESCUES + 1):
+            while self.sweeps < most and not self.done(step, settled):
+                self.sweep(afresh)
+                if not np.isfinite(self.step):
+                    return self
+            if not self.rescue():
+                break
+            most, settled = self.sweeps + constants.SETTLED, self.sweeps + constants.PATIENCE
+        return self
+
+    def astray(self, axis: int) -> Array:
+        """Lines of whose entries far fewer are believed than of others', or that seem far noisier."""
+        if self.trust is None:
+            return np.zeros(0, int)
+        counts = np.maximum(self.engine.counts[axis], 1)
+        share, scale = self.trust[axis] / counts, (self.noise.rows, self.noise.cols)[axis]
+        odd = (share < constants.ASTRAY * np.median(share)) | (scale > constants.NOISIER * np.median(scale))
+        lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
+        return lines if len(lines) <= constants.FEW_LINES * len(counts) else lines[:0]
+
+    def rescue(self) -> bool:
+        """Fit lines that went astray again, from a large scale that falls; whether there were any."""
+        found = False
+        for axis in (0, 1):
+            lines = self.astray(axis)
+            if len(lines) and not self.tied[axis]:
+                (self.noise.rows if axis == 0 else self.noise.cols)[lines] = 1.0
+                self._place_lines(axis, lines)
+                found = True
+        return found
+
+    def _place_lines(self, axis: int, lines: Array) -> None:
+        others = np.setdiff1d(np.arange(self.engine.shape[1 - axis]), self.astray(1 - axis))
+        block = self.engine.block(*((lines, others) if axis == 0 else (others, lines)))
+        self.place(block if axis == 0 else block.T, axis, lines, others)
+
+
+def placed(X: Array, expected: Array, variance: Array, other: Side, noise: NoiseModel, typical: float) -> Lines:
+    """Factors of lines that were not in a fit, from what is expected of them and from their own entries.
+
+    The scale of the noise falls from what the lines show to that of the fit, so that none settles on its own errors.
+
+    Parameters
+    ----------
+    X : array of shape (m, n), NaN where nothing is observed
+    expected : array of shape (m, K)
+    variance : array of shape (K,)
+        How far lines are from what is expected of them.
+    other : Side
+        The other side of the fit, n lines.
+    noise : NoiseModel
+        ``noise.cols`` are the scales of the other side.
+    typical : float
+        The trace of a typical posterior covariance with ``other.second``.
+    """
+    engine, m = in_memory(X), len(X)
+    V, ones = other.mean, np.ones(m)
+    prior = Prior(variance, ones, other.covariance, other.spread, other.second, mean=expected)
+    sizes = np.abs(X - expected @ V.T) / np.sqrt(noise.cols)
+    sizes = sizes[np.isfinite(sizes)]
+    wide = 1.4826 * float(np.median(sizes)) if len(sizes) else noise.s
+    s, mean, spread, scale = max(wide, noise.s), expected, ones, ones
+    across = np.einsum("ik,ik->i", V @ other.covariance, V)
+    extra = constants.LAST
+    while True:
+        model = replace(noise, s=s, rows=scale)
+        along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
+        lines = engine.solve_rows(
+            mean, V, model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread])), prior
+        )
+        mean, spread = lines.mean, lines.spread / max(typical, TINY)
+        if s <= noise.s:
+            extra -= 1
+            if not extra:
+                return lines
+        s = max(s / constants.PLACING, noise.s)
+
+
+def moved(new: LowRank, old: LowRank) -> float:
+    """``‖new − old‖ / ‖new‖`` from the factors; ``core`` must be the identity."""
+    U, V = np.hstack([new.left, old.left]), np.hstack([new.right, -old.right])
+    size = float(np.sum((new.left.T @ new.left) * (new.right.T @ new.right)))
+    change = float(np.sum((U.T @ U) * (V.T @ V)))
+    return float(np.sqrt(max(change, 0.0) / size)) if size > 0 else float(change > 0)
+
+
+def begin(
+    engine: Engine,
+    bases: tuple[Array, Array],
+    tied: tuple[bool, bool],
+    L0: LowRank,
+    s0: float,
+    least: Array,
+    rank: int | None,
+    directions: int,
+    sample: tuple[Array, Array, Array],
+    rng: np.random.Generator,
+    **noise: float | None,
+) -> Fit:
+    """A fit that begins at L0, whose error is about s0, with random directions beside those of L0.
+
+    ``rank`` None: as many of ``directions`` as there is something to say for.
+    """
+    n1, n2 = engine.shape
+    s0 = max(s0, 10 * float(least.min()))
+    L0 = LowRank.from_product(*L0.thin())
+    sv = np.diag(L0.core)
+    most = min(n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
+    directions = min(directions if rank is None else rank, most)
+    kept = min(int((sv > 1e-9 * sv[0]).sum()), constants.KEPT, directions) if len(sv) and sv[0] > 0 else 0
+    new = directions - kept
+    root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
+    random = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
+    random = bases[1] @ random / np.sqrt(len(random)) if tied[1] else random
+    U = np.hstack([L0.left[:, :kept] * root, np.zeros((n1, new))])
+    V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW * np.sqrt(s0) * random])
+    sides = []
+    for B, basis, fixed in zip((U, V), bases, tied, strict=True):
+        variance = np.r_[(B[:, :kept] ** 2).mean(axis=0), np.full(new, s0)]
+        sides.append(Side(B, basis, fixed, variance, variance.copy()))
+    i, j, values = sample
+    wide = 3 * float(np.std(values - L0.entries(i, j))) + s0
+    model = NoiseModel(s0, least, np.ones(n1), np.ones(n2), wide, **noise)
+    largest = max(float(side.variance.max(initial=TINY)) for side in sides)
+    return Fit(engine, *sides, model, sample, 1e-10 * largest, rank)

@@ -1,0 +1,177 @@
+"""The noise model: clean noise with tails of its own, gross errors beside it, and a scale for every row and column.
+
+    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · broad,        c = 1, 2, 4
+
+The shares p_k are learned, so Gaussian, Laplace and Student noise are all within the model. What follows from it: the
+weight of every entry in a regression, and the probability that it is a gross error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from . import constants
+from .engines.base import COMPONENTS, Noise, Sums
+from .lowrank import Array
+
+SQUARES = np.square(COMPONENTS)
+
+
+@dataclass
+class NoiseModel:
+    """The state of the noise model during a fit.
+
+    Attributes
+    ----------
+    s : float
+        The common scale.
+    least : array of shape (n2,)
+        What the scale of an entry cannot fall below, for each column: rounding.
+    rows, cols : arrays
+        Variances of rows and columns relative to the common one, α² and β².
+    gross, broad, shares : float, float, array
+        Share and standard deviation of gross errors, shares of the clean components.
+    nu, zeta : float
+        As in :class:`~irpca.engines.base.Noise`.
+    target : float or None
+        The standard deviation of the noise if the user has given it: s falls to what belongs to it, and stays.
+    estimate : float
+        What the last sums say of s.
+    """
+
+    s: float
+    least: Array
+    rows: Array
+    cols: Array
+    broad: float
+    gross: float = constants.GROSS_AT_FIRST
+    shares: Array = field(default_factory=lambda: np.array(constants.SHARES))
+    nu: float = np.inf
+    zeta: float = np.inf
+    target: float | None = None
+    estimate: float = np.inf
+
+    def weights(self, row_spread: Array, col_spread: Array) -> Noise:
+        """The model as an engine takes it."""
+        cols = np.maximum(self.cols, (self.least / self.s) ** 2)
+        rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
+        return Noise(rows, cols, row_spread, col_spread, self.shares, self.gross, self.broad, self.nu, self.zeta)
+
+    @property
+    def lowest(self) -> float:
+        """What s cannot fall below."""
+        return float(self.least.min())
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the clean noise, in a typical row and column."""
+        return max(self.s, float(np.median(self.least))) * self._tail
+
+    @property
+    def _tail(self) -> float:
+        """The standard deviation of noise of scale 1."""
+        return float(np.sqrt(self.shares @ SQUARES)) if np.isinf(self.nu) else 1.0
+
+    def learn_shares(self, sums: Sums) -> None:
+        """Shares of the components and gross errors from the sums of a read."""
+        parts, gross, gross_energy = sums.totals[:3], sums.totals[3], sums.totals[4]
+        entries = float(parts.sum() + gross)
+        self.gross = float(np.clip(gross / entries, *constants.GROSS_LIMITS))
+        if np.isinf(self.nu):
+            parts = parts + np.array(constants.SHARES) * constants.SHARES_WEIGHT * entries
+            self.shares = parts / parts.sum()
+        if gross > 1:
+            self.broad = max(float(np.sqrt(gross_energy / gross)), constants.BROAD * self.s)
+
+    def learn(self, sums: Sums, rise: bool = True) -> None:
+        """All that lines have in common; s may ``rise``, or must fall."""
+        self.learn_shares(sums)
+        energy, trust = sums.rows.sum(axis=0)
+        self.estimate = self.s * float(np.sqrt(energy / max(trust, 1e-9)))
+        wanted = self.estimate if self.target is None else self.target / self._tail
+        lowest = self.s / constants.FALL
+        self.s = max(wanted, lowest, self.lowest) if rise else max(lowest, self.lowest)
+
+    def learn_scales(self, sums: Sums, axis: int) -> None:
+        """Scales of the rows (0) or columns from the sums of a read; s is that of a line in the middle."""
+        lines, name = (sums.rows, sums.cols)[axis], ("rows", "cols")[axis]
+        new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
+        energy, trust = lines.sum(axis=0)
+        new /= energy / max(trust, 1e-9)  # what all have in common is s
+        new = np.clip(new, *(limit * float(np.median(new)) for limit in constants.SCALE_LIMITS))
+        middle = float(np.exp(np.log(new).mean()))
+        setattr(self, name, new / middle)
+        if self.target is None:
+            self.s = max(self.s * float(np.sqrt(middle)), self.lowest)
+
+    @property
+    def falling(self) -> bool:
+        """Whether s has still some way to go."""
+        return self.estimate < self.s / constants.AT_REST
+
+
+def scales(energy: Array, trust: Array) -> Array:
+    """Relative variances of lines: their own, shrunk towards the common one by as much as lines are alike.
+
+    The logarithm of a line's own variance, from t entries, has a sampling variance of about ``LOG_VARIANCE / t``; what
+    lines differ by beyond that is learned (the estimator of Paule and Mandel, one step).
+    """
+    seen = trust > 1.0
+    ones = np.ones(len(trust))
+    if seen.sum() < 3:
+        return ones
+    own = np.log(np.maximum(energy[seen], 1e-12 * energy[seen].max() + 1e-300) / trust[seen])
+    sampling = constants.LOG_VARIANCE / trust[seen]
+    centre = float(np.average(own, weights=1 / (sampling + sampling.mean())))
+    apart = max(float(np.mean((own - centre) ** 2 - sampling)), 0.0)
+    centre = float(np.average(own, weights=1 / (sampling + apart)))
+    ones *= np.exp(centre)
+    ones[seen] = np.exp(centre + (own - centre) * apart / (apart + sampling))
+    return ones
+
+
+def densities(z2: Array, s: float, gross: float, shares: Array, broad: float) -> tuple[Array, Array]:
+    """Of residuals with squares ``z2``: weighted densities of the clean components, and of gross errors."""
+    variance = SQUARES[:, None] * s * s
+    clean = (1 - gross) * shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
+    return clean, gross * np.exp(-0.5 * z2 / broad**2) / broad + 1e-300
+
+
+def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
+    """The mixture looked for afresh in residuals z, in units of their lines' scales: from several starts, the best.
+
+    None if it is not better than the one that is there, or not narrower. Without this, fits with many gross errors
+    settle on a wide mixture in which nothing is wrong.
+    """
+    z2 = z * z
+    clean, wrong = densities(z2, model.s, model.gross, model.shares, model.broad)
+    now = float(np.log(clean.sum(axis=0) + wrong).mean())
+    best: tuple[float, NoiseModel] | None = None
+    sizes, whole = np.sort(np.abs(z)), float(z.std())
+    for q, k in constants.NOISE_STARTS:
+        s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
+        gross, shares, broad = constants.GROSS_AT_FIRST, np.array(constants.SHARES), 3 * whole + s
+        for _ in range(constants.NOISE_STEPS):
+            clean, wrong = densities(z2, s, gross, shares, broad)
+            total = clean.sum(axis=0) + wrong
+            P = wrong / total
+            energy = float(((clean / SQUARES[:, None]).sum(axis=0) / total) @ z2)
+            s = max(float(np.sqrt(energy / max(len(z) - P.sum(), 1e-9))), model.lowest)
+            gross = float(np.clip(P.mean(), *constants.GROSS_LIMITS))
+            parts = (clean / total).sum(axis=1) + np.array(constants.SHARES) * constants.SHARES_WEIGHT * len(z)
+            shares, broad = parts / parts.sum(), max(float(np.sqrt(P @ z2 / max(P.sum(), 1e-9))), constants.BROAD * s)
+        score = float(np.log(total).mean())
+        if best is None or score > best[0]:
+            best = score, replace(model, s=s, gross=gross, shares=shares, broad=broad)
+    assert best is not None
+    return best[1] if best[0] > now + constants.NOISE_GAIN and best[1].s < model.s else None
+
+
+def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:
+    """The model of a fit to so many entries, with those that were left out counted among the gross errors."""
+    energy = model.gross * entries * model.broad**2 + float(left_out @ left_out)
+    wrong = model.gross * entries + len(left_out)
+    gross = min(wrong / (entries + len(left_out)), constants.GROSS_LIMITS[1])
+    return replace(model, gross=gross, broad=max(float(np.sqrt(energy / wrong)), model.broad))

@@ -1,0 +1,192 @@
+"""The fast proposal where features of both sides tell all: trimmed least squares for the core, on a block of M.
+
+Flagged entries count as missing, so each step is least squares on the kept ones; the threshold follows a low quantile
+of the residuals, which survives most entries being corrupted. Every block of M has the same W, so a small one is
+enough; all of M is read only to check it and to write S.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import constants
+from ..engines.base import Engine, Normal, Trim
+from ..features import Features
+from ..lowrank import Array, LowRank, relative_distance
+from ..regression import conjugate_gradients
+from ..sampling import Block, Sample, blocks, draw_lines
+from ..threshold import quantile, rounding_floor
+
+
+@dataclass(frozen=True, eq=False)
+class Exactness:
+    """What residuals at scattered entries say of a fit.
+
+    Attributes
+    ----------
+    zeta : float or None
+        Beyond it an entry is a gross error; None: the fit is not exact.
+    clean : float
+        Share of the entries within it.
+    score : float
+        Mean logarithm of the residuals: the lower, the better the fit.
+    """
+
+    zeta: float | None
+    clean: float
+    score: float
+
+
+def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactness:
+    """Whether L meets so many entries to rounding that it cannot be by chance.
+
+    Values that occur often, such as zeros, say nothing: to meet them exactly is no feat.
+    """
+    fitted = sample.at(L)
+    sizes = np.abs(sample.values - fitted)
+    floor = max(rounding_floor(sample.dtype, float(np.abs(fitted).max(initial=0.0))), sample.stored_precision(fitted))
+    telling = sizes[sample.rare]
+    close = np.sort(telling[telling <= constants.ROOM * floor])
+    score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
+    needed = max(constants.LEAST_CLEAN, constants.ENTRIES_PER_UNKNOWN * unknowns / entries) * len(telling)
+    if len(close) < max(needed, constants.FEWEST) or np.median(close) > floor:
+        return Exactness(None, len(close) / max(len(telling), 1), score)
+    # Rounding grows where features are coherent; a gross error is far beyond what nearly all clean entries show.
+    zeta = max(floor, 8 * float(np.quantile(close, 0.999)))
+    return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
+
+
+@dataclass(frozen=True, eq=False)
+class Trimmed:
+    """The best fit found on blocks, and what scattered entries say of it."""
+
+    L: LowRank
+    on_block: LowRank
+    block: Block
+    exact: Exactness
+
+
+def trimmed_fits(
+    engine: Engine, F1: Features, F2: Features, rank: int, sample: Sample, rng: np.random.Generator
+) -> Iterator[Trimmed]:
+    """Fits on blocks of growing size, each the best so far; the last is exact, or there is none that is."""
+    best: Trimmed | None = None
+    for block in blocks(engine, F1, F2, rng):
+        starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
+        for q, k in starts:
+            on_block = _start(block, rank, q, k, rng)
+            L = block.lift(on_block)
+            found = Trimmed(L, on_block, block, exactness(sample, L, block.engine.n_observed, _unknowns(L, F1, F2)))
+            if best is None or best.block.small or found.exact.score < best.exact.score:
+                best = found
+            yield best
+            if best.exact.zeta is not None:
+                return
+
+
+def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
+    return L.rank * (F1.d + F2.d - L.rank)
+
+
+def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
+    """A robust fit on a block.
+
+    Features such as indicators tie a coefficient to a few cells of M. A threshold that falls at once can trim those
+    cells whole, and the coefficient never comes back; then the start is made again with one that falls slowly.
+    """
+    sample = Sample.draw(block.engine, constants.BLOCK_LOOK, rng)
+    L, zeta = _high_breakdown(block, sample, rank, q, k)
+    if _uncovered(block, L, zeta):
+        top = float(np.abs(sample.values).max())
+        L, _ = _high_breakdown(block, sample, rank, q, k, top, constants.DECAY)
+    return L
+
+
+def _high_breakdown(
+    block: Block, sample: Sample, rank: int, q: float, k: float, top: float = 0.0, decay: float = np.inf
+) -> tuple[LowRank, float]:
+    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns L and the last ζ."""
+    L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
+    for _ in range(constants.TRIM_STEPS):
+        lowest = top if np.isinf(zeta) else zeta / decay
+        before, zeta = zeta, max(k * quantile(sample.sizes(L), q), lowest, floor)
+        L, moved, _ = least_squares(block, L, zeta, rank)
+        floor = rounding_floor(block.engine.dtype, float(np.abs(sample.at(L)).max()))
+        falling = zeta > 1.02 * floor and zeta < before / 1.02
+        at_rest = moved <= 1e-9 and not (falling and np.isfinite(decay))
+        if at_rest or (moved <= 0.01 and zeta > floor and not falling):
+            break
+    return L, zeta
+
+
+def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
+    """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
+    _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
+    assert kept is not None
+    coverage = (block.Q1**2).T @ kept
+    return bool(coverage.min() < 0.2 * coverage.max())
+
+
+def missed_lines(
+    engine: Engine, F1: Features, F2: Features, L: LowRank, exact: Exactness, rng: np.random.Generator
+) -> bool:
+    """Whether rows or columns are wrong that are too few to be missed: those that alone speak for a direction."""
+    assert exact.zeta is not None
+    n = engine.shape
+    for axis, F in enumerate((F1, F2)):
+        if F.coherent:
+            lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
+            across = rng.integers(n[1 - axis], size=(len(lines), 128))
+            along = np.broadcast_to(lines[:, None], across.shape)
+            rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
+            sizes = np.abs(engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
+            seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
+            if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
+                return True
+    return False
+
+
+def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[LowRank, float, Trim]:
+    """Least squares on the entries that L keeps, of rank ``rank``; by how much L moved, relative to its size.
+
+    By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is worth, as
+    far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along
+    the matrices of the same rank, which takes fewer flops and fewer entries.
+    """
+    normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
+    size = float(np.linalg.norm(L.core))
+    n1, n2 = L.shape
+    kept = normal.trim.kept / (n1 * n2) * size
+    off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
+    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, 1e-2))
+    u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
+    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < constants.CLOSE * L.singular_values[-1]:
+        return *_along_rank(block, L, u, v, normal, digits), normal.trim
+    C = u @ L.core @ v.T
+    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.TRIM_STEPS)
+    new = LowRank.from_core(block.Q1, C + step, block.Q2, rank)
+    return new, relative_distance(new, L), normal.trim
+
+
+def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:
+    """The step u Bᵀ + A vᵀ, A orthogonal to u: all directions in which L = Q1 u s vᵀ Q2ᵀ can move at its rank."""
+    d1 = len(u)
+
+    def tangent(left: Array, right: Array) -> Array:
+        return np.vstack([left - u @ (u.T @ left), right])
+
+    def operator(P: Array) -> Array:
+        A, B = P[:d1], P[d1:]
+        step = LowRank(np.hstack([L.left, block.Q1 @ A]), np.eye(2 * L.rank), np.hstack([block.Q2 @ B, L.right]))
+        KX, KY = normal.sides(step, L.right, L.left)
+        return tangent(block.Q1.T @ KX, block.Q2.T @ KY)
+
+    right = tangent(normal.gradient @ v, normal.gradient.T @ u)
+    step = conjugate_gradients(right, operator, digits, constants.TRIM_STEPS)
+    A, B = step[:d1], step[d1:]
+    core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
+    new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
+    return new, float(np.linalg.norm(step) / np.linalg.norm(new.core))

@@ -1,0 +1,236 @@
+"""Fits of the model from several starts, on a part of M that is small enough to try them all.
+
+No single start serves every table. Each is fitted to nine tenths of the entries, and the others decide
+(:mod:`irpca.choice`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from .. import constants
+from ..choice import Candidate, HeldOut, choose
+from ..factors import Fit, begin, restricted
+from ..lowrank import Array, LowRank
+from ..noise import with_piles
+from ..sampling import in_memory
+
+Tied = tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a fit is made: whether sides are exactly what their features say, where it starts, and how it goes on.
+
+    Attributes
+    ----------
+    tied : for rows and columns: whether factors are exactly what features say
+    start : "columns" or "rows": from the median of each; "trimmed": from an earlier robust fit; or another recipe
+    few : whether it has few directions: cheap, and hard to lead astray
+    afresh : whether the noise is looked for afresh now and then
+    mode : share of the residuals of the start from the densest part of which it begins; None: from the start itself.
+        Where errors are one-sided, L is off by their mean, and the clean residuals are a narrow mode beside zero
+    student : whether noise is Student's in place of the mixture: for gross errors that hide within the noise
+    piles : whether entries that hold a value which occurs far too often are left out
+    """
+
+    tied: Tied
+    start: str | Recipe = "columns"
+    few: bool = False
+    afresh: bool = True
+    mode: float | None = None
+    student: bool = False
+    piles: bool = False
+
+    @property
+    def name(self) -> str:
+        start = self.start if isinstance(self.start, str) else f"({self.start.name})"
+        parts = ["features only" if any(self.tied) else "", "few directions" if self.few else "", f"from {start}"]
+        parts += [f"mode of {self.mode:.0%}" if self.mode else "", "" if self.afresh else "noise not looked for afresh"]
+        parts += ["Student noise" if self.student else "", "without piled-up values" if self.piles else ""]
+        return ", ".join(filter(None, parts))
+
+
+@dataclass(eq=False)
+class Table:
+    """A part of M in memory, in units of its columns.
+
+    Attributes
+    ----------
+    values : array with NaN where nothing is observed
+    lines : rows and columns of M it consists of
+    bases : for each side, a basis of what features say of those lines, by whether the side is tied
+    least : what the noise cannot fall below, for each column
+    rank : None to be found
+    noise : its standard deviation, if it is known
+    trimmed : a robust fit of M to start from, if there is one
+    """
+
+    values: Array
+    lines: tuple[Array, Array]
+    bases: dict[Tied, tuple[Array, Array]]
+    least: Array
+    rank: int | None
+    noise: float | None
+    seeds: np.random.SeedSequence
+    trimmed: LowRank | None = None
+    fits: dict[Recipe, Fit] = field(default_factory=dict)
+
+    @cached_property
+    def piles(self) -> Array:
+        return piled(self.values)
+
+    def without(self, out: Array) -> Table:
+        """The same table with some entries held out."""
+        values = np.where(out, np.nan, self.values)
+        return Table(
+            values, self.lines, self.bases, self.least, self.rank, self.noise, self.seeds, self.trimmed
+        )
+
+    def make(self, recipe: Recipe) -> Fit:
+        """The fit that a recipe makes of this table; remembered, since others go on from it."""
+        if recipe not in self.fits:
+            self.fits[recipe] = self._made(recipe)
+        return self.fits[recipe]
+
+    def _made(self, recipe: Recipe) -> Fit:
+        X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
+        noise = {"nu": constants.STUDENT} if recipe.student else {}
+        if isinstance(recipe.start, Recipe):
+            before = self.make(recipe.start)
+            L0, s0 = before.L, constants.WIDER * before.noise.deviation
+        else:
+            L0 = self._start(X, recipe.start)
+            s0 = 1.4826 * float(np.nanmedian(np.abs(X - L0.dense())))
+        if recipe.mode is not None:
+            shift, s0 = densest(X - L0.dense(), recipe.mode)
+            L0 = _plus(L0, shift)
+        rows, cols = np.nonzero(np.isfinite(X))
+        start, look = (np.random.default_rng(child) for child in _children(self.seeds))
+        if len(rows) > constants.NOISE_LOOK:
+            at = np.sort(look.choice(len(rows), constants.NOISE_LOOK, replace=False))
+            rows, cols = rows[at], cols[at]
+        sample = rows, cols, X[rows, cols]
+        s0 = max(s0, constants.NARROWEST * float(np.std(sample[2])))
+        directions = constants.FEW if recipe.few else constants.DIRECTIONS
+        fit = begin(
+            in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self.rank, directions, sample,
+            start, target=self.noise, **noise,
+        )  # fmt: skip
+        fit.run(recipe.afresh and not recipe.student, constants.RACE_STEP)
+        if recipe.piles:
+            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(rows))
+        return fit
+
+    def _start(self, X: Array, kind: str) -> LowRank:
+        if kind == "trimmed":
+            assert self.trimmed is not None
+            return self.trimmed
+        axis = 0 if kind == "columns" else 1
+        middle = _medians(X, axis)[:, None]
+        ones = np.ones((X.shape[axis], 1))
+        return LowRank(ones, np.eye(1), middle) if axis == 0 else LowRank(middle, np.eye(1), ones)
+
+
+def _children(seeds: np.random.SeedSequence) -> list[np.random.SeedSequence]:
+    """Two streams, the same at every call."""
+    return np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key).spawn(2)
+
+
+def _plus(L: LowRank, shift: float) -> LowRank:
+    """L with a constant added."""
+    n1, n2 = L.shape
+    left, right = np.hstack([L.left, np.full((n1, 1), shift)]), np.hstack([L.right, np.ones((n2, 1))])
+    return LowRank(left, np.eye(L.rank + 1), right)
+
+
+def _medians(X: Array, axis: int) -> Array:
+    """Of every line; where nothing is observed, of all."""
+    seen = np.isfinite(X).any(axis=axis)
+    found = np.full(X.shape[1 - axis], float(np.nanmedian(X)))
+    found[seen] = np.nanmedian(X[:, seen] if axis == 0 else X[seen], axis=axis)
+    return found
+
+
+def densest(R: Array, share: float) -> tuple[float, float]:
+    """The middle of the shortest interval that holds a share of the residuals, and half its width."""
+    R = np.sort(R[np.isfinite(R)])
+    h = max(int(share * len(R)), 2)
+    width = R[h - 1 :] - R[: len(R) - h + 1]
+    i = int(width.argmin())
+    return float(np.median(R[i : i + h])), float(width[i]) / 2
+
+
+def piled(X: Array) -> Array:
+    """Entries that hold one number far more often than its neighbours occur: stuck, a code, a limit."""
+    seen = np.isfinite(X)
+    values, which, counts = np.unique(X[seen], return_inverse=True, return_counts=True)
+    often = np.zeros(len(values), bool)
+    for k in np.nonzero(counts > constants.PILE * counts.sum())[0]:
+        near = np.delete(counts[max(0, k - 10) : k + 11], min(k, 10))
+        often[k] = len(near) > 4 and counts[k] > constants.PILE_EXCESS * np.median(near)
+    cells = np.zeros(X.shape, bool)
+    cells[seen] = often[which]
+    return cells
+
+
+def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Candidate]]:
+    """The recipe of the best fit to the table by what was held out, and all that were tried.
+
+    Starts are tried with the simplest model first: what features say, or few directions. What is best among those is
+    where the full model starts, beside the plain start.
+    """
+    tried: dict[Recipe, Candidate] = {}
+
+    def run(recipe: Recipe) -> Fit:
+        fit = table.make(recipe)
+        if recipe not in tried and np.isfinite(fit.L.left).all():
+            tried[recipe] = Candidate(recipe.name, fit, held.score(fit))
+        return fit
+
+    def best() -> Recipe:
+        winner, _ = choose(list(tried.values()))
+        return next(recipe for recipe, candidate in tried.items() if candidate is winner)
+
+    few = not any(ties[0]) and table.rank is None
+    starts = ("columns", "rows") if table.trimmed is None else ("trimmed", "columns", "rows")
+    for piles in (False, True) if table.piles.any() else (False,):
+        for start in starts:
+            first = Recipe(ties[0], start, few, piles=piles)
+            fit = run(first)
+            if first not in tried:
+                continue
+            if fit.forked:
+                run(replace(first, afresh=False))
+            for share in constants.MODES:
+                middle, width = densest(table.values - fit.L.dense(), share)
+                if abs(middle) > constants.OFF_CENTRE * width:
+                    run(Recipe(ties[0], first, few, mode=share, piles=piles))
+    for tied in ties[1:] or ties[:few]:
+        simple = best()
+        run(Recipe(tied, simple, piles=simple.piles))
+        run(Recipe(tied, "columns", piles=simple.piles))
+    winner = best()
+    run(replace(winner, start=winner, mode=None, student=True))
+    return best(), list(tried.values())
+
+
+def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Rows and columns, at random, that hold about as many observed entries; of the shorter side as many as may be."""
+    n1, n2 = shape
+    cells = min(entries / share, n1 * n2)
+    short = min(n1, n2, int(np.sqrt(cells)))
+    long = min(max(n1, n2), int(cells / short))
+    m1, m2 = (short, long) if n1 <= n2 else (long, short)
+    rows, cols = (np.sort(rng.choice(n, m, replace=False)) for n, m in ((n1, m1), (n2, m2)))
+    return rows, cols
+
+
+def bases_of(bases: dict[Tied, tuple[Array, Array]], lines: tuple[Array, Array]) -> dict[Tied, tuple[Array, Array]]:
+    """The bases of some rows and columns alone."""
+    return {
+        tied: (restricted(both[0], lines[0])[0], restricted(both[1], lines[1])[0]) for tied, both in bases.items()
+    }
