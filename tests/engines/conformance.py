@@ -11,7 +11,7 @@ from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
 from irpca.engines import Ascent, Cut, Engine, ReferenceEngine, Soft, Trim, lines
-from irpca.engines.base import Lines, Noise, Prior
+from irpca.engines.base import Lines, Noise, Prior, Standardised, Transposed
 from irpca.lowrank import LowRank
 
 SHAPES = [(1, 5), (7, 3), (300, 200), (257, 1025)]
@@ -180,6 +180,15 @@ def ask_lines(pair, case):
     rows, cols = case.priors
     for question, prior in (("solve_rows", rows), ("solve_cols", cols)):
         yield tuple(getattr(engine, question)(case.U, case.V, case.noise, prior) for engine in pair)
+
+
+def standard_noise(shape):
+    """Thresholds that differ between entries; the variance of L is nothing, a little, or more than counts."""
+    rows, cols = (np.arange(n) for n in shape)
+    spread = np.column_stack([np.array([0.0, 0.3, 100.0])[cols % 3], 0 * cols])
+    return Noise(
+        1.0 + rows % 2, 1.0 + 0.2 * (cols % 2), np.ones((len(rows), 2)), spread, np.array([1.0, 0, 0]), 0.1, 9.0
+    )
 
 
 class EngineSuite:
@@ -385,6 +394,23 @@ class EngineSuite:
         same_sparse(S, expected, case.dtype)
         same_trim(trim, expected_trim, case.dtype)
         assert S.nnz == trim.trimmed
+
+    @pytest.mark.parametrize("holes", [False, True])
+    def test_corruption_by_standardised_residuals(self, case, holes):
+        limit = Standardised(standard_noise(case.M.shape), 1.25)  # in all lines between the kinds of residuals
+        M = np.where(np.arange(case.M.size).reshape(case.M.shape) % 7 == 3, np.nan, case.M) if holes else case.M
+        engine, reference = self.pair(M)
+        S, trim = engine.corruption(case.L, limit)
+        expected, expected_trim = reference.corruption(case.L, limit)
+        same_sparse(S, expected, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+        assert S.nnz == trim.trimmed and engine.reads == 1
+        R, noise = M - case.L.dense(), limit.noise
+        s2 = np.outer(noise.rows, noise.cols)
+        own = 1.25 * np.sqrt(s2 + np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2))
+        np.testing.assert_array_equal(S.toarray() != 0, np.abs(R) > own)
+        turned, turned_trim = Transposed(engine).corruption(case.L.T, limit.T)
+        assert (turned != S.T.tocsr()).nnz == 0 and turned_trim.kept == trim.kept
 
     def test_block_and_entries(self, case):
         engine = self.make(case.M)

@@ -68,6 +68,7 @@ class Soft:
         return Soft(self.cols, self.rows, self.nu)
 
 
+MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
 
 
@@ -124,6 +125,22 @@ class Standardised:
 
     noise: Noise
     limit: float
+
+    def of_tile(self, rows: slice, cols: slice) -> Array:
+        """The thresholds of a tile of M."""
+        noise = self.noise
+        s2 = np.multiply.outer(noise.rows[rows], noise.cols[cols])
+        return self._within(s2, noise.row_spread[rows] @ noise.col_spread[cols].T)
+
+    def of_entries(self, rows: Array, cols: Array) -> Array:
+        """The thresholds of scattered entries."""
+        noise = self.noise
+        var = np.einsum("kq,kq->k", noise.row_spread[rows], noise.col_spread[cols])
+        return self._within(noise.rows[rows] * noise.cols[cols], var)
+
+    def _within(self, s2: Array, var: Array) -> Array:
+        thresholds: Array = self.limit * np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
+        return thresholds
 
     @property
     def T(self) -> Standardised:
@@ -385,8 +402,11 @@ class Engine(Protocol):
         """A dual variable beside M: as much memory as M itself."""
         ...
 
-    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
-        """* S = M − L where ``|M - L| > zeta``, as a CSR array. Costs 2·n1·n2·r flops and writes S once."""
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
+        """* S = M − L where that exceeds the limit in magnitude, as a CSR array; what rides along is of the others.
+
+        Costs 2·n1·n2·r flops, a root for every entry if the limit is :class:`Standardised`, and writes S once.
+        """
         ...
 
     def block(self, rows: Array, cols: Array) -> Array:
@@ -559,8 +579,8 @@ class Transposed:
     def dual(self) -> Dual:
         return TransposedDual(self.engine.dual())
 
-    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
-        S, trim = self.engine.corruption(L.T, zeta)
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
+        S, trim = self.engine.corruption(L.T, limit.T if isinstance(limit, Standardised) else limit)
         return S.T.tocsr(), trim
 
     def block(self, rows: Array, cols: Array) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Cut, Soft
+from .base import Cut, Soft, Standardised
 from .tiles import Factors, Step, Tally
 
 CHUNK = 1 << 15  # entries
@@ -80,10 +80,13 @@ class Chunk:
     starts: Array
     indices: Array
 
+    @property
+    def row_of_each(self) -> Array:
+        return np.repeat(np.arange(self.rows.start, self.rows.stop), np.diff(self.starts))
+
     def limits(self, cut: Cut) -> Array:
         """A threshold for each entry: the larger of those of its row and its column."""
-        rows = np.repeat(cut.rows[self.rows], np.diff(self.starts))
-        return np.maximum(rows, cut.cols[self.indices])
+        return np.maximum(cut.rows[self.row_of_each], cut.cols[self.indices])
 
 
 class Chunks(ABC):
@@ -200,16 +203,18 @@ class Duals(Chunks):
 
 
 class Flagged(Chunks):
-    """The entries of S: where they are in the chunk, and M − L there."""
+    """The entries of S: where they are in the chunk, and M − L there. The limit is in the precision of M."""
 
-    def __init__(self, M: Entries, rows: range, factors: Factors, zeta: Any) -> None:
+    def __init__(self, M: Entries, rows: range, factors: Factors, limit: Any) -> None:
         super().__init__(M, rows)
-        self.factors, self.zeta = factors, zeta
+        self.factors, self.limit = factors, limit
         self.P, self.found, self.where = self.buffer(), self.buffer(), np.empty(self.room, np.int32)
 
     def made(self, chunk: Chunk) -> tuple[Array, Any]:
         P, count = self.low_rank(chunk, self.factors, self.P), np.empty(1, np.int64)
-        values = self.M.values[chunk.at]
-        counted = kernels.flag(values[None], 0, 0, P[None], self.zeta, self.where, self.found, count)
+        values, limit, flag = self.M.values[chunk.at], self.limit, kernels.flag
+        if isinstance(limit, Standardised):
+            limit, flag = limit.of_entries(chunk.row_of_each, chunk.indices)[None], kernels.flag_each
+        counted = flag(values[None], 0, 0, P[None], limit, self.where, self.found, count)
         self.tally.add(len(P), counted)
         return self.where[: count[0]], self.found[: count[0]]

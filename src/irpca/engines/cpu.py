@@ -26,6 +26,7 @@ from .base import (
     Noise,
     Prior,
     Soft,
+    Standardised,
     Trim,
     all_counted,
     bad_entries,
@@ -169,13 +170,17 @@ class CpuEngine:
     def dual(self) -> CpuDual:
         return CpuDual(self)
 
-    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
         factors = self._factors(L.T if self.transposed else L)
         S = GrowingRows(self.shape, self.dtype)
+        if not isinstance(limit, Standardised):
+            limit = in_precision(limit, self.dtype)
+        elif self.transposed:
+            limit = limit.T
         # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
         parts = self.threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        find = Lister(self.A, factors, in_precision(zeta, self.dtype), S.index, self.transposed, parts, self.holes)
+        find = Lister(self.A, factors, limit, S.index, self.transposed, parts, self.holes)
         total = Tally()
         with closing(self._in_order(find, find.chunks)) as pieces:
             for found in pieces:

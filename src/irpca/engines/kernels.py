@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import COMPONENTS
+from .base import COMPONENTS, MOST_SPREAD
 
 # How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
 Counts = tuple[int, bool, float, float, int]
@@ -39,7 +39,6 @@ reduce_target: Callable[..., None]
 posterior: Callable[..., None]
 
 LANES = 8  # lines that are solved side by side: a vector of the processor, or two
-MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
 TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
 LOG_2PI = float(np.log(2 * np.pi))
 
@@ -106,6 +105,9 @@ def _flag(
     finite, missing = _finite(P, tile, holes)
     P[flagged | np.isnan(P)] = 0
     return P.size - n - missing, finite, _energy(P), float(np.abs(P).max()), missing
+
+
+flag_each = _flag  # with a tile of limits in the place of zeta: asked once in a solve, so not worth a compiled loop
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
+from .base import Standardised
 from .tiles import Factors, Tally
 
 if TYPE_CHECKING:
@@ -44,13 +45,13 @@ class Found:
 
 
 class Lister:
-    """Finds the entries of some lines of M that differ from L by more than zeta.
+    """Finds the entries of some lines of M that differ from L by more than a limit.
 
     Parameters
     ----------
     A : array whose rows lie together in memory, or nearly
     factors : of L, as A is stored
-    zeta : in the precision of A
+    limit : in the precision of A, or Standardised as A is stored
     index : dtype of positions
     across : bool
         Lines are stored columns. A strip of them is read along the stored rows, then what was found is turned.
@@ -61,9 +62,9 @@ class Lister:
     """
 
     def __init__(
-        self, A: Array, factors: Factors, zeta: Any, index: np.dtype, across: bool, parts: int, holes: bool = False
+        self, A: Array, factors: Factors, limit: Any, index: np.dtype, across: bool, parts: int, holes: bool = False
     ) -> None:
-        self.A, self.factors, self.zeta, self.index, self.across = A, factors, zeta, index, across
+        self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
         self.holes = holes or None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
@@ -109,7 +110,10 @@ class Lister:
     ) -> kernels.Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
-        return kernels.flag(self.A, rows.start, cols.start, P, self.zeta, where, values, counts, holes)
+        limit, flag = self.limit, kernels.flag
+        if isinstance(limit, Standardised):
+            limit, flag = limit.of_tile(rows, cols), kernels.flag_each
+        return flag(self.A, rows.start, cols.start, P, limit, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

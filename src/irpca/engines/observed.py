@@ -22,6 +22,7 @@ from .base import (
     Noise,
     Prior,
     Soft,
+    Standardised,
     Trim,
     drawn,
     in_precision,
@@ -142,8 +143,9 @@ class ObservedEngine:
     def dual(self) -> ObservedDual:
         return ObservedDual(self)
 
-    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
-        factors, limit = self._factors(L), in_precision(zeta, self.dtype)
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
+        factors = self._factors(L)
+        limit = limit if isinstance(limit, Standardised) else in_precision(limit, self.dtype)
         counts = np.zeros(self.shape[0] + 1, np.int64)
 
         def work(share: Chunks) -> list[tuple[Array, Array]]:

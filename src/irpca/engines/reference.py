@@ -9,6 +9,7 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import (
+    MOST_SPREAD,
     Ascent,
     Cut,
     Limit,
@@ -16,6 +17,7 @@ from .base import (
     Noise,
     Prior,
     Soft,
+    Standardised,
     Trim,
     bad_entries,
     drawn,
@@ -72,7 +74,7 @@ class ReferenceEngine:
             raise not_finite(int((~self.observed).sum()), bad_entries(self.M)[1])
         return residual
 
-    def _trimmed(self, L: LowRank, zeta: Limit) -> tuple[Array, Array, Trim]:
+    def _trimmed(self, L: LowRank, zeta: Limit | Standardised) -> tuple[Array, Array, Trim]:
         """T in double precision, the kept mask or the weights K, and what rides along."""
         self.reads += 1
         residual = self._residual(L)
@@ -81,6 +83,11 @@ class ReferenceEngine:
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Cut):
             kept = np.abs(residual) <= np.maximum.outer(zeta.rows, zeta.cols)
+        elif isinstance(zeta, Standardised):
+            noise = zeta.noise
+            s2 = np.multiply.outer(noise.rows, noise.cols)
+            var = np.minimum(noise.row_spread @ noise.col_spread.T, MOST_SPREAD * s2)
+            kept = np.abs(residual) <= zeta.limit * np.sqrt(s2 + var)
         else:
             kept = np.abs(residual) <= in_precision(zeta, self.dtype)
         kept &= self.observed
@@ -141,10 +148,10 @@ class ReferenceEngine:
     def dual(self) -> ReferenceDual:
         return ReferenceDual(self)
 
-    def corruption(self, L: LowRank, zeta: float) -> tuple[csr_array, Trim]:
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         from scipy.sparse import csr_array
 
-        _, kept, trim = self._trimmed(L, zeta)
+        _, kept, trim = self._trimmed(L, limit)
         # Not from a dense S: a zero residual beyond a negative zeta belongs to it.
         rows, cols = np.nonzero(self.observed & ~kept)
         values = (self.M - L.dense())[rows, cols].astype(self.dtype)
