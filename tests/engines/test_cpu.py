@@ -40,6 +40,7 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(lines, "TILE", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
     monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
 class TestOneTile(EngineSuite):

@@ -61,6 +61,7 @@ def few_at_a_time(monkeypatch):
     monkeypatch.setattr(lines, "TILE", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
     monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
 def numpy_kernels(monkeypatch):

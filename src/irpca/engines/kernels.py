@@ -288,13 +288,8 @@ def _sum_across(
     kappa += np.bincount(indices, W * spread[_rows(starts)], len(kappa))
 
 
-def lanes(n: int, K: int) -> Array:
-    """Room for the lower triangles of n symmetric matrices, LANES of them side by side: (blocks, places, lanes)."""
-    return np.empty((-(-n // LANES), K * (K + 1) // 2, LANES))
-
-
 def _triangles(H: Array, n: int, K: int) -> Array:
-    """Of what is side by side: n triangular matrices."""
+    """Lower triangles that lie side by side, (blocks, places, LANES), as n matrices."""
     found = np.zeros((n, K, K))
     p, q = np.tril_indices(K)
     found[:, p, q] = H.transpose(0, 2, 1).reshape(H.shape[0] * H.shape[2], H.shape[1])[:n]
@@ -326,7 +321,8 @@ def _prepare(
 ) -> None:
     """H with the other side's uncertainty, Cholesky factors of I + D H D, their diagonals inverted, and b, of lines.
 
-    ``packed`` has the lower triangle of a line in a row; H and ``factor`` receive them as :func:`lanes` says.
+    ``packed`` has the lower triangle of a line in a row; H and ``factor`` receive LANES of them side by side, in
+    arrays of shape (blocks, places, LANES): what is at the same place of as many triangles lies together.
     """
     K = mean.shape[1]
     p, q = np.tril_indices(K)

@@ -8,6 +8,8 @@ K² numbers for every row leaves this module.
 
 from __future__ import annotations
 
+import math
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -25,12 +27,31 @@ Answer = TypeVar("Answer")
 
 TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
-PARALLEL = (
-    1 << 15
-)  # entries, or LANES times so many lines times K³, below which a second thread costs more than it brings
+PARALLEL = 1 << 15  # entries below which a second thread costs more than it brings
+PARALLEL_FLOPS = 1 << 22  # the same for work on lines: about half a millisecond
+LARGEST_KEPT = 1 << 22  # numbers of an array that is kept for the next question: 32 MB
 NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
 CG_DIGITS = 1e-3  # of what is left at first
+
+
+class Rooms(threading.local):
+    """Large arrays of a thread, used again: the system takes longer to hand out new memory than lines to be solved."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, Array] = {}
+
+    def room(self, name: str, shape: tuple[int, ...]) -> Array:
+        """An array that holds anything, until the next one of the same name is asked for."""
+        size = math.prod(shape)
+        if size > LARGEST_KEPT:
+            return np.empty(shape)
+        if name not in self.kept or len(self.kept[name]) < size:
+            self.kept[name] = np.empty(size)
+        return self.kept[name][:size].reshape(shape)
+
+
+rooms = Rooms()
 
 
 def half(V: Array) -> Array:
@@ -48,8 +69,11 @@ class Moments:
     kappa: Array
 
     @classmethod
-    def zero(cls, n: int, K: int) -> Moments:
-        return cls(np.zeros((n, K * (K + 1) // 2)), np.zeros((n, K)), np.zeros(n))
+    def zero(cls, n: int, K: int, part: int = 0) -> Moments:
+        """For one of several threads: to be made by the one that will add them up."""
+        H = rooms.room(f"moments {part}", (n, K * (K + 1) // 2))
+        H.fill(0)
+        return cls(H, np.zeros((n, K)), np.zeros(n))
 
     def add(self, other: Moments) -> None:
         self.H += other.H
@@ -67,11 +91,10 @@ def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Pr
     height = max(1, TILE // n2)
     parts = 1 if A.size < PARALLEL else min(threads, n1)
     edges = [n1 * part // parts for part in range(parts + 1)]
-    found = Moments.zero(A.shape[axis], K) if axis == 0 else None
+    found = [Moments.zero(A.shape[axis], K, part) for part in range(parts if axis else 1)]
 
     def work(part: int) -> tuple[Moments, Sums]:
-        mine = found if found is not None else Moments.zero(n2, K)
-        sums = Sums.zero(A.shape)
+        mine, sums = found[part if axis else 0], Sums.zero(A.shape)
         T, W = np.empty((2, height, n2))
         for first in range(edges[part], edges[part + 1], height):
             rows = slice(first, min(first + height, edges[part + 1]))
@@ -98,16 +121,14 @@ def solve_listed(
     M: Entries, axis: int, U: Array, V: Array, noise: Noise, prior: Prior, shares: list[range], threads: int
 ) -> Lines:
     """The same for entries listed row by row."""
-    n1, n2 = M.shape
     K = U.shape[1]
     V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
-    found = Moments.zero(n1, K) if axis == 0 else None
+    found = [Moments.zero(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
     spread = np.ascontiguousarray(prior.other_spread)
 
-    def work(rows: range) -> tuple[Moments, Sums]:
-        mine = found if found is not None else Moments.zero(n2, K)
-        sums = Sums.zero(M.shape)
-        for chunk in M.chunks(rows):
+    def work(part: int) -> tuple[Moments, Sums]:
+        mine, sums = found[part if axis else 0], Sums.zero(M.shape)
+        for chunk in M.chunks(shares[part]):
             values = M.values[chunk.at]
             T, W = np.empty((2, len(values)))
             u = U[chunk.rows]
@@ -120,7 +141,8 @@ def solve_listed(
                 kernels.sum_across(chunk.starts, chunk.indices, T, W, u, spread[chunk.rows], mine.H, mine.g, mine.kappa)
         return mine, sums
 
-    pieces = in_order(work, shares, threads if len(shares) > 1 else 1, ahead=len(shares))
+    parts = len(shares)
+    pieces = in_order(work, range(parts), threads if parts > 1 else 1, ahead=parts)
     moments, sums = _gathered(pieces, shared=axis == 0)
     if not sums.finite:
         raise not_finite(0, 0)  # M was looked at when it came
@@ -167,13 +189,13 @@ def _solved(moments: Moments, mean: Array, prior: Prior, threads: int, sums: Sum
         )
         return total
 
-    covariance = np.sum(_map(work, n, K, threads, LINES_AT_ONCE), axis=0)
+    covariance = np.sum(_map(work, n, n * K**3, threads, LINES_AT_ONCE), axis=0)
     return Lines(new, expected, variance, spread, covariance / n, coefficients, precision, sums)
 
 
-def _map(work: Callable[[slice], Answer], n: int, K: int, threads: int, most: int | None = None) -> list[Answer]:
+def _map(work: Callable[[slice], Answer], n: int, flops: int, threads: int, most: int | None = None) -> list[Answer]:
     """``work`` on runs of lines, ``most`` at a time; in threads, if there is enough to do."""
-    parts = threads if n * (K + 1) ** 3 > PARALLEL * LANES else 1
+    parts = threads if flops > PARALLEL_FLOPS else 1
     step = min(-(-n // parts), most or n)
     step = -(-step // LANES) * LANES  # whole blocks
     shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
@@ -189,9 +211,10 @@ def _blocks(lines: slice) -> slice:
 def _prepared(
     moments: Moments, mean: Array, prior: Prior, deviation: Array, lines: slice, threads: int
 ) -> tuple[Array, Array, Array]:
-    """H of some lines and the Cholesky factors of I + D H D, as :func:`kernels.lanes` says, and b = Σ ω m v."""
+    """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v."""
     n, K = lines.stop - lines.start, mean.shape[1]
-    H, factor, b = kernels.lanes(n, K), kernels.lanes(n, K), np.empty((n, K))
+    shape = -(-n // LANES), K * (K + 1) // 2, LANES
+    H, factor, b = rooms.room("H", shape), rooms.room("factor", shape), np.empty((n, K))
 
     def work(at: slice) -> None:
         of, blocks = slice(lines.start + at.start, lines.start + at.stop), _blocks(at)
@@ -200,7 +223,7 @@ def _prepared(
             H[blocks], factor[blocks], b[at],
         )  # fmt: skip
 
-    _map(work, n, K, threads)
+    _map(work, n, n * K**3, threads)
     return H, factor, b
 
 
@@ -223,7 +246,7 @@ def _coefficients(
             blocks = _blocks(at)
             kernels.reduce(H[blocks], factor[blocks], deviation[at], X[at], reduced[at])
 
-        _map(work, n, round(K ** (2 / 3)), threads)
+        _map(work, n, 2 * n * K**2, threads)
         return reduced
 
     kernels.reduce_target(H, factor, deviation, b, reduced)
