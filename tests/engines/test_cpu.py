@@ -8,7 +8,18 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from engines.conformance import LAYOUTS, Case, EngineSuite, laid_out, same, same_sparse, same_trim
+from engines.conformance import (
+    LAYOUTS,
+    MODES,
+    Case,
+    EngineSuite,
+    LinesCase,
+    ask_lines,
+    laid_out,
+    same,
+    same_sparse,
+    same_trim,
+)
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -19,12 +30,14 @@ from irpca.engines import (
     as_matrix,
     choose,
     cpu,
+    holes,
     kernels,
     lines,
     listing,
     single_threaded_blas,
     tiles,
 )
+from irpca.engines.base import Sums
 from irpca.lowrank import LowRank
 
 
@@ -454,6 +467,79 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
             room = np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64)
             assert flag(M, 0, 0, L.copy(), zeta, *room, holes)[1] is finite
         (L if bad == "L" else M)[3, 5] = np.nan if bad == "L" else bad
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_compiled_and_numpy_weights_agree(mode, dtype):
+    """On a tile, and on the list of what is observed of it."""
+    case = LinesCase((40, 29), mode=mode)
+    M = case.M.astype(dtype)
+    M[np.random.default_rng(1).random(M.shape) < 0.3] = np.nan
+    M[5] = np.nan
+    listed = holes.observed_entries(M)
+    starts, indices, there = listed.indptr.astype(np.int64), listed.indices, ~np.isnan(M)
+    answers = []
+    for kernel in (kernels.PLAIN, {name: getattr(kernels, name) for name in kernels.PLAIN}):
+        for name in "weigh_tile", "weigh_list":
+            T, W, sums = case.U @ case.V.T, np.empty(M.shape), Sums.zero(M.shape)
+            given = case.noise.part(slice(0, 40)), sums.part(slice(0, 40))
+            if name == "weigh_tile":
+                kernel[name](M, T, W, *given)
+                assert not W[~there].any() and not T[~there].any()
+                T, W = T[there], W[there]
+            else:
+                T, W = T[there], W[there]
+                kernel[name](starts, indices, listed.data, T, W, *given)
+            answers.append((T, W, sums.rows, sums.cols, sums.totals))
+    for other in answers[1:]:
+        for one, two in zip(answers[0], other, strict=True):
+            np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12 * np.abs(one).max())
+
+
+@pytest.mark.parametrize("n", [1, 8, 13])  # around a block of lanes
+@pytest.mark.parametrize("K", [1, 2, 5])
+def test_compiled_and_numpy_posteriors_agree(n, K):
+    rng = np.random.default_rng(0)
+    roots = rng.standard_normal((n, K, 2 * K))
+    p, q = np.tril_indices(K)
+    packed = (roots @ roots.transpose(0, 2, 1))[:, p, q]
+    g, mean, expected, D = *rng.standard_normal((3, n, K)), rng.uniform(0.1, 2, (n, K))
+    kappa, covariance, weigh = rng.uniform(0, 1, n), np.eye(K), np.eye(K) + 0.1
+    answers = []
+    for kernel in (kernels.PLAIN, {name: getattr(kernels, name) for name in kernels.PLAIN}):
+        H, factor = np.empty((2, -(-n // kernels.LANES), len(p), kernels.LANES))
+        b, through, target, new, variance, spread, total = *np.empty((5, n, K)), np.empty(n), np.zeros((K, K))
+        kernel["prepare"](packed, g, kappa, mean, covariance, D, H, factor, b)
+        kernel["reduce"](H, factor, D, mean, through)
+        kernel["reduce_target"](H, factor, D, b, target)
+        kernel["posterior"](H, factor, b, D, expected, weigh, new, variance, spread, total)
+        answers.append((kernels.full(H, n, K), b, through, target, new, variance, spread, total))
+    for one, two in zip(*answers, strict=True):
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
+
+
+def test_powers_and_logarithms():
+    from irpca.engines.compiled_lines import BEYOND, logarithm, power
+
+    for x in np.r_[0.0, np.geomspace(1e-300, 699.9, 2000)]:
+        assert power(x) == pytest.approx(np.exp(-x), rel=1e-15, abs=0)
+    assert power(BEYOND) == power(1e300) == power(np.inf) == 0
+    for x in np.r_[1.0, np.geomspace(1e-300, 1e300, 2000), 1 + np.geomspace(1e-10, 1, 100)]:
+        assert logarithm(x) == pytest.approx(np.log(x), rel=2e-15, abs=1e-300)
+
+
+def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
+    """Of several threads, and of questions of other sizes in between."""
+    monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
+    cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
+    alone = [[answer.mean for (answer,) in ask_lines((CpuEngine(case.M, threads=1),), case)] for case in cases]
+    many = [CpuEngine(case.M, threads=5) for case in cases]
+    for _ in range(5):
+        for engine, case, right in zip(many, cases, alone, strict=True):
+            for (answer,), mean in zip(ask_lines((engine,), case), right, strict=True):
+                np.testing.assert_allclose(answer.mean, mean, rtol=0, atol=1e-6)
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):

@@ -33,7 +33,10 @@ __all__ = [
     "single_threaded_blas",
 ]
 
-MOSTLY_MISSING = 0.5  # share of NaN from which on a list of the observed entries is faster: see docs of choose
+# Share of NaN from which on the observed entries are listed. With 60 to 95 % observed the dense engine takes 0.2 to 0.8
+# of the time of the other for core, normal, corruption and solve_rows; they break even at 20 to 50 % (2 cores, n = 400
+# and 1500), and below that the list also takes less memory.
+MOSTLY_MISSING = 0.5
 _NAMES = ["auto", "cpu", "observed", "reference"]
 
 
