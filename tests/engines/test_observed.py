@@ -822,6 +822,15 @@ def test_the_look_for_holes_goes_everywhere(monkeypatch, order):
     assert not holes.seem_there(np.zeros((500, 500), order=order))
 
 
+def test_the_look_for_holes_has_no_period(monkeypatch):
+    """One entry of each row is looked at, and not always in the same columns: a share of NaN is seen as what it is."""
+    monkeypatch.setattr(holes, "LOOK", 4096)
+    for first in range(0, 64, 4):
+        M = np.zeros((4096, 64))
+        M[:, first : first + 4] = np.nan
+        assert holes.seem_there(M) == pytest.approx(4 / 64, abs=0.001)
+
+
 def test_a_dense_matrix_is_converted_a_few_rows_at_a_time(monkeypatch):
     rng = np.random.default_rng(0)
     dense = rng.standard_normal((3000, 1000)).astype(np.float32)

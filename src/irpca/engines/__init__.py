@@ -8,7 +8,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import holes
-from .base import Ascent, Cut, Dual, Engine, MissingEntries, Normal, Soft, Trim
+from .base import Ascent, Cut, Dual, Engine, Normal, Soft, Trim
 from .cpu import CpuEngine
 from .observed import ObservedEngine
 from .reference import ReferenceEngine
@@ -20,7 +20,6 @@ __all__ = [
     "Cut",
     "Dual",
     "Engine",
-    "MissingEntries",
     "Normal",
     "ObservedEngine",
     "ReferenceEngine",

@@ -468,10 +468,6 @@ def in_precision(zeta: float, dtype: np.dtype) -> Any:
     return dtype.type(min(float(zeta), float(np.finfo(dtype).max)))
 
 
-class MissingEntries(ValueError):
-    """No longer raised: NaN is not observed, whenever an engine meets it."""
-
-
 def not_finite(missing: int, infinite: int) -> Exception:
     """The error for that many infinite entries in M beside NaN; if there are none, it is L that is not finite."""
     if infinite:
