@@ -104,11 +104,12 @@ class Side:
         new.coefficients, new.covariance, new.spread = self.coefficients, self.covariance, self.spread[lines]
         return new
 
-    def turn(self, R: Array) -> None:
+    def turned(self, R: Array) -> Side:
         """Other directions, ``mean @ R``; the prior follows."""
-        self.mean, self.expected, self.coefficients = self.mean @ R, self.expected @ R, self.coefficients @ R
-        self.slope_variance, self.variance = self.slope_variance @ (R * R), self.variance @ (R * R)
-        self.covariance = R.T @ self.covariance @ R
+        new = Side(self.mean @ R, self.basis, self.tied, self.variance @ (R * R), self.slope_variance @ (R * R))
+        new.expected, new.coefficients = self.expected @ R, self.coefficients @ R
+        new.covariance, new.spread = R.T @ self.covariance @ R, self.spread
+        return new
 
     def extended(self, basis: Array, coefficients: Array, index: Array) -> Side:
         """The same for more lines, of which these are those at ``index``; the others are what is expected of them."""
@@ -121,11 +122,6 @@ class Side:
         new.spread = np.ones(len(basis))
         new.spread[index] = self.spread
         return new
-
-    def alike(self) -> None:
-        """One prior variance for all directions."""
-        self.variance = np.full_like(self.variance, self.variance.mean())
-        self.slope_variance = np.full_like(self.variance, self.slope_variance.mean())
 
 
 def basis_of(F: Features, tied: bool) -> Array:
@@ -160,7 +156,6 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    apart: bool = False
     forked: bool = False
     trust: tuple[Array, Array] | None = None
 
@@ -205,22 +200,14 @@ class Fit:
         if own:
             noise.learn_scales(lines.sums, 1)
         self.step = moved(self.L, before)
-        if learn:
-            self.apart |= n > constants.COMMON and not noise.falling
-            if self.apart:
-                self.rotate()
-            else:
-                rows.alike()
-                cols.alike()
 
-    def rotate(self) -> None:
-        """Turn the directions so that they are uncorrelated, and as long on both sides; drop those that died out.
+    def principal(self) -> Fit:
+        """The same with directions that are uncorrelated, and as long on both sides; those that died out are dropped.
 
-        L stays as it is. Without this, directions that nearly cancel come apart very slowly (Ilin and Raiko, JMLR 11,
-        2010, section 4.2).
+        A fit is not swept in these directions: priors along them shrink weak ones too much, and those never come back.
         """
-        if self.rank == 0 or not np.isfinite(self.step):
-            return
+        if self.rank == 0:
+            return self
         n1, n2 = self.engine.shape
         E1, E2 = self.rows.second / n1, self.cols.second / n2
         w, Q = np.linalg.eigh(E1)
@@ -228,13 +215,12 @@ class Fit:
         root, back = (Q * np.sqrt(w)) @ Q.T, (Q / np.sqrt(w)) @ Q.T
         energy, P = np.linalg.eigh(root @ E2 @ root)
         energy, P = np.maximum(energy[::-1], constants.ROUNDING**2 * max(float(energy[-1]), TINY)), P[:, ::-1]
-        if self.directions is None and self.sweeps > constants.OWN_SCALES:
+        if self.directions is None:
             edge = self.noise.s**2 * (1 / np.sqrt(n1) + 1 / np.sqrt(n2)) ** 2
-            alive = energy > constants.DEAD * edge
+            alive = energy > constants.ALIVE * edge
             energy, P = energy[alive], P[:, alive]
         length = energy**0.25
-        self.rows.turn(back @ P * length)
-        self.cols.turn(root @ P / length)
+        return replace(self, rows=self.rows.turned(back @ P * length), cols=self.cols.turned(root @ P / length))
 
     @property
     def residuals(self) -> Array:

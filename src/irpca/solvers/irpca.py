@@ -70,7 +70,7 @@ def irpca(
     # Propose: a race of fits on a part of M; choose by held-out entries.
     part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds)
     recipe, candidates = race(part.nine_tenths, part.held, part.ties)
-    best, tied = choose(candidates)
+    best, tied = choose(part.held, candidates)
     yield State(part.in_units_of_M(part.lifted(best.fit).L), np.inf, 1.0, settled=False)
 
     # Finish: the same fit to all entries of that part, then to all of M.
@@ -92,7 +92,7 @@ def irpca(
     if exact := _polished(fit, part, sample):
         yield report.exact(*exact)
     while True:
-        yield report.state(fit, settled=True)
+        yield report.state(fit.principal(), settled=True)
         fit.sweep()
 
 
@@ -231,12 +231,14 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
     """An exact fit close to this one, if there is one: least squares on what is kept, as noise falls to rounding."""
     n1, n2 = fit.engine.shape
     L = LowRank.from_product(*fit.L.thin())
-    size = float(np.linalg.norm(L.core)) / np.sqrt(n1 * n2)
-    if fit.noise.target or not 0 < fit.noise.s < constants.NEARLY_EXACT * size:
+    if fit.noise.target or not L.rank or fit.noise.s > constants.NEARLY_EXACT * fit.noise.lowest:
         return None
     s = np.diag(L.core)
     rank = fit.directions or int(np.count_nonzero(s > constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))))
-    exact = fit.least_squares(rank)
+    try:
+        exact = fit.least_squares(rank)
+    except FloatingPointError:  # it was not exact, and plain least squares ran away
+        return None
     L = part.in_units_of_M(exact.L)
     unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
     found = exactness(sample, L, part.M.n_observed, unknowns)

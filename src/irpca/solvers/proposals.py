@@ -192,7 +192,7 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
         return fit
 
     def best() -> Recipe:
-        winner, _ = choose(list(tried.values()))
+        winner, _ = choose(held, list(tried.values()))
         return next(recipe for recipe, candidate in tried.items() if candidate is winner)
 
     few = not any(ties[0]) and table.rank is None
