@@ -1,13 +1,13 @@
-"""The scikit-learn face: checks input once, in the words of its users, and leaves the rest to solve()."""
+"""The scikit-learn interface: checks input once, in the words of its users, and leaves the rest to solve()."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import MethodType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -16,22 +16,32 @@ from sklearn.utils import check_array, gen_batches
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from . import constants
 from .callbacks import Callback
 from .engines import choose
-from .engines.base import Engine
+from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior, Standardised
+from .factors import Side, placed
 from .features import Features
 from .labels import as_table, few, labelled, labels_of, match, without_na
+from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
-from .outliers import discoveries, score_entries, score_lines
-from .regression import CHUNK_ENTRIES, row_scores, shrunken_scores
-from .result import Expected, History, Result, Status
-from .solve import explained, left_over, solve
+from .noise import NoiseModel
+from .outliers import probabilities, reported, score_lines, standardised
+from .result import Doubt, Expected, History, Result, Status
+from .sampling import in_memory
 from .solvers import SOLVERS
 from .threshold import rounding_floor
+from .verdict import labelled as with_labels
 
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
 FOLDS = 5  # score() predicts each fifth of the columns from the others
-STRANGE = 0.1  # new rows are doubtful if their share of gross errors exceeds that of the fit by this
-TOLD = 1e-10  # of the energy of the scores: what features leave untold, if that is rounding
+STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that of the fit by this
+ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
+SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
+SETTLED = 1e-12  # whatever other rows were placed along with a row
 
 
 class _IfFeatures:
@@ -56,15 +66,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     """What the features of rows and columns explain of M, and what is grossly wrong with it, as an estimator.
 
     ``M = F1 @ W @ F2.T + S + noise`` with W of low rank and S sparse; see :func:`irpca.solve`. Where features do not
-    tell all, L has a free part beside what they span. M may have holes.
+    explain all, L has further components. M may have holes.
 
     Parameters
     ----------
     rank : int or "auto"
-        Of what the features explain, W; without features, of L. "auto": as many directions as stand out of the noise.
+        Number of components explained by the features; without features, of all components. "auto": as many as the
+        prediction of held-out entries calls for.
     extra_rank : int or "auto"
-        Rank of the free part of L, for solvers that know one. "auto": as many directions outside the span of the
-        features as stand out of the noise, often none. Without features all of L is free, and this means nothing.
+        Number of components beside those that features explain, for solvers that allow any. "auto": as many as
+        held-out entries call for, often none. Without features this means nothing.
     col_features : array or DataFrame of shape (n2, d2), or None
         F2. It may be given to ``fit`` instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
@@ -84,7 +95,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     low_rank_ : LowRank
         L; ``low_rank_.dense()`` makes it a matrix.
     sparse_ : csr_array of shape (n1, n2)
-        S; :meth:`outliers` makes it a table.
+        S, the outliers; :meth:`outliers` makes it a table.
     W_ : array of shape (d1, d2), or None
         In the coordinates of the features as given. A side without features has one coordinate per row or
         column of M; None without any features.
@@ -93,14 +104,14 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     singular_values_ : array of shape (r,)
         Those of L.
     rank_, noise_, corruption_, zeta_, explained_ : int, float, float, float, float
-        Rank of L, standard deviation of the noise, share of the entries in S, size beyond which an entry is a
-        gross error, share of the energy of the other entries that L explains.
+        Rank of L, standard deviation of the noise, share of the entries in S, size beyond which a typical entry is an
+        outlier, share of the energy of the other entries that L explains.
     shares_ : dict
         Which part of L holds which share of its energy, such as "features" and "free"; empty if it has but one.
     status_, converged_, n_iter_, history_ : Status, bool, int, History
         How the fit went.
     result_ : Result
-        All of it, as :func:`irpca.solve` returned it.
+        All of it, as :func:`irpca.solve` returned it; doubts name labels, where M has some.
     n_features_in_, feature_names_in_ : int, array
         Number of columns of M, and their names if they are strings.
 
@@ -186,7 +197,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             random_state=self.random_state,
             **options,
         )
-        self._keep(result)
+        self._keep(replace(result, doubts=with_labels(result.doubts, rows, columns)))
+        self._observed = None if result.S is None else _values_at(matrix, result.S)
         U, s, V = _principal(result.L)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
@@ -195,12 +207,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         said = _said(result, F1, F2, U * s, V)
         self._rows = _Side("row_features", rows, labels_of(row_features, "columns"), said[0])
         self._cols = _Side("col_features", columns, labels_of(col_features, "columns"), said[1])
-        untold = U * s if said[0] is None or F1.F is None else U * s - said[0](F1.F)
-        seen = result.counts[0] > 0  # of the others L is what features say
-        self._average = (U * s)[seen].mean(axis=0)
-        self._spread, self._whole_spread = (_covariance(scores[seen]) for scores in (untold, U * s - self._average))
+        expected = None if said[0] is None or F1.F is None else said[0](F1.F)
+        self._placement = _Placement.of(result, U * s, V, expected)
         if not result.converged:
-            told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *result.doubts])
+            doubts = map(str, self.result_.doubts)
+            told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
             warnings.warn(told, ConvergenceWarning, stacklevel=2)
         return self
 
@@ -217,16 +228,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         M : array, DataFrame, sparse array or LongTable of shape (m, n2)
             It may have holes, as in :meth:`fit`.
         row_features : array or DataFrame of shape (m, d1), or None
-            If given, L is what the features say, ``row_features @ W @ F2.T``; if they do not tell all, the row itself
-            adds to that, the more the more of it is observed. If not, every row is regressed on ``components_``. Gross
-            errors are trimmed.
+            If given, scores are what the features say, corrected by the row itself, the more the more of it is
+            observed, unless features explain all. If not, a row is expected to be like those of the fit. Outliers have
+            no weight.
 
         Returns
         -------
         array of shape (m, r), or what ``set_output`` asks for
         """
         engine, prior = self._new_rows(M, row_features)
-        return self._scores(engine, prior).astype(engine.dtype, copy=False)
+        return self._scores(engine, prior).scores.astype(engine.dtype, copy=False)
 
     def inverse_transform(self, scores: Any) -> Array:
         """Rows of L, m×n2, from their scores, m×r."""
@@ -240,6 +251,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def predict(self, row_features: Any = None, col_features: Any = None) -> Any:
         """L for any rows and columns, by their features alone: ``row_features @ W @ col_features.T``.
 
+        NaN for rows and columns of the fit about which nothing is known: they have too few entries, and no features.
+
         Parameters
         ----------
         row_features, col_features : array or DataFrame of shape (m, d1) and (k, d2), or None
@@ -252,18 +265,18 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         if row_features is None:
             left, right = self.low_rank_.thin()
-            U, index = left @ (right.T @ self._V), self._rows.labels
+            U, index = self._where_known(left @ (right.T @ self._V), 0), self._rows.labels
         else:
             U, index = self._rows.place(row_features), labels_of(row_features, "index")
         if col_features is None:
-            V, columns = self._V, self._cols.labels
+            V, columns = self._where_known(self._V, 1), self._cols.labels
         else:
             V, columns = self._cols.place(col_features), labels_of(col_features, "index")
         dtype = self.components_.dtype
         return labelled(U.astype(dtype, copy=False) @ V.T.astype(dtype, copy=False), index, columns)
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
-        """New rows taken apart with what was learned from the old: W, ``components_``, the threshold.
+        """New rows taken apart with what was learned from the old: W, ``components_``, the noise model.
 
         Parameters
         ----------
@@ -271,29 +284,20 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         started = time.perf_counter()
         engine, prior = self._new_rows(M, row_features)
-        scores, W = self._scores(engine, prior), self.W_
+        found, W = self._scores(engine, prior), self.W_
         if prior is None:
-            W = None if self._cols.expected is None else scores @ self._cols.expected.coefficients.T
+            W = None if self._cols.expected is None else found.scores @ self._cols.expected.coefficients.T
         # New rows may be larger than the old, or in lower precision: their rounding is no gross error.
-        rounding = rounding_floor(engine.dtype, _longest(scores) * _longest(self._V))
+        rounding = rounding_floor(engine.dtype, _longest(found.scores) * _longest(self._V))
         zeta = max(self.zeta_, rounding)
-        L = LowRank.from_product(scores, self._V)
-        S, trim = engine.corruption(L, zeta)
+        L = LowRank.from_product(found.scores, self._V)
+        weights = self._weights(found.spread)
+        S, trim = engine.corruption(L, self._limit(weights, zeta))
+        known = (prior is not None) | (engine.counts[0] > 0), np.ones(L.shape[1], bool) & self._known(1)
         corruption = 1 - trim.kept_share
-        doubts: tuple[str, ...] = ()
-        if len(few_seen := np.flatnonzero(engine.counts[0] < self.rank_)) and (prior is None or not self._told):
-            doubts += (
-                f"{len(few_seen)} rows have fewer than {self.rank_} observed entries ({few(few_seen)}): L is more what "
-                "is expected of them than what they say",
-            )
-        if corruption > self.corruption_ + STRANGE:
-            doubts += (
-                f"{corruption:.1%} of the entries are gross errors, {self.corruption_:.1%} were in the fit: "
-                "the model may not hold for these rows",
-            )
         return Result(
             L=L,
-            S=S,
+            S=_without_unknown(S, known),
             W=W,
             rank=L.rank,
             noise=self.noise_,
@@ -304,13 +308,35 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             status=Status.CONVERGED,
             history=History(),
             choices=(),
-            doubts=doubts,
+            doubts=with_labels(
+                tuple(self._doubts(engine, prior, corruption)), labels_of(M, "index"), self._cols.labels
+            ),
             solver=self.solver,
             engine=engine.name,
             reads=engine.reads,
             seconds=time.perf_counter() - started,
             counts=engine.counts,
+            known=known,
+            weights=weights,
+            calibration=self.result_.calibration,
         )
+
+    def _doubts(self, engine: Engine, prior: Array | None, corruption: float) -> Iterator[Doubt]:
+        """What to doubt about new rows."""
+        short = np.flatnonzero(engine.counts[0] < self.rank_)
+        if len(short) and (prior is None or not self._explained_by_features):
+            yield Doubt(
+                "few-entries",
+                f"{len(short)} rows have fewer than {self.rank_} observed entries ({few(short)}): their expected "
+                "values are closer to those of other rows than to their own entries",
+                rows=tuple(short.tolist()),
+            )
+        if corruption > self.corruption_ + STRANGE:
+            yield Doubt(
+                "unlike-fit",
+                f"{corruption:.1%} of the entries are outliers, {self.corruption_:.1%} were in the fit: the model may "
+                "not hold for these rows",
+            )
 
     def score(self, M: Any, y: Any = None, *, row_features: Any = None, sample_weight: Any = None) -> float:
         """How well rows are predicted: minus the mean logarithm of ``|M − L|``, so higher is better.
@@ -345,45 +371,46 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return round(-float(weights @ sums / (weights @ counts)), 6)
 
     def outliers(self, most: int | None = None, *, fdr: float | None = None) -> Any:
-        """The gross errors as a table, the largest first.
+        """The outliers as a table, the most certain first.
+
+        Cells of rows and columns about which nothing is known are not among them.
 
         Parameters
         ----------
         most : int or None
             How many; None for all.
         fdr : float or None
-            The share of false alarms to allow among those reported, such as 0.05: see :mod:`irpca.outliers`. None:
-            all that exceed ``zeta_``.
+            The share of false alarms to allow among those reported, such as 0.05: the largest set whose mean of
+            ``1 − probability`` is at most that. None: all that are more likely outliers than noise.
 
         Returns
         -------
         DataFrame if M was one, else a structured array
             ``row``, ``column``: labels, or positions where there are none. ``observed``, ``expected``: the
-            entry of M and of L. ``difference``: the first less the second, the entry of S. ``score``: the
-            difference in standard deviations of the noise. ``confidence``: how sure it is that this is no noise, if
-            noise is Gaussian. See :func:`irpca.outliers.score_entries`.
+            entry of M and of L. ``difference``: the first less the second, the entry of S. ``score``: the size of the
+            difference in units of its uncertainty; of an exact fit, and of solvers without a noise model, in multiples
+            of ``zeta_``. ``probability``: of an outlier, given the distribution of all residuals
+            (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no noise model.
         """
         check_is_fitted(self)
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
-        if self.sparse_ is None:
-            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
-        S = self.sparse_.tocoo()
-        scored = score_entries(self.sparse_, self._scale, self.zeta_, self.result_.n_observed)
-        order = np.argsort(-np.abs(S.data), kind="stable")
+        S, z = self._standardised.tocoo(), self._standardised.data
+        score, probability = np.abs(z), probabilities(z, self.result_.calibration, self.noise_ == 0)
+        order = np.lexsort((-score, -np.nan_to_num(probability)))
+        order = order[(self._known(0)[S.row] & self._known(1)[S.col])[order]]
         if fdr is not None:
-            order = order[discoveries(scored, fdr)[order]]
+            order = order[reported(probability[order], score[order], fdr)]
         order = order[:most]
-        rows, cols, difference = S.row[order], S.col[order], S.data[order]
-        expected = self.low_rank_.entries(rows, cols).astype(S.dtype)
+        rows, cols, difference = S.row[order], S.col[order], self.sparse_.data[order]
         columns = {
             "row": rows.astype(np.intp),
             "column": cols.astype(np.intp),
-            "observed": expected + difference,
-            "expected": expected,
+            "observed": self._observed[order],
+            "expected": self.low_rank_.entries(rows, cols).astype(difference.dtype),
             "difference": difference,
-            "score": scored["score"][order],
-            "confidence": scored["confidence"][order],
+            "score": score[order],
+            "probability": probability[order],
         }
         return as_table(columns, {"row": self._rows.labels, "column": self._cols.labels})
 
@@ -409,8 +436,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         engine, prior = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
-        S, _ = engine.corruption(LowRank.from_product(prior, self._V), self.zeta_)
-        return _lines_table(S, 0, self._scale, self.zeta_, engine.counts[0], "row", labels_of(M, "index"))
+        weights = self._weights(np.zeros((len(prior), 2)))
+        S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
+        S = standardised(S, weights, self.zeta_)
+        return _lines_table(S, 0, engine.counts[0], "row", labels_of(M, "index"))
 
     def outlier_columns(self) -> Any:
         """How corrupted each column is, the most surprising first: which sensor is broken?"""
@@ -418,23 +447,42 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
-        if self.sparse_ is None:
-            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
-        return _lines_table(self.sparse_, axis, self._scale, self.zeta_, self.result_.counts[axis], name, labels)
+        S = _without_unknown(self._standardised, (self._known(0), self._known(1)))
+        return _lines_table(S, axis, self.result_.counts[axis], name, labels)
 
     @property
-    def _scale(self) -> float | None:
-        """The noise that outliers are measured by: with long tails more than that of its core."""
-        return max(self.noise_, self.result_.residual) if self.noise_ else self.noise_
+    def _standardised(self) -> csr_array:
+        """S in units of its uncertainty."""
+        if self.sparse_ is None:
+            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
+        return standardised(self.sparse_, self.result_.weights, self.zeta_)
+
+    def _known(self, axis: int) -> Array:
+        """Of which rows (0), or columns, of the fit something is known."""
+        known = self.result_.known
+        return np.ones(self.low_rank_.shape[axis], bool) if known is None else known[axis]
+
+    def _where_known(self, factor: Array, axis: int) -> Array:
+        known = self._known(axis)
+        return factor if known.all() else np.where(known[:, None], factor, np.nan)
+
+    def _weights(self, spread: Array) -> Noise | None:
+        """The noise model for new rows, whose scores are uncertain by ``spread``."""
+        weights = self.result_.weights
+        return weights and replace(weights, rows=np.full(len(spread), self._placement.row_scale), row_spread=spread)
+
+    def _limit(self, weights: Noise | None, zeta: float) -> float | Standardised:
+        """Beyond which an entry of new rows is an outlier."""
+        calibration = self.result_.calibration
+        return zeta if weights is None or calibration is None else Standardised(weights, calibration.limit)
 
     def summary(self) -> str:
-        """What was found, what was chosen and why, what to doubt, the largest gross errors: for people."""
+        """What was found, what was chosen and why, what to doubt, the clearest outliers: for people."""
         check_is_fitted(self)
         lines = [self.result_.summary()]
-        if self.sparse_ is not None and self.sparse_.nnz:
-            table = self.outliers(5)
+        if self.sparse_ is not None and len(table := self.outliers(5)):
             records = table if isinstance(table, np.ndarray) else table.itertuples(index=False)
-            lines.append("largest gross errors (row, column):")
+            lines.append("clearest outliers (row, column):")
             lines += [
                 f"  {row}, {column}: {observed:.4g} where {expected:.4g} is expected"
                 for row, column, observed, expected, *_ in records
@@ -523,51 +571,30 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return _owner(matrix, self.engine), prior
 
     @property
-    def _told(self) -> bool:
-        """Whether features tell all of a row's scores."""
-        scores = float(np.linalg.norm(self.singular_values_) ** 2 / self.low_rank_.shape[0])
-        return bool(np.trace(self._spread) <= TOLD * scores)
+    def _explained_by_features(self) -> bool:
+        """Whether features explain all of a row's scores."""
+        energy = float(np.linalg.norm(self.singular_values_) ** 2 / self.low_rank_.shape[0])
+        return self._placement.unexplained <= ROUNDING * energy
 
-    def _scores(self, engine: Engine, prior: Array | None) -> Array:
+    def _scores(self, engine: Engine, prior: Array | None) -> _Placed:
         """Scores of rows, from what features say of them and from themselves."""
-        if prior is not None and self._told:
-            return prior
+        if prior is not None and self._explained_by_features:
+            return self._placement.given(prior)
         pieces = [
-            self._regressed(_rows_of(engine, rows), self._V, prior if prior is None else prior[rows])
+            self._placement.place(_rows_of(engine, rows), prior if prior is None else prior[rows])
             for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1]))
         ]
-        return np.concatenate(pieces)
-
-    def _regressed(self, M: Array, V: Array, prior: Array | None = None) -> Array:
-        """Scores from the rows themselves, and from what is expected of them."""
-        if prior is not None and self._told:
-            return prior
-        # A fit that was stopped early may not have a threshold yet.
-        zeta = self.zeta_ if np.isfinite(self.zeta_) else None
-        noise, limit = self.result_.residual, np.inf if zeta is None else zeta
-        if self.noise_:  # with long tails, less is a gross error than S says
-            limit *= max(1.0, noise / self.noise_) ** 2
-        if prior is not None:
-            return shrunken_scores(M, V, prior, self._spread, noise, limit)
-        holes = np.isnan(M).any(axis=1)
-        if holes.any():
-            scores = np.tile(self._average, (len(M), 1))  # all that is expected is that they are like those of the fit
-            scores[holes] = shrunken_scores(M[holes], V, scores[holes], self._whole_spread, noise, limit)
-            if not holes.all():
-                scores[~holes] = self._regressed(M[~holes], V)
-            return scores
-        if zeta is None and self.history_.corruption[-1] == 0:  # as the fit, which trimmed nothing
-            return np.linalg.lstsq(V, M.T, rcond=None)[0].T
-        return row_scores(M, V, zeta)
+        return _Placed(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def _held_out(self, M: Array, prior: Array | None) -> Array:
         """Every entry as features and other columns of its row predict it."""
-        if prior is not None and self._told:
+        if prior is not None and self._explained_by_features:
             return prior @ self._V.T
         expected = np.empty(M.shape)
         for fold in range(min(FOLDS, M.shape[1])):
             out = np.arange(M.shape[1]) % FOLDS == fold
-            expected[:, out] = self._regressed(M[:, ~out], self._V[~out], prior) @ self._V[out].T
+            found = self._placement.place(M[:, ~out], prior, np.flatnonzero(~out))
+            expected[:, out] = found.scores @ self._V[out].T
         return expected
 
 
@@ -606,6 +633,166 @@ class _Side:
         return self.expected(F)
 
 
+class _Placed(NamedTuple):
+    """Scores of new rows, m×r, and how uncertain they are: ``row_spread`` of a :class:`Noise`, m×2."""
+
+    scores: Array
+    spread: Array
+
+
+@dataclass(frozen=True, eq=False)
+class _Placement:
+    """What it takes to place new rows: factors of the columns, the noise, and what is expected of a row.
+
+    The same posterior as in the fit, in its own coordinates: ``factors @ turn`` are scores. Of an exact fit, and of
+    solvers without such a model, one is made from L, the noise and the share of outliers.
+
+    Attributes
+    ----------
+    columns : Side
+        Factors of the columns, in their units.
+    noise : NoiseModel
+    unit : array of shape (n2,)
+        Of each column of M.
+    turn : array of shape (K, r)
+    average : array of shape (K,)
+        The factors that are expected of a row without features.
+    own, whole : arrays of shape (K, K)
+        Covariance of the factors of rows about what features say, and about the average.
+    posterior : array of shape (K, K)
+        Covariance of the factors of a typical row, given its entries.
+    exact : float
+        0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
+    """
+
+    columns: Side
+    noise: NoiseModel
+    unit: Array
+    turn: Array
+    average: Array
+    own: Array
+    whole: Array
+    posterior: Array
+    exact: float = 0.0
+
+    @classmethod
+    def of(cls, result: Result, scores: Array, V: Array, expected: Array | None) -> _Placement:
+        """From a result with ``L = scores @ V.T``, whose scores the features of rows ``expected`` to be so."""
+        seen = result.counts[0] > 0  # of the others L is only what is expected
+        if result.fit is None:
+            average = scores[seen].mean(axis=0)
+            own = scores - (average if expected is None else expected)
+            spread = _covariance(own[seen]), _covariance((scores - average)[seen])
+            return cls._plain(result, scores, V, average, *spread)
+        fit, weights = result.fit, result.weights
+        assert weights is not None
+        unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
+        average, own = fit.rows.expected[seen].mean(axis=0), np.diag(fit.rows.variance)
+        whole = own + _covariance(fit.rows.expected[seen] - average)
+        turn = (fit.cols.mean * unit[:, None]).T @ V
+        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, fit.rows.covariance)
+
+    @classmethod
+    def _plain(cls, result: Result, scores: Array, V: Array, average: Array, own: Array, whole: Array) -> _Placement:
+        """From L, with one noise for all entries."""
+        (n2, r), n1 = V.shape, len(scores)
+        ones, exact = np.ones(n2), 0.0
+        typical = float(np.linalg.norm(scores)) / np.sqrt(n1 * n2)
+        floor = max(constants.AS_GOOD_AS_EXACT * typical, np.finfo(float).tiny)
+        s, zeta = max(result.noise or result.residual, floor), np.inf
+        if result.noise == 0:
+            exact, s = max(result.zeta / max(_longest(scores) * _longest(V), floor), np.finfo(float).tiny), floor
+        elif np.isinf(result.zeta) and result.history.corruption[-1] == 0:  # as the fit, which trimmed nothing
+            zeta = np.finfo(float).max
+        S = result.S
+        wrong = float(np.sqrt(np.mean(S.data.astype(float) ** 2))) if S is not None and S.nnz else 0.0
+        gross = np.clip(np.nan_to_num(result.corruption, nan=constants.GROSS_AT_FIRST), *constants.GROSS_LIMITS)
+        broad = max(wrong, 3 * typical, constants.BROAD * s)
+        noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
+        columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
+        return cls(columns, noise, ones, np.eye(r), average, own, whole, s * s * np.eye(r), exact)
+
+    @property
+    def row_scale(self) -> float:
+        """The scale s² of a typical row."""
+        return max(self.noise.s, self.noise.lowest) ** 2
+
+    @property
+    def unexplained(self) -> float:
+        """The energy of a row's scores that features leave unexplained."""
+        return float(np.trace(self.turn.T @ self.own @ self.turn))
+
+    def given(self, scores: Array) -> _Placed:
+        """Scores as they are, as uncertain as those of a typical row."""
+        return _Placed(scores, np.column_stack([np.ones(len(scores)), self._along(scores @ self._back)]))
+
+    @property
+    def _back(self) -> Array:
+        return np.linalg.pinv(self.turn)
+
+    def _along(self, factors: Array) -> Array:
+        return np.einsum("ik,ik->i", factors @ self.columns.covariance, factors)
+
+    def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> _Placed:
+        """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
+        m, rounding = len(X), rounding_floor(X.dtype, 1.0)
+        if not self.turn.size:
+            return _Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)))
+        kept = np.arange(len(self.unit)) if kept is None else kept
+        expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
+        variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
+        columns, rotated = self.columns.turned(R).some(kept), replace(self, posterior=R.T @ self.posterior @ R)
+        noise = replace(self.noise, rows=np.ones(m), cols=self.noise.cols[kept], least=self.noise.least[kept])
+        typical = float(np.sum(rotated.posterior * columns.second))
+        X = np.asarray(X, float) / self.unit[kept]
+        lines = placed(X, expected @ R, np.maximum(variance, 0.0), columns, noise, typical)
+        if self.exact:
+            mean = self._trimmed(X, lines, columns, noise, max(self.exact, rounding))
+        else:
+            lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
+            mean = lines.mean
+        factors = mean @ R.T
+        spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
+        return _Placed(factors @ self.turn, spread)
+
+    def _settled(
+        self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
+    ) -> Lines:
+        """The same with weights that have come to rest."""
+        engine, V = in_memory(X), columns.mean
+        prior = Prior(
+            variance, np.ones(len(X)), columns.covariance, columns.spread, columns.second, mean=lines.expected
+        )
+        both = float(np.sum(self.posterior * columns.covariance))
+        across = np.einsum("jk,jk->j", V @ self.posterior, V) + columns.spread * both
+        for _ in range(SETTLING):
+            before = lines.mean
+            along = np.einsum("ik,ik->i", before @ columns.covariance, before)
+            rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
+            weights = noise.weights(rows, np.column_stack([across, columns.spread]))
+            lines = engine.solve_rows(before, V, weights, prior)
+            if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():
+                break
+        return lines
+
+    def _trimmed(self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, floor: float) -> Array:
+        """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit."""
+        mean, V = lines.mean, columns.mean
+        typical = noise.s / constants.AS_GOOD_AS_EXACT
+        size = np.maximum(np.abs(mean @ V.T).max(axis=1), typical)[:, None]
+        engine, mean, ones = in_memory(X / size), mean / size, np.ones(len(X))
+        zeta = constants.BROAD * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
+        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max(initial=0.0)), 1.0))
+        while True:
+            zeta = max(zeta, floor)
+            weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
+            prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
+            before, mean = mean, engine.solve_rows(mean, V, weights, prior).mean
+            if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
+                return mean * size
+            zeta /= constants.DECAY
+
+
 def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tuple[Expected | None, Expected | None]:
     """What features say of new rows and columns, in the coordinates of the factors ``L = U @ V.T``."""
     rank = U.shape[1]
@@ -621,10 +808,42 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
     )
 
 
-def _lines_table(S: Any, axis: int, noise: float | None, zeta: float, counts: Array, name: str, labels: Any) -> Any:
-    lines = score_lines(S, axis, noise, zeta, counts)
+def _lines_table(S: Any, axis: int, counts: Array, name: str, labels: Any) -> Any:
+    lines = score_lines(S, axis, counts)
     _, *others = lines.dtype.names or ()
     return as_table({name: lines["position"], **{other: lines[other] for other in others}}, {name: labels})
+
+
+def _without_unknown(S: csr_array, known: tuple[Array, Array]) -> csr_array:
+    """S without the cells of rows and columns about which nothing is known."""
+    if known[0].all() and known[1].all():
+        return S
+    from scipy.sparse import csr_array
+
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    kept = known[0][rows] & known[1][S.indices]
+    return csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+
+
+def _values_at(matrix: Any, S: csr_array) -> Array:
+    """The entries of M where S has some, in the order of S, as they were given."""
+    rows, cols = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices.astype(np.int64)
+    if hasattr(matrix, "__irpca_observed__"):
+        i, j, values, _ = matrix.__irpca_observed__()
+    elif hasattr(matrix, "tocoo"):
+        listed = matrix.tocoo()
+        i, j, values = listed.row, listed.col, listed.data
+    else:
+        return np.ma.getdata(matrix)[rows, cols].astype(S.dtype)
+    wanted = rows * S.shape[1] + cols
+    order = np.argsort(wanted)
+    given = i.astype(np.int64) * S.shape[1] + j
+    at = np.searchsorted(wanted, given, sorter=order)
+    there = at < len(wanted)
+    there[there] = wanted[order[at[there]]] == given[there]
+    found = np.empty(S.nnz, S.dtype)
+    found[order[at[there]]] = values[there]
+    return found
 
 
 def _is_text(column: Any) -> bool:
