@@ -26,7 +26,7 @@ from irpca.features import FeatureWarning
 from .fits import doubts_of, verdict_of, warned
 from .study import Study, options
 
-HARMLESS = ("S is empty", "the rank is")
+HARMLESS = ("empty", "full-rank", "many-outliers", "S is empty", "the rank is")
 
 
 def features(rng, n, d):

@@ -152,7 +152,7 @@ def test_growth_keeps_to_the_room_on_the_disk(load, monkeypatch):
 def test_the_field_is_compared_in_one_run(load, quick):
     found = quick("field")
     rows = found["contenders"]
-    assert {name.partition(",")[0] for name in rows} == {"oracle read", *irpca.solvers.SOLVERS} - {"bayes"}
+    assert {name.partition(",")[0] for name in rows} == {"oracle read", *irpca.solvers.SOLVERS}
     assert rows["irpca"]["ratio"] == 1
     for name in ("irpca", "irpca_iht, whitened", "pcpf", "altproj", "accaltproj"):
         assert worst(found, name, "error") <= 1e-6

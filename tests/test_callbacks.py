@@ -140,7 +140,7 @@ def test_log_without_a_full_read(caplog):
 def test_a_spent_budget_stops_the_run_with_its_last_iterate(problem, monkeypatch):
     seconds = itertools.count()
     clock = SimpleNamespace(perf_counter=lambda: float(next(seconds)))  # one second per look
-    monkeypatch.setattr(sys.modules["irpca.solve"], "time", clock)
+    monkeypatch.setattr(sys.modules["irpca.loop"], "time", clock)
     kept = []
     result = run(problem, [lambda state, history: kept.append(state.L), TimeBudget(2.5)])
     assert result.status is Status.STOPPED

@@ -58,7 +58,7 @@ def measured(load, name, case, **rules):
 
 
 def test_every_solver_takes_part(load):
-    measured = set(SOLVERS) - {"bayes"}  # which is for noise, not for recovery
+    measured = set(SOLVERS)
     assert {method.solver for method in load("methods").METHODS.values()} == measured
     for method in load("methods").METHODS.values():
         assert method.features == SOLVERS[method.solver].features

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import callbacks, datasets
 from .longtable import LongTable
+from .loop import solve
 from .lowrank import LowRank
-from .result import Choice, History, Result, State, Status
-from .solve import solve
+from .result import Choice, Doubt, History, Result, State, Status
 
 if TYPE_CHECKING:
     from . import completion, diagnostics, engines, outliers, selection
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Choice",
+    "Doubt",
     "History",
     "InductiveRobustPCA",
     "LongTable",

@@ -78,3 +78,50 @@ POLISH = 40  # sweeps of least squares on what is kept, in search of an exact fi
 STANDS_OUT = 10.0  # times the edge of the noise: singular values of an exact fit
 LOOSE = 1e20  # times the largest square of a factor: the variance of a prior that says nothing
 TYPICAL = 4.0  # standard deviations, for the one threshold that is reported beside the probabilities
+
+# Calibration (calibration.py)
+CALIBRATION_ENTRIES = 1 << 17  # residuals at most by which it is made: a share of 1 % is known to 3 % of itself
+CELLS_PER_DOUBLING = 8  # cells of |z| (9 % wide): finer than any feature wanted, some 70 cells in all
+STEPS_PER_DOUBLING = 64  # of scales and tables (1.1 %): below the error of a scale at n = 10,000
+COARSE_SCALES, FINE_SCALES = 4, 6  # first every 4th scale is tried, then 6 steps (6.7 %) about the best of each shape
+POWERS = tuple(2.0 ** (k / 10) for k in (*range(-5, 11), 13, 18, 26))  # exp(−|x|^p): p = 0.71 … 2 by 7 %, to 6
+TAILS = tuple(0.02 * k for k in range(1, 34))  # Student, 1 / degrees of freedom: 50 … 1.5 of them
+SPREADS = tuple(0.15 + 0.085 * k for k in range(10))  # Gaussian times exp(s · normal): unequal noise, s to 1
+FENCE = 2.0  # log2 of the fence in clean medians: 4 of them are Tukey's fence of 1.5 interquartile ranges
+MOST_SHIFT = 1.45  # log2 of (median of all / of the clean): 40 % far errors in Student noise of 2 df give 1.38
+MODEL_ERROR = 0.02  # the noise density is trusted to 2 % per cell: more than 1 / 0.02² entries add no certainty
+EXCESS_PRICE = 0.6  # Occam factor of a free excess, log-uniform over 2 decades: log(log(100) / sqrt(2 pi)) = 0.61
+LEAST_LIKELY = 1e-12  # no cell is called less likely than this: no tail is known better
+TABLE_RANGE = (-14, 16)  # of log2(|x| / median), in tables
+
+# The result (loop.py)
+LEAST_LIMIT = 1e-3  # times the noise: what is less is rounding of an all but exact fit (1e-8 of the spread of M)
+UNKNOWN = 0.5  # of the prior variance of L: a line with few entries whose posterior is wider is not known
+
+# Checks of a finished fit (verdict.py)
+CHECK_ENTRIES = 1 << 15  # at random: correlations of them are known to 0.006
+CHECK_PAIRS = 1 << 12  # of neighbouring entries: a correlation is known to 0.016
+CHECK_EXACT = 1 << 13  # where there is no noise, a glance will do
+CHECK_LINES = 256  # rows and columns of the block in which singular values are looked at
+CHECK_SUSPECTS = 128  # lines, those with the most outliers, in which lost directions are looked for
+CHECK_ACROSS = 1 << 12  # of their entries, at most
+SURE = 5.0  # standard errors: about one false alarm in three million, so a dozen checks need no other correction
+MOVED = 0.02  # between the fits to nine tenths and to all entries: 28 of 38 wrong answers, 4 of 362 right ones; HEART 3
+DISAGREEMENT = 0.05  # relative, between fits that did as well; and more than ...
+STATISTICAL = 3.0  # ... times the standard error of L
+LOST = 0.25  # of the smallest moment of a line that should be left; HEART 3
+LOST_DRAWS = 200  # times that as many entries are dropped at random, to see what is left then
+PILED = 0.02  # of the entries at one value
+PILED_AT_BOUND = 5.0  # times as often as the five values next to it: bounds of rounded data are rarer than those
+COARSE = 2.0  # steps of rounding per standard deviation: a third of the variance of the residuals is rounding
+GROWS = 0.15  # rank correlation of |residual| and |L|: noise that doubles over the range of L has about 0.25
+CORRELATED = 0.2  # of residuals next to each other: the variance of sums of them is half as large again
+MANY_OUTLIERS = 0.25  # of the entries ...
+MANY_SEPARATED = 0.45  # ... or as many, if hardly any residual is near the limit
+NEAR_LIMIT = 1.5  # the factor within which a residual is near the limit
+FEW_NEAR = 0.02  # as many of them, relative to the outliers, is hardly any
+LITTLE = 0.5  # of the energy of the entries that are not outliers
+WEAK = 2.0  # times the share of L that as many random features explain
+LEFT_OVER = 1.1  # times the largest singular value that noise of these variances has
+OUTSIDE = 1.0  # times the range of the entries, beyond it
+BROKEN = 0.5  # of the entries of a line are outliers

@@ -14,6 +14,8 @@ from .lowrank import Array, LowRank
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from .calibration import Calibration
+
 
 class Status(Enum):
     """How a run ended; ``advice`` says what to do about it."""
@@ -55,6 +57,10 @@ class Choice:
     reason: str
 
 
+HARMLESS = ("empty", "full-rank", "many-outliers")  # kinds of doubt that say something of the data, not of the fit
+FATAL = ("failure", "unstable", "out-of-range")  # kinds of doubt with which a result is not to be used
+
+
 @dataclass(frozen=True)
 class Doubt:
     """Something to doubt about a result: what was seen, what it means, what to do.
@@ -64,12 +70,14 @@ class Doubt:
     kind : a short name that code can compare, such as "unstable"
     text : a sentence or two for people
     rows, columns : positions of the lines it is about, if it is about some
+    template : the text with ``{lines}`` where it names lines, so that labels can take the place of positions
     """
 
     kind: str
     text: str
     rows: tuple[int, ...] = ()
     columns: tuple[int, ...] = ()
+    template: str = ""
 
     def __str__(self) -> str:
         return self.text
@@ -83,7 +91,8 @@ class Expected:
     coefficients: Array
 
     def __call__(self, F: Array) -> Array:
-        return self.offset + F @ self.coefficients
+        expected: Array = self.offset + F @ self.coefficients
+        return expected
 
 
 @dataclass(frozen=True)
@@ -118,8 +127,6 @@ class State:
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
     settled : whether a small step may end the run
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
-    one_by_one : the axes (0: rows) whose lines were fitted each for itself, if M has not been read since: one that went
-        wrong would be in S all but whole
     expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
     shares : what part of the energy of L each of its parts holds, if it has several
     certificate : how the fit was chosen, if several raced
@@ -137,7 +144,6 @@ class State:
     tolerance: float = 0.0
     settled: bool = True
     expected_corruption: float | None = None
-    one_by_one: tuple[int, ...] = ()
     expected: tuple[Expected | None, Expected | None] | None = None
     shares: dict[str, float] = field(default_factory=dict)
     certificate: Certificate | None = None
@@ -145,7 +151,7 @@ class State:
     fit: Any = None
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
 
 
 @dataclass
@@ -191,14 +197,15 @@ class Result:
     L : LowRank
         The low-rank part; ``L.dense()`` makes it a matrix.
     S : csr_array of shape (n1, n2), or None
-        The gross errors: M − L where that exceeds ``zeta``, nothing elsewhere. None if ``sparse=False`` was asked.
+        The gross errors: M − L where it is more likely one than noise, or where it exceeds ``zeta``; nothing elsewhere.
+        None if ``sparse=False`` was asked.
     W : array of shape (d1, d2), or None
         ``L = F1 @ W @ F2.T`` in the user's own feature coordinates; a side without features has as many
         coordinates as M has rows or columns there. None without any, and if the run diverged.
     rank, noise, corruption : int, float, float
         Rank of L, standard deviation of the noise, share of entries in S.
     zeta : float
-        The threshold that separates noise from gross errors.
+        The threshold that separates noise from gross errors; with a noise model, that of a typical entry.
     residual : float
         Root mean square of what is in neither L nor S; more than ``noise`` if that has long tails.
     explained : float
@@ -207,14 +214,23 @@ class Result:
     history : History
     choices : tuple of Choice
         What was chosen from the data, and why.
-    doubts : tuple of str
-        What to doubt.
+    doubts : tuple of Doubt
+        What to doubt: kind, text, and the rows or columns it is about.
     counts : pair of arrays
         How many entries of each row, and of each column, of M are observed.
     shares : dict
         Where L has several parts: the share of its energy that each holds, such as "features" and "free".
     expected : pair of Expected or None, or None
         What features say of new rows and columns, if L is more than ``F1 @ W @ F2.T``.
+    known : pair of boolean arrays, or None
+        Of which rows, and of which columns, L is known: they have enough entries, or features. None: of all.
+    certificate : Certificate or None
+        How the fit was chosen among several, and how stable it is.
+    weights : Noise or None
+        The noise model: scales of rows and columns, uncertainty of L.
+    calibration : Calibration or None
+        The probability that a residual, in units of its uncertainty, is a gross error.
+    fit : the model with its posteriors, or None
     """
 
     L: LowRank
@@ -229,7 +245,7 @@ class Result:
     status: Status
     history: History
     choices: tuple[Choice, ...]
-    doubts: tuple[str, ...]
+    doubts: tuple[Doubt, ...]
     solver: str
     engine: str
     reads: float
@@ -237,8 +253,10 @@ class Result:
     counts: tuple[Array, Array]
     shares: dict[str, float] = field(default_factory=dict)
     expected: tuple[Expected | None, Expected | None] | None = None
+    known: tuple[Array, Array] | None = None
     certificate: Certificate | None = None
     weights: Noise | None = None
+    calibration: Calibration | None = None
     fit: Any = None
 
     @property
@@ -253,12 +271,29 @@ class Result:
     def converged(self) -> bool:
         return self.status.ok
 
+    @property
+    def usable(self) -> str:
+        """``"usable"``, ``"use with care"`` or ``"do not use"``."""
+        if not self.status.ok or any(doubt.kind in FATAL for doubt in self.doubts):
+            return "do not use"
+        return "use with care" if any(doubt.kind not in HARMLESS for doubt in self.doubts) else "usable"
+
+    @property
+    def _why(self) -> str:
+        """What :attr:`usable` rests on."""
+        fatal = [doubt.kind for doubt in self.doubts if doubt.kind in FATAL]
+        serious = [doubt.kind for doubt in self.doubts if doubt.kind not in HARMLESS]
+        if fatal or (serious and self.status.ok):
+            return f"{', '.join(fatal or serious)}; see what to doubt below"
+        return "no check found anything wrong" if self.status.ok else f"the run ended {self.status.name}"
+
     def summary(self) -> str:
-        """What was found, what was chosen and why, what to doubt: text for people."""
+        """Whether to use it, what was found, what was chosen and why, what to doubt: text for people."""
         n1, n2 = self.L.shape
         noise = "unknown" if self.noise is None else f"{self.noise:.3g}"
         holes = "" if self.n_observed == n1 * n2 else f", {self.n_observed / (n1 * n2):.2%} observed,"
         lines = [
+            f"{self.usable}: {self._why}",
             f"{n1} × {n2} matrix{holes} = rank {self.rank} + {self.corruption:.2%} gross errors + noise {noise}",
             f"  {self.status.name}: {self.status.advice}",
             f"  L explains {self.explained:.1%} of the energy of the entries that are not gross errors;"

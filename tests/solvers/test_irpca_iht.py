@@ -304,13 +304,14 @@ def test_the_failure_tells_what_to_do():
     problem = make_problem(300, 300, 30, 30)
     result = irpca.solve(problem.M, problem.F1, problem.F2, rank=5, solver="irpca_iht", variant="paper")
     assert result.status is Status.SATURATED
-    (doubt,) = result.doubts
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "failure")
     for advice in ("variant='whitened'", "solver='irpca'", f"κ = {np.linalg.cond(problem.F1):.3g}", "nu"):
-        assert advice in doubt
+        assert advice in doubt.text
     noisy = make_problem(300, 300, 5, 5, noise=0.01, features="conditioned")
     result = irpca.solve(noisy.M, noisy.F1, noisy.F2, rank=5, solver="irpca_iht")
     assert result.status is Status.SATURATED
-    assert "nu" in result.doubts[0] and "solver='irpca'" in result.doubts[0] and "variant" not in result.doubts[0]
+    (told,) = (doubt.text for doubt in result.doubts if doubt.kind == "failure")
+    assert "nu" in told and "solver='irpca'" in told and "variant" not in told
 
 
 def test_whitened_is_invariant_to_mixing_features():

@@ -31,7 +31,7 @@ def test_nothing_is_a_gross_error():
     problem = gaussian(100, 80)
     result = irpca.solve(problem.M, rank=3, solver="pca", max_iter=500)
     assert result.S.nnz == 0 and result.corruption == 0 and result.zeta == np.inf
-    assert not any("S is empty" in doubt for doubt in result.doubts)  # by design, not by what M holds
+    assert not any("S is empty" in doubt.text for doubt in result.doubts)  # by design, not by what M holds
     left = np.linalg.norm(problem.M - result.L.dense())
     assert result.history.residual[-1] == pytest.approx(left / problem.M.size**0.5, rel=1e-6)
     thin = irpca.solve(problem.M, rank=3, solver="pca", max_iter=500, sparse=False)

@@ -70,7 +70,7 @@ def test_everything_corrupted_is_told():
     """The sparsifier takes all of M then, and nothing is left to start from."""
     result = irpca.solve(gaussian(60, 50).M, rank=3, solver="scaledgd", corruption=0.995)
     assert result.corruption > 0.99
-    assert any("S holds 100% of all entries" in doubt for doubt in result.doubts)
+    assert any("100% of the entries are outliers" in doubt.text for doubt in result.doubts)
 
 
 @pytest.mark.parametrize(

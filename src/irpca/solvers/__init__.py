@@ -10,7 +10,6 @@ from typing import Literal
 from ..result import State
 from .accaltproj import accaltproj
 from .altproj import altproj
-from .bayes import bayes
 from .ircur import ircur
 from .irpca import irpca
 from .irpca_iht import irpca_iht
@@ -30,13 +29,13 @@ class Solver:
     run : generator of States
     rank : "chosen" if it finds one by itself where none is given, "needed" if not, "found" if it takes none
     features : whether it uses them
-    engine : the name of the engine it needs, whatever M is; None: any
+    spawns : whether it takes a SeedSequence for ``random_state``, and spawns from it; else a Generator
     """
 
     run: Callable[..., Iterator[State]]
     rank: Literal["chosen", "needed", "found"]
     features: bool
-    engine: str | None = None
+    spawns: bool = False
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -46,9 +45,8 @@ class Solver:
 
 
 SOLVERS = {
-    "irpca": Solver(irpca, "chosen", features=True),
+    "irpca": Solver(irpca, "chosen", features=True, spawns=True),
     "irpca_iht": Solver(irpca_iht, "needed", features=True),
-    "bayes": Solver(bayes, "found", features=True, engine="observed"),
     "pcpf": Solver(pcpf, "found", features=True),
     "pcp": Solver(pcp, "found", features=False),
     "altproj": Solver(altproj, "needed", features=False),

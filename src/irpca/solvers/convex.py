@@ -16,7 +16,7 @@ import numpy as np
 
 from ..engines.base import Ascent, Engine, Trim
 from ..lowrank import Array, LowRank
-from ..result import State
+from ..result import Doubt, State
 from .endings import GROSS, saturation, threshold_floor, typical
 from .options import number
 from .subspace import SPARE, first_look
@@ -84,7 +84,7 @@ class Multipliers:
             trim,
             tolerance=self.tolerance,
             failure=full if finished else None,
-            doubts=(full,) if full and not finished else (),
+            doubts=(Doubt("filling-up", full),) if full and not finished else (),
         )
 
 

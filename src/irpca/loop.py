@@ -1,22 +1,31 @@
-"""The one iteration loop: it owns the clock, the stopping rule, the history and the final read."""
+"""The one iteration loop: it owns the clock, the stopping rule, the history, the seeds and the final read."""
 
 from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from . import constants
+from .calibration import Calibration
 from .callbacks import Callback
-from .engines import choose, observed, single_threaded_blas
-from .engines.base import Engine, MissingEntries, Trim
+from .engines import choose, single_threaded_blas
+from .engines.base import Engine, Standardised, Trim
 from .features import Features
 from .lowrank import Array, LowRank
-from .result import History, Result, State, Status
+from .result import Doubt, History, Result, State, Status
 from .solvers import SOLVERS, Solver
-from .threshold import stray_lines
+from .verdict import Case, doubts_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+Seed = int | np.random.Generator | np.random.SeedSequence | None
+PURPOSES = ("solver", "calibration", "check")  # a new one goes to the end: the seeds of the others stay as they are
 
 
 @single_threaded_blas  # what is done between reads is small: threads would only wait for each other
@@ -32,7 +41,7 @@ def solve(
     max_iter: int = 100,
     sparse: bool = True,
     callbacks: Callback | Iterable[Callback] = (),
-    random_state: int | np.random.Generator | None = 0,
+    random_state: Seed = 0,
     **options: Any,
 ) -> Result:
     """Separate M into ``F1 @ W @ F2.T``, of low rank, and S, sparse.
@@ -46,10 +55,8 @@ def solve(
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"
     solver : str
-        ``"irpca"``: trimmed least squares in whitened feature space, thresholds from the data.
+        ``"irpca"``: factors with priors that features inform, under noise with gross errors; exact where that can be.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
-        ``"bayes"``: factors whose priors features inform, under heavy-tailed noise: for ratings, and other data that
-        are mostly noise and seen in few places; finds its own rank.
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
         use no features, and say so among the doubts if they are given some. See :doc:`/methods`.
@@ -62,8 +69,8 @@ def solve(
         have been looked at then: a NaN elsewhere is not noticed.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
-    random_state : int, Generator or None
-        Decides which rows, columns and entries are looked at first.
+    random_state : int, Generator, SeedSequence or None
+        Decides which rows, columns and entries are looked at.
     **options
         Passed to the solver.
 
@@ -81,62 +88,35 @@ def solve(
     """
     started = time.perf_counter()
     method = _solver(solver, options)
-    owner = choose(M, method.engine if method.engine and isinstance(engine, str) and engine == "auto" else engine)
-    try:
-        return _solve(
-            owner, method, F1, F2, rank, solver, tol, max_iter, sparse, callbacks, random_state, options, started
-        )
-    except MissingEntries:  # so few that a look at some entries did not show them
-        if engine != "auto":
-            raise
-        owner = observed(M)
-    return _solve(owner, method, F1, F2, rank, solver, tol, max_iter, sparse, callbacks, random_state, options, started)
-
-
-def _solve(
-    owner: Engine,
-    method: Solver,
-    F1: Any,
-    F2: Any,
-    rank: int | str,
-    solver: str,
-    tol: float,
-    max_iter: int,
-    sparse: bool,
-    callbacks: Callback | Iterable[Callback],
-    random_state: int | np.random.Generator | None,
-    options: dict[str, Any],
-    started: float,
-) -> Result:
-    """What :func:`solve` does, once there is an owner of M."""
+    owner = choose(M, engine)
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed to tell L from S")
-    features1 = F1 if isinstance(F1, Features) else Features.of(F1, n1, "F1", "rows")
-    features2 = F2 if isinstance(F2, Features) else Features.of(F2, n2, "F2", "columns")
-    if (features1.n, features2.n) != owner.shape:
-        raise ValueError(f"these Features are of a {features1.n} × {features2.n} matrix, M is {n1} × {n2}")
-    unused = _unused(solver, method, rank, features1.given or features2.given)
+    F1, F2 = (_features(F, n, *names) for F, n, names in ((F1, n1, ("F1", "rows")), (F2, n2, ("F2", "columns"))))
+    if (F1.n, F2.n) != owner.shape:
+        raise ValueError(f"these Features are of a {F1.n} × {F2.n} matrix, M is {n1} × {n2}")
+    given = F1.given or F2.given
     if not method.features:
-        features1, features2 = Features.identity(n1), Features.identity(n2)
-    chosen_rank = _rank(rank, features1, features2, solver, method)
+        F1, F2 = Features.identity(n1), Features.identity(n2)
+    chosen_rank = _rank(rank, F1, F2, solver, method)
     if method.rank != "found":
-        _check_enough(owner, features1.d, features2.d, chosen_rank or 1)
+        _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    seeds = seeds_of(random_state)
     if "random_state" in inspect.signature(method.run).parameters:
-        wants_seeds = solver == "irpca"
-        options = {**options, "random_state": seeds_of(random_state) if wants_seeds else np.random.default_rng(random_state)}
+        seed = seeds["solver"]
+        options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
 
     history = History()
     state: State | None = None
-    final: tuple[Any, Trim] | None = None
+    final: tuple[csr_array, Trim] | None = None
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
-        for state in method.run(owner, features1, features2, chosen_rank, **options):
+        for state in method.run(owner, F1, F2, chosen_rank, **options):
             history.append(state, time.perf_counter() - started, owner.reads)
             if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
                 status = Status.DIVERGED
@@ -146,11 +126,10 @@ def _solve(
                 status = Status.STOPPED
                 break
             if state.settled and state.step <= max(tol, state.tolerance):
-                seen = state.trim is not None or state.expected_corruption is None  # all of M, or nothing is expected
-                if seen or not (sparse or state.one_by_one):
-                    break
+                if not sparse or state.trim is not None or state.expected_corruption is None:
+                    break  # all of M was seen, or nothing is expected
                 final = owner.corruption(state.L, state.zeta)
-                if _as_expected(state, *final, owner.counts):
+                if _as_expected(state, final[1]):
                     break
                 final = None
             if len(history) >= max_iter:
@@ -163,29 +142,46 @@ def _solve(
     assert state is not None
     if not state.L.core.any() and _is_zero(owner):
         raise ValueError("M is all zero: there is nothing to take apart")
-
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
-    if sparse and final is None and status is not Status.DIVERGED:  # what the solver held has been let go by now
-        try:
-            final = owner.corruption(state.L, state.zeta) if state.weights is None else flagged(owner, state)
-        except KeyboardInterrupt:  # the fit is there, and all but its S
-            status, final = Status.STOPPED, owner.corruption(state.L, state.zeta)
+
+    known = known_lines(owner, F1, F2, state)
+    calibration: Calibration | None = None
+    limit: float | Standardised = state.zeta
+    zeta = state.zeta
     S, trim = final or (None, state.trim)
-    S = S if sparse else None
+    if status is not Status.DIVERGED:
+        try:
+            if state.weights is not None:
+                calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
+            if sparse and final is None:
+                S, trim = owner.corruption(state.L, limit)
+        except KeyboardInterrupt:  # the fit is there, and all but its S
+            status = Status.STOPPED
+            S, trim = owner.corruption(state.L, limit) if sparse else (None, state.trim)
+    if S is not None and trim is not None:
+        S, trim = _of_known(S, trim, known)
     share = explained(state.L, left_over(trim, state.noise))
-    doubts = unused + state.doubts + ((state.failure,) if state.failure else ())
-    if status in (Status.CONVERGED, Status.MAX_ITER):
-        doubts += tuple(_doubts(share, state, min(features1.d, features2.d), S, owner.n_observed))
-    doubts += tuple(_unseen(owner, features1, features2, state))
+    case = Case(
+        owner,
+        (F1, F2),
+        replace(state, zeta=zeta),
+        S,
+        known,
+        limit,
+        status,
+        share,
+        np.random.default_rng(seeds["check"]),
+    )
+    doubts = _unused(solver, method, rank, given) + doubts_of(case)
     return Result(
         L=state.L,
         S=S,
-        W=None if status is Status.DIVERGED else _latent(state, features1, features2),
+        W=None if status is Status.DIVERGED else _latent(state, F1, F2),
         rank=state.L.rank,
         noise=state.noise,
-        corruption=_corruption(state, trim),
-        zeta=state.zeta,
+        corruption=_corruption(state, trim, calibration),
+        zeta=zeta,
         residual=left_over(trim, state.noise),
         explained=share,
         status=status,
@@ -199,37 +195,82 @@ def _solve(
         counts=owner.counts,
         shares=state.shares,
         expected=state.expected,
+        known=known,
         certificate=state.certificate,
         weights=state.weights,
+        calibration=calibration,
         fit=state.fit,
     )
 
 
-def seeds_of(random_state: int | np.random.Generator | None) -> np.random.SeedSequence:
-    """One sequence of seeds; every purpose has a child of its own, so one question more changes no other answer."""
-    if isinstance(random_state, np.random.Generator):
-        return np.random.SeedSequence(random_state.integers(2**63, size=4).tolist())
-    return np.random.SeedSequence(random_state)
+def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
+    """A seed for every purpose, all from one: one question more for one of them changes no answer to another."""
+    if isinstance(random_state, np.random.Generator):  # it moves on: the next call will see other numbers
+        root = np.random.SeedSequence(random_state.integers(2**63, size=4).tolist())
+    elif isinstance(random_state, np.random.SeedSequence):  # it does not: as with an int
+        root = np.random.SeedSequence(random_state.entropy, spawn_key=random_state.spawn_key)
+    else:
+        root = np.random.SeedSequence(random_state)
+    return dict(zip(PURPOSES, root.spawn(len(PURPOSES)), strict=True))
 
 
-def flagged(owner: Engine, state: State):
-    from scipy.sparse import csr_array
-    from .calibration import GrossErrorCalibration
-    w=state.weights
-    n1,n2=owner.shape
-    M=owner.block(np.arange(n1),np.arange(n2))
-    R=M-state.L.dense()
-    s2=np.multiply.outer(w.rows,w.cols)
-    z=R/np.sqrt(s2+np.minimum(w.row_spread@w.col_spread.T,9*s2))
-    seen=np.isfinite(M)
-    cal=GrossErrorCalibration(z[seen])
-    P=np.where(seen,cal(np.where(seen,z,0)),0)
-    i,j=np.nonzero(P>.5)
-    kept=seen&(P<=.5)
-    return csr_array((R[i,j],(i,j)),shape=(n1,n2)), Trim(int(kept.sum()),len(i),float((R[kept]**2).sum()),float(np.abs(R[kept]).max(initial=0)))
+def _features(F: Any, n: int, name: str, lines: str) -> Features:
+    return F if isinstance(F, Features) else Features.of(F, n, name, lines)
+
+
+def _calibrated(
+    owner: Engine, state: State, rng: np.random.Generator
+) -> tuple[Calibration, float | Standardised, float]:
+    """P(gross error) learned from residuals at random entries, the limit beyond which it is 1/2, and a typical one."""
+    assert state.weights is not None
+    rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
+    scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
+    calibration = Calibration((values - state.L.entries(rows, cols)) / scale)
+    limit = max(calibration.limit, constants.LEAST_LIMIT)
+    if np.isinf(limit):
+        return calibration, np.inf, np.inf
+    return calibration, Standardised(state.weights, limit), limit * float(np.median(scale))
+
+
+def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tuple[Array, Array]:
+    """Of which rows and columns L is known.
+
+    Of those with features, and of those with as many entries as L has components. With fewer, if the fit has a
+    posterior: where that of L is no more than half as wide as the prior.
+    """
+    known = []
+    for axis, (F, counts) in enumerate(zip((F1, F2), owner.counts, strict=True)):
+        enough = counts >= max(state.L.rank, 1)
+        if F.given:
+            enough = np.ones(F.n, bool)
+        elif state.fit is not None and state.L.rank:
+            enough |= (counts > 0) & (_uncertainty(state.fit, axis) <= constants.UNKNOWN)
+        known.append(enough)
+    return known[0], known[1]
+
+
+def _uncertainty(fit: Any, axis: int) -> Array:
+    """The posterior variance of L in every row (0) or column, relative to that before its entries were seen."""
+    side, other = (fit.rows, fit.cols) if axis == 0 else (fit.cols, fit.rows)
+    before = float(side.variance @ np.diag(other.second))
+    after: Array = side.spread * float(np.sum(side.covariance * other.second))
+    return after / before if before > 0 else np.zeros_like(after)
+
+
+def _of_known(S: csr_array, trim: Trim, known: tuple[Array, Array]) -> tuple[csr_array, Trim]:
+    """S without the entries of lines of which L is not known: there is nothing that they could be errors of."""
+    if all(lines.all() for lines in known):
+        return S, trim
+    found = S.tocoo()
+    kept = known[0][found.row] & known[1][found.col]
+    S = type(S)((found.data[kept], (found.row[kept], found.col[kept])), shape=S.shape)
+    left_out = int((~kept).sum())
+    return S, replace(trim, kept=trim.kept + left_out, trimmed=trim.trimmed - left_out)
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:
+    if name == "bayes":
+        raise ValueError("solver='bayes' no longer exists: the default solver does its job now; leave solver out")
     if name not in SOLVERS:
         raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
     known = SOLVERS[name].options
@@ -267,13 +308,15 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
     return None if method.rank == "found" else int(rank)
 
 
-def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[str, ...]:
+def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Doubt, ...]:
     """What was given and this solver has no use for: one word is changed to compare methods, and nothing is silent."""
     told = []
     if features and not method.features:
-        told.append(f"solver={solver!r} does not use the features: this is what M says without them")
+        text = f"solver={solver!r} does not use the features: this is what M says without them"
+        told.append(Doubt("unused-features", text))
     if method.rank == "found" and not isinstance(rank, str):
-        told.append(f"solver={solver!r} takes no rank: it finds its own, and rank={rank} was not used")
+        text = f"solver={solver!r} takes no rank: it finds its own, and rank={rank} was not used"
+        told.append(Doubt("unused-rank", text))
     return tuple(told)
 
 
@@ -282,24 +325,10 @@ def _is_zero(owner: Engine) -> bool:
     return trim.largest == 0
 
 
-def _as_expected(state: State, S: Any, trim: Trim, counts: tuple[Array, Array]) -> bool:
-    """Whether the final read found about as many gross errors as the solver expected from its sample, in all lines."""
+def _as_expected(state: State, trim: Trim) -> bool:
+    """Whether the final read found about as many gross errors as the solver expected from its sample."""
     assert state.expected_corruption is not None
-    for axis in state.one_by_one:
-        if len(stray_lines(counts[axis] - _flagged(S, axis), counts[axis])):
-            return False
-    found = 1 - trim.kept_share
-    return found <= 1.25 * state.expected_corruption + 0.01
-
-
-def _flagged(S: Any, axis: int) -> Array:
-    """How many entries S has in each row (axis 0) or column."""
-    if axis == 0:
-        return np.diff(S.indptr)
-    counts, step = np.zeros(S.shape[1], np.int64), 1 << 18  # bincount makes a copy of what it counts
-    for first in range(0, S.nnz, step):
-        counts += np.bincount(S.indices[first : first + step], minlength=S.shape[1])
-    return counts
+    return 1 - trim.kept_share <= 1.25 * state.expected_corruption + 0.01
 
 
 def _latent(state: State, F1: Features, F2: Features) -> Array | None:
@@ -318,41 +347,12 @@ def _latent(state: State, F1: Features, F2: Features) -> Array | None:
     return W
 
 
-def _unseen(owner: Engine, F1: Features, F2: Features, state: State) -> Iterator[str]:
-    """Say which rows and columns have too few observed entries for L to be known there, but from features."""
-    for side, F, counts, at in zip(("row", "column"), (F1, F2), owner.counts, (0, 1), strict=True):
-        said = F.given or bool(state.expected and state.expected[at])
-        least = 1 if said else max(state.L.rank, 1)
-        lines = np.flatnonzero(counts < least)
-        if len(lines):
-            told = f"{len(lines)} {side}{'s have' if len(lines) > 1 else ' has'} "
-            told += "no observed entry" if least == 1 else f"fewer than {least} observed entries"
-            few = ", ".join(map(str, lines[:8])) + (", …" if len(lines) > 8 else "")
-            known = "L is what the features say" if F.given else "L is the average" if said else "L is not determined"
-            yield f"{told} ({few}): {known} there"
-
-
-def _doubts(share: float, state: State, most: int, S: Any, n_observed: int) -> Iterator[str]:
-    """What to say of a result that takes little apart, or nothing."""
-    if share < 0.5:
-        yield (
-            f"L explains only {share:.0%} of the energy of the entries that are not gross errors: the other "
-            f"{1 - share:.0%} is noise, or lies outside what these features and this rank can say"
-        )
-    if S is not None and S.nnz > 0.25 * n_observed:
-        yield (
-            f"S holds {S.nnz / n_observed:.0%} of all entries. If so many gross errors are not "
-            "plausible, features or rank leave out a part of L, which then looks the same"
-        )
-    if S is not None and S.nnz == 0 and np.isfinite(state.zeta):
-        yield "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
-    if state.L.rank == most and state.expected is None:  # with a free part it may be higher
-        yield f"the rank is {most}, as high as it can be: try a lower one, unless that is meant"
-
-
-def _corruption(state: State, trim: Trim | None) -> float:
+def _corruption(state: State, trim: Trim | None, calibration: Calibration | None) -> float:
+    """The share of the entries in S, or what is known of it."""
     if trim is not None:
         return 1 - trim.kept_share
+    if calibration is not None:
+        return calibration.share
     return np.nan if state.expected_corruption is None else state.expected_corruption
 
 

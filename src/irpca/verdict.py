@@ -1,0 +1,597 @@
+"""Every check of a finished fit, of any solver: what was seen, what it means, what to do.
+
+A check is a function of a :class:`Case` that yields a :class:`~irpca.result.Doubt` or none. Thresholds are in
+:mod:`irpca.constants`, with their reasons. Code that has to know what was doubted compares kinds, never texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import constants
+from .engines.base import Engine, Standardised
+from .features import Features
+from .lowrank import Array, LowRank
+from .result import Doubt, State, Status
+from .sampling import resolution
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+SIDES = ("row", "column")
+NAMED = 8  # lines that a text names
+
+
+@dataclass(frozen=True, eq=False)
+class Residuals:
+    """Some entries of M, and how L meets them.
+
+    Attributes
+    ----------
+    values, L, R : arrays of one shape
+        M, L and M − L; M and M − L are NaN where M is not observed.
+    scale : array
+        The standard deviation that M − L should have.
+    kept : boolean array
+        Observed, and no outlier.
+    """
+
+    values: Array
+    L: Array
+    R: Array
+    scale: Array
+    kept: Array
+
+    @property
+    def z(self) -> Array:
+        """Residuals in units of their own standard deviation; 0 where they are not kept."""
+        return np.where(self.kept, self.R, 0.0) / self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A finished fit, and a fresh look at M.
+
+    Attributes
+    ----------
+    engine, features : the owner of M, and what is known of its rows and columns
+    state : the last iterate
+    S, known : the outliers, if they were asked for, and the lines of which L is known
+    limit : what an outlier exceeds
+    status, explained : how the run ended, and the share of the energy that L explains
+    rng : for the look
+    """
+
+    engine: Engine
+    features: tuple[Features, Features]
+    state: State
+    S: csr_array | None
+    known: tuple[Array, Array]
+    limit: float | Standardised
+    status: Status
+    explained: float
+    rng: np.random.Generator
+
+    @property
+    def L(self) -> LowRank:
+        return self.state.L
+
+    @property
+    def exact(self) -> bool:
+        """Whether nothing is left but rounding."""
+        return self.state.noise == 0
+
+    @cached_property
+    def noiseless(self) -> bool:
+        """Whether residuals are no noise: rounding, or what the end of an iteration left, far below the noise."""
+        typical = float(np.sqrt(np.mean(self.sample.L**2)))
+        if self.exact or (self.state.weights is None and self.common <= constants.AS_GOOD_AS_EXACT * typical):
+            return True
+        sizes = np.abs(self.sample.z[self.sample.kept])
+        return not len(sizes) or bool(np.quantile(sizes, 0.99) < constants.LEAST_LIMIT)
+
+    @cached_property
+    def drawn(self) -> tuple[Array, Array, Array]:
+        return self.engine.draw(constants.CHECK_EXACT if self.exact else constants.CHECK_ENTRIES, self.rng)
+
+    @cached_property
+    def sample(self) -> Residuals:
+        """At random entries."""
+        return self.at(*self.drawn)
+
+    @cached_property
+    def lines(self) -> tuple[Array, Array]:
+        """Some rows and columns, at random."""
+        rows, cols = (
+            np.sort(self.rng.choice(n, min(n, constants.CHECK_LINES), replace=False)) for n in self.engine.shape
+        )
+        return rows, cols
+
+    @cached_property
+    def block(self) -> Residuals:
+        """Where those rows and columns meet."""
+        return self.across(*self.lines)
+
+    def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
+        scale = np.full(len(rows), self.common)
+        if self.state.weights is not None:
+            scale = Standardised(self.state.weights, 1.0).of_entries(rows, cols)
+        return self._residuals(values, self.L.entries(rows, cols), scale)
+
+    def across(self, rows: Array, cols: Array) -> Residuals:
+        """All entries of some rows and columns."""
+        U, V = self.L.thin()
+        scale = np.full((len(rows), len(cols)), self.common)
+        if (weights := self.state.weights) is not None:
+            s2 = np.multiply.outer(weights.rows[rows], weights.cols[cols])
+            var = weights.row_spread[rows] @ weights.col_spread[cols].T
+            scale = np.sqrt(s2 + np.minimum(var, 9 * s2))
+        return self._residuals(self.engine.block(rows, cols), U[rows] @ V[cols].T, scale)
+
+    def _residuals(self, values: Array, L: Array, scale: Array) -> Residuals:
+        values = np.asarray(values, float)
+        R = values - L
+        limit = self.limit.limit * scale if isinstance(self.limit, Standardised) else self.limit
+        return Residuals(values, L, R, scale, np.abs(R) <= limit)  # NaN is not kept
+
+    @cached_property
+    def common(self) -> float:
+        """One standard deviation for all entries, where there is no noise model: that of those that are kept."""
+        rows, cols, values = self.drawn
+        R = np.abs(np.asarray(values, float) - self.L.entries(rows, cols))
+        kept = R if isinstance(self.limit, Standardised) else R[self.limit >= R]
+        size = float(np.sqrt(np.mean(kept**2))) if len(kept) else 0.0
+        return max(size, 1e-150)
+
+    @cached_property
+    def step(self) -> float:
+        """The step between values that come in steps; 0 if they do not."""
+        return 2 * resolution(*np.unique(self.sample.values, return_counts=True))
+
+    @cached_property
+    def statistical(self) -> float:
+        """The relative standard error of L that noise makes on the part of M on which fits race.
+
+        ``σ · sqrt(unknowns / entries)`` with ``rank · (d1 + d2 − rank)`` unknowns; d is the number of features of a
+        side, or that of its lines if it has none or need not keep to them.
+        """
+        (n1, n2), rank = self.engine.shape, self.L.rank
+        size = float(np.linalg.norm(self.L.core)) / np.sqrt(n1 * n2)
+        if not size or not self.state.noise:
+            return 0.0
+        entries = min(constants.RACE_ENTRIES, self.engine.n_observed)
+        cells = entries * n1 * n2 / self.engine.n_observed
+        short = min(n1, n2, np.sqrt(cells))
+        lines = (short, cells / short) if n1 <= n2 else (cells / short, short)
+        d = [F.d if tied else n for F, tied, n in zip(self.features, self.tied, lines, strict=True)]
+        clean = max(float(self.sample.kept.mean()), 0.1)
+        return float(self.state.noise * np.sqrt(rank * max(sum(d) - rank, 1) / (clean * entries)) / size)
+
+    @property
+    def tied(self) -> tuple[bool, bool]:
+        """Whether rows, and columns, are exactly what their features say."""
+        tied: tuple[bool, bool] = getattr(self.state.fit, "tied", (self.features[0].given, self.features[1].given))
+        return tied
+
+
+def doubts_of(case: Case) -> tuple[Doubt, ...]:
+    """What all checks have to say; where a run was cut short or failed, only what does not need a finished fit."""
+    checks = ALWAYS
+    if case.status in (Status.CONVERGED, Status.MAX_ITER):
+        checks = (*ALWAYS, *FINISHED)
+    return (*case.state.doubts, *(doubt for check in checks for doubt in check(case)))
+
+
+def labelled(
+    doubts: Sequence[Doubt], row_labels: Sequence[Any] | None, column_labels: Sequence[Any] | None
+) -> tuple[Doubt, ...]:
+    """The same doubts, with labels in the place of positions where there are labels."""
+    return tuple(_labelled(doubt, row_labels, column_labels) for doubt in doubts)
+
+
+def _labelled(doubt: Doubt, row_labels: Sequence[Any] | None, column_labels: Sequence[Any] | None) -> Doubt:
+    lines, labels = (doubt.rows, row_labels) if doubt.rows else (doubt.columns, column_labels)
+    if not doubt.template or labels is None:
+        return doubt
+    return replace(doubt, text=doubt.template.replace("{lines}", _names([labels[i] for i in lines[: NAMED + 1]])))
+
+
+def _names(labels: Sequence[Any]) -> str:
+    return ", ".join(map(str, labels[:NAMED])) + (", …" if len(labels) > NAMED else "")
+
+
+def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
+    """A doubt about some rows (0) or columns; the template says ``{lines}`` where it names them."""
+    positions = tuple(int(i) for i in lines)
+    text = template.replace("{lines}", _names(positions))
+    return Doubt(kind, text, positions if axis == 0 else (), positions if axis == 1 else (), template)
+
+
+def _counted(n: int, axis: int, one: str, more: str) -> str:
+    """``1 row has`` or ``3 rows have``."""
+    return f"{n} {SIDES[axis]} {one}" if n == 1 else f"{n} {SIDES[axis]}s {more}"
+
+
+# What does not need a finished fit
+
+
+def failure(case: Case) -> Iterator[Doubt]:
+    if case.state.failure:
+        yield Doubt("failure", case.state.failure)
+
+
+def unknown_lines(case: Case) -> Iterator[Doubt]:
+    """Lines with too few entries for L to be known, or none at all, so that only features speak for them."""
+    for axis, (F, known, counts) in enumerate(zip(case.features, case.known, case.engine.counts, strict=True)):
+        unknown, empty = np.flatnonzero(~known), np.flatnonzero(known & (counts == 0))
+        if len(unknown):
+            few = "no observed entry" if not counts[unknown].any() else f"fewer than {max(case.L.rank, 1)} entries"
+            text = f"{_counted(len(unknown), axis, 'has', 'have')} {few} ({{lines}}): L is not determined there"
+            yield about_lines("unknown-lines", axis, unknown, f"{text}, and nothing of it is in S")
+        if len(empty) and F.given:
+            text = f"{_counted(len(empty), axis, 'has', 'have')} no observed entry ({{lines}}): "
+            yield about_lines("unseen-lines", axis, empty, text + "L is what the features say there")
+
+
+# How the fit was found
+
+
+def unstable(case: Case) -> Iterator[Doubt]:
+    """The fit to nine tenths of the entries against the fit to all."""
+    certificate = case.state.certificate
+    if certificate is None or case.noiseless:
+        return
+    # The two differ by noise, too: by sqrt(1 / 0.9 − 1), a third, of the standard error.
+    noise = constants.STATISTICAL / 3 * case.statistical
+    if certificate.moved > max(constants.MOVED, noise):
+        yield Doubt(
+            "unstable",
+            f"L changes by {certificate.moved:.1%} when a tenth of the entries is left out, far more than noise "
+            "explains: other entries would give another answer. Add features or entries, or lower the rank",
+        )
+
+
+def candidates_disagree(case: Case) -> Iterator[Doubt]:
+    certificate = case.state.certificate
+    if certificate is None or case.noiseless:
+        return
+    error = constants.STATISTICAL * case.statistical
+    if certificate.disagreement > max(constants.DISAGREEMENT, error):
+        yield Doubt(
+            "candidates-disagree",
+            f"another fit predicts held-out entries as well, and its L differs by {certificate.disagreement:.1%}: the "
+            "data do not decide between the two. More entries, features or a given rank may",
+        )
+
+
+def lost_direction(case: Case) -> Iterator[Doubt]:
+    """Lines whose outliers, as found, leave a direction of theirs undetermined: often entries that L got wrong."""
+    if case.S is None or case.L.rank == 0:
+        return
+    for axis in (0, 1):
+        if case.tied[axis]:  # what features say of a line does not hang on its own entries
+            continue
+        found = _lost(case, axis, _suspects(case, axis))
+        if len(found):
+            text = (
+                f"in {_counted(len(found), axis, 'the', 'the')} entries called outliers are those that speak for one "
+                "component ({lines}): L may be wrong there, and the outliers right. Compare with a lower rank"
+            )
+            yield about_lines("lost-direction", axis, found, text)
+
+
+def _suspects(case: Case, axis: int) -> Array:
+    """The lines with the largest shares of outliers."""
+    share = flagged(case.S, axis) / np.maximum(case.engine.counts[axis], 1)
+    lines = np.argsort(-share, kind="stable")[: constants.CHECK_SUSPECTS]
+    return np.sort(lines[(share[lines] > 0) & case.known[axis][lines]])
+
+
+def _lost(case: Case, axis: int, lines: Array) -> Array:
+    """Those of some lines that have lost a direction, and would not if as many entries were dropped at random."""
+    others = np.arange(case.engine.shape[1 - axis])
+    if len(others) > constants.CHECK_ACROSS:
+        others = np.sort(case.rng.choice(len(others), constants.CHECK_ACROSS, replace=False))
+    look = case.across(*((lines, others) if axis == 0 else (others, lines)))
+    seen, kept = (A if axis == 0 else A.T for A in (np.isfinite(look.R), look.kept))
+    B = (case.L.right if axis == 0 else case.L.left)[others]
+    few = kept.sum(axis=1) <= case.L.rank
+    left = _least_moments(B, kept, seen)
+    lost = []
+    for i in np.flatnonzero((left < constants.LOST) & ~few):
+        own = B[seen[i]]
+        dropped = np.array([case.rng.permutation(kept[i, seen[i]]) for _ in range(constants.LOST_DRAWS)])
+        if left[i] < _least_moments(own, dropped, np.ones_like(dropped)).min() / 2:
+            lost.append(i)
+    return lines[lost]
+
+
+def _least_moments(B: Array, kept: Array, seen: Array) -> Array:
+    """Of every row of ``kept``: the smallest eigenvalue of the kept moments over that of all, by the share kept."""
+    products = np.einsum("ja,jb->jab", B, B).reshape(len(B), -1)
+    kept_least, least = (
+        np.linalg.eigvalsh((A @ products).reshape(-1, B.shape[1], B.shape[1]))[:, 0] for A in (kept * 1.0, seen * 1.0)
+    )
+    share = kept.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
+    usable = (least > 0) & (share > 0)
+    return np.where(usable, kept_least / np.where(usable, least * share, 1.0), 1.0)
+
+
+# The values
+
+
+def piled_up(case: Case) -> Iterator[Doubt]:
+    """Entries that share one value far more often than its neighbours occur, and are not outliers."""
+    look = case.sample
+    values, counts = np.unique(look.values[look.kept], return_counts=True)
+    if len(values) < 6:
+        return
+    most = constants.PILED * len(look.values)
+    for k in np.flatnonzero((counts > most) & (counts < (1 - constants.PILED) * counts.sum())):
+        near = np.r_[counts[max(0, k - 10) : k], counts[k + 1 : k + 11]]
+        bound = k in (0, len(values) - 1)
+        inner = counts[1:6] if k == 0 else counts[-6:-1]
+        if counts[k] > constants.PILE_EXCESS * np.median(near) or (
+            bound and counts[k] > constants.PILED_AT_BOUND * inner.mean()
+        ):
+            where = ("the smallest value" if k == 0 else "the largest value") if bound else "one value"
+            yield Doubt(
+                "piled-up",
+                f"{counts[k] / len(look.values):.1%} of the entries are {values[k]:.6g}, {where}, far more than are "
+                "near it, and are not outliers: a limit of detection, a code for missing or a stuck sensor draws L to "
+                "it. If they are not measurements, make them NaN",
+            )
+
+
+def coarse(case: Case) -> Iterator[Doubt]:
+    if case.noiseless or not case.step:
+        return
+    spread = float(np.sqrt(np.mean(case.sample.R[case.sample.kept] ** 2))) if case.sample.kept.any() else 0.0
+    if case.step > constants.COARSE * spread > 0:
+        yield Doubt(
+            "coarse",
+            f"values come in steps of {case.step:.3g}, and what L leaves has a standard deviation of {spread:.3g}: "
+            "much of the noise is rounding, which is not independent of L. Small outliers are not to be believed",
+        )
+
+
+def out_of_range(case: Case) -> Iterator[Doubt]:
+    """L at the entries where it is largest, against the range of the entries that are not outliers."""
+    if case.L.rank == 0:
+        return
+    U, V = case.L.thin()
+    lines = [_longest(B, known) for B, known in ((U, case.known[0]), (V, case.known[1]))]
+    if not all(map(len, lines)):
+        return
+    far = U[lines[0]] @ V[lines[1]].T
+    look = case.sample
+    seen = look.values[look.kept]
+    if not len(seen):
+        return
+    low, high = float(seen.min()), float(seen.max())
+    room = constants.OUTSIDE * (high - low)
+    if far.min() < low - room or far.max() > high + room:
+        there = case.across(*lines)  # perhaps M is as large there
+        low, high = (f((end, *there.values[there.kept])) for f, end in ((min, low), (max, high)))
+        room = constants.OUTSIDE * (high - low)
+        outside = (far < low - room) | (far > high + room)
+        if outside.any():
+            i, j = (line[k] for line, k in zip(lines, np.unravel_index(outside.argmax(), outside.shape), strict=True))
+            worst = far.max() if far.max() - high > low - far.min() else far.min()
+            yield Doubt(
+                "out-of-range",
+                f"L reaches {worst:.3g}, and the entries that are not outliers are between {low:.3g} and {high:.3g}: "
+                f"too many components for so few entries, as in row {i} and column {j}. Lower the rank",
+                (int(i),),
+                (int(j),),
+            )
+
+
+def _longest(B: Array, known: Array) -> Array:
+    lines = np.flatnonzero(known)
+    return lines[np.argsort(-np.linalg.norm(B[lines], axis=1), kind="stable")[: constants.CHECK_LINES]]
+
+
+# The residuals
+
+
+def noise_grows(case: Case) -> Iterator[Doubt]:
+    """Rank correlation of the sizes of residuals with those of L."""
+    look = case.sample
+    n = int(look.kept.sum())
+    if case.noiseless or n < 100 or case.L.rank == 0:
+        return
+    size, L = np.abs(look.z[look.kept]), np.abs(look.L[look.kept])
+    r = float(np.corrcoef(_ranks(size), _ranks(L))[0, 1]) if np.ptp(L) > 0 else 0.0
+    if r > max(constants.GROWS, constants.SURE / np.sqrt(n)):
+        low, high = np.quantile(L, (0.25, 0.75))
+        small, large = (float(np.sqrt(np.mean(size[part] ** 2))) for part in (low >= L, high <= L))
+        yield Doubt(
+            "noise-grows",
+            f"residuals are {large / max(small, 1e-300):.1f} times as large in the quarter of the entries where L is "
+            f"largest as where it is smallest (rank correlation {r:.2f}): outliers among large values are overstated, "
+            "among small ones missed. Take logarithms, or square roots of counts",
+        )
+
+
+def _ranks(x: Array) -> Array:
+    ranks = np.empty(len(x))
+    ranks[np.argsort(x, kind="stable")] = np.arange(len(x))
+    return ranks
+
+
+def autocorrelated(case: Case) -> Iterator[Doubt]:
+    """Residuals next to each other, down the columns and along the rows, against those far apart."""
+    if case.noiseless:
+        return
+    r, n, axis = max((*_neighbours(case, axis), axis) for axis in (0, 1))
+    if r > max(constants.CORRELATED, constants.SURE / np.sqrt(max(n, 1))):
+        yield Doubt(
+            "autocorrelated",
+            f"residuals of neighbouring {SIDES[axis]}s have a correlation of {r:.2f}: the noise drifts, or L leaves "
+            "out what changes smoothly. Components and outliers in runs are not to be believed one by one; add "
+            f"features of the order of the {SIDES[axis]}s, such as a trend or a season",
+        )
+
+
+def _neighbours(case: Case, axis: int) -> tuple[float, int]:
+    """Correlation of kept residuals one line apart, beyond that of lines far apart; and from how many pairs."""
+    n, across = case.engine.shape[axis], case.engine.shape[1 - axis]
+    size = min(constants.CHECK_PAIRS, n * across)
+    first, other = case.rng.integers(0, n - 1, size), case.rng.integers(0, across, size)
+    found = []
+    for second in (first + 1, case.rng.integers(0, n, size)):
+        pair = [_line_entries(case, axis, lines, other) for lines in (first, second)]
+        both = pair[0].kept & pair[1].kept & (first != second)
+        x, y = pair[0].z[both], pair[1].z[both]
+        spread = float(np.sqrt((x @ x) * (y @ y)))
+        found.append(float(x @ y) / spread if spread > 0 else 0.0)
+    return found[0] - max(found[1], 0.0), int(both.sum())
+
+
+def _line_entries(case: Case, axis: int, lines: Array, other: Array) -> Residuals:
+    rows, cols = (lines, other) if axis == 0 else (other, lines)
+    return case.at(rows, cols, case.engine.entries(rows, cols))
+
+
+def structure_left(case: Case) -> Iterator[Doubt]:
+    """The largest singular value of a block of residuals, against that of independent noise of the same variances."""
+    if case.noiseless or case.step:  # rounding follows L
+        return
+    Z = case.block.z
+    squares = Z**2
+    lengths = [float(np.sqrt(squares.sum(axis=axis).max(initial=0.0))) for axis in (0, 1)]
+    edge = sum(lengths) + float(np.sqrt(squares.sum() / max(int(case.block.kept.sum()), 1)))
+    s = float(np.linalg.norm(Z, 2))
+    if s > constants.LEFT_OVER * edge > 0:
+        yield Doubt(
+            "structure-left",
+            f"what L leaves is not noise: its largest singular value is {s / edge:.1f} times that of noise, so a "
+            "component is left out, and looks like noise and outliers. Raise the rank; with features, "
+            "extra_rank='auto' looks for what they leave out",
+        )
+
+
+# The outliers
+
+
+def flagged(S: csr_array | None, axis: int) -> Array:
+    """How many entries S has in each row (axis 0) or column."""
+    assert S is not None
+    if axis == 0:
+        return np.diff(S.indptr)
+    counts, step = np.zeros(S.shape[1], np.int64), 1 << 18  # bincount makes a copy of what it counts
+    for first in range(0, S.nnz, step):
+        counts += np.bincount(S.indices[first : first + step], minlength=S.shape[1])
+    return counts
+
+
+def many_outliers(case: Case) -> Iterator[Doubt]:
+    if case.S is None:
+        return
+    share = case.S.nnz / case.engine.n_observed
+    if share <= constants.MANY_OUTLIERS or (share <= constants.MANY_SEPARATED and _separated(case)):
+        return
+    yield Doubt(
+        "many-outliers",
+        f"{share:.0%} of the entries are outliers: more likely the model is too simple than the data that bad. "
+        "Features or rank may leave out a part of L, which then looks the same",
+    )
+
+
+def _separated(case: Case) -> bool:
+    """Whether hardly any residual is near the limit."""
+    look, limit = case.sample, case.limit
+    size = np.abs(look.R) / (limit.limit * look.scale if isinstance(limit, Standardised) else limit)
+    near = (size > 1 / constants.NEAR_LIMIT) & (size < constants.NEAR_LIMIT)
+    return bool(near.sum() < constants.FEW_NEAR * (size > 1).sum())
+
+
+def no_outliers(case: Case) -> Iterator[Doubt]:
+    if case.S is not None and case.S.nnz == 0 and np.isfinite(case.state.zeta):
+        yield Doubt(
+            "empty", "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
+        )
+
+
+def broken_lines(case: Case) -> Iterator[Doubt]:
+    """Lines most of whose entries are outliers, more than chance puts there."""
+    if case.S is None:
+        return
+    for axis in (0, 1):
+        counts, found = case.engine.counts[axis], flagged(case.S, axis)
+        share = found / np.maximum(counts, 1)
+        usual = float(np.clip(np.median(share), 1e-3, 1.0))
+        chance = usual * counts + constants.SURE * np.sqrt(usual * (1 - usual) * counts)
+        lines = np.flatnonzero((share > constants.BROKEN) & (found > chance))
+        if len(lines):
+            rest = "rest on their features alone" if case.features[axis].given else "are unreliable"
+            text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the entries are outliers; "
+            text += f"{'its' if len(lines) == 1 else 'their'} expected values {rest}: {{lines}}"
+            yield about_lines("broken-lines", axis, lines, text)
+
+
+# What L explains
+
+
+def little_explained(case: Case) -> Iterator[Doubt]:
+    if case.L.rank == 0:
+        yield Doubt(
+            "little-explained",
+            "no component stands out of the noise: L is zero. With features of the rows or columns, or more entries, "
+            "one may",
+        )
+    elif case.explained < constants.LITTLE:
+        yield Doubt(
+            "little-explained",
+            f"L explains only {case.explained:.0%} of the energy of the entries that are not gross errors: the other "
+            f"{1 - case.explained:.0%} is noise, or lies outside what these features and this rank can say",
+        )
+
+
+def weak_features(case: Case) -> Iterator[Doubt]:
+    """The share of L within what features span, against that of as many features at random."""
+    share = case.state.shares.get("features")
+    if share is None:
+        return
+    by_chance = 1.0
+    for F in case.features:
+        by_chance *= F.d / F.n if F.given else 1.0
+    if share < min(constants.WEAK * by_chance, 1 - by_chance):
+        yield Doubt(
+            "weak-features",
+            f"the features explain {share:.1%} of L, and as many random ones would explain {by_chance:.1%}: they say "
+            "next to nothing. Check that their rows belong to the rows and columns of M, or leave them out",
+        )
+
+
+def full_rank(case: Case) -> Iterator[Doubt]:
+    most = min(F.d for F in case.features)
+    if case.L.rank == most and case.state.expected is None:  # with a free part it may be higher
+        yield Doubt("full-rank", f"the rank is {most}, as high as it can be: try a lower one, unless that is meant")
+
+
+Check = Callable[[Case], Iterator[Doubt]]
+ALWAYS: tuple[Check, ...] = (failure, unknown_lines)
+FINISHED: tuple[Check, ...] = (
+    unstable,
+    candidates_disagree,
+    out_of_range,
+    little_explained,
+    weak_features,
+    structure_left,
+    lost_direction,
+    broken_lines,
+    many_outliers,
+    no_outliers,
+    noise_grows,
+    autocorrelated,
+    piled_up,
+    coarse,
+    full_rank,
+)

@@ -1,0 +1,354 @@
+"""Every check of a finished fit: it sees what it should, and does not see what is not there."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from irpca import verdict
+from irpca.engines import ReferenceEngine
+from irpca.engines.base import Noise, Standardised
+from irpca.features import Features
+from irpca.lowrank import LowRank
+from irpca.result import FATAL, HARMLESS, Certificate, Doubt, State, Status
+from irpca.verdict import Case, doubts_of, labelled
+
+NOISE = 0.1
+SHAPE = (120, 90)
+
+
+def low_rank(rng, shape=SHAPE, rank=2):
+    return LowRank.from_product(*(rng.standard_normal((n, rank)) for n in shape))
+
+
+def noise_model(shape, scale=NOISE):
+    """The same scale everywhere, and an L that is known well."""
+    n1, n2 = shape
+    spread = np.full((n1, 2), 1e-6), np.full((n2, 2), 1e-6)
+    return Noise(np.full(n1, scale**2), np.ones(n2), *spread, np.array([1.0, 0.0, 0.0]), 0.1, 9.0)
+
+
+def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, model=True, **changes):
+    """A right fit: M is L, Gaussian noise and 5 % of gross errors."""
+    rng = np.random.default_rng(seed)
+    L = low_rank(rng) if L is None else L
+    if M is None:
+        M = L.dense() + (NOISE * rng.standard_normal(L.shape) if noise is None else noise)
+        M[rng.random(L.shape) < 0.05] += 10.0
+    engine, weights = ReferenceEngine(M), noise_model(L.shape) if model else None
+    limit = Standardised(weights, limit) if model else limit * NOISE
+    S, _ = engine.corruption(L, limit)
+    state = State(L, 5 * NOISE, 0.0, noise=NOISE, certificate=certificate, weights=weights)
+    fields = {
+        "engine": engine,
+        "features": tuple(Features.identity(n) for n in L.shape),
+        "state": state,
+        "S": S,
+        "known": tuple(np.ones(n, bool) for n in L.shape),
+        "limit": limit,
+        "status": Status.CONVERGED,
+        "explained": 0.95,
+        "rng": np.random.default_rng(seed + 1000),
+    }
+    return Case(**fields | changes)
+
+
+def kinds(case):
+    return [doubt.kind for doubt in doubts_of(case)]
+
+
+def only(case, kind):
+    """The one doubt of this kind; there may be others."""
+    (found,) = (doubt for doubt in doubts_of(case) if doubt.kind == kind)
+    return found
+
+
+# A right answer
+
+
+@pytest.mark.parametrize("model", [True, False])
+def test_right_answers_raise_no_doubt(model):
+    assert [kinds(a_case(seed, model=model)) for seed in range(20)] == [[]] * 20
+
+
+@pytest.mark.parametrize("kind", ["laplace", "student", "holes", "unequal", "small", "tall"])
+def test_nor_under_other_noise(kind):
+    doubted = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed + 50)
+        shape = {"small": (30, 30), "tall": (600, 12)}.get(kind, SHAPE)
+        L = low_rank(rng, shape)
+        noise = rng.standard_normal(shape)
+        if kind == "laplace":
+            noise = rng.laplace(size=shape) / np.sqrt(2)
+        if kind == "student":
+            noise = np.clip(rng.standard_t(4, shape) / np.sqrt(2), -5, 5)
+        if kind == "holes":
+            noise[rng.random(shape) < 0.5] = np.nan
+        case = a_case(seed, NOISE * noise, L)
+        if kind == "unequal":
+            scale = np.exp(rng.standard_normal(shape[1]))
+            M = L.dense() + NOISE * noise * scale
+            case = a_case(seed, M=M, L=L)
+            weights = replace(case.state.weights, cols=scale**2)
+            limit = Standardised(weights, 6.0)
+            S, _ = case.engine.corruption(L, limit)
+            case = replace(case, state=replace(case.state, weights=weights), limit=limit, S=S)
+        doubted += kinds(case)
+    assert set(doubted) <= {"empty"}
+
+
+# How the fit was found
+
+
+def certificate(moved=0.0, disagreement=0.0):
+    return Certificate(moved, (("one", 0.0, 0.1),), "one", disagreement)
+
+
+def test_a_fit_that_moves_is_unstable():
+    assert kinds(a_case(certificate=certificate(moved=0.1))) == ["unstable"]
+    assert "10.0%" in only(a_case(certificate=certificate(moved=0.1)), "unstable").text
+    assert kinds(a_case(certificate=certificate(moved=0.015))) == []
+
+
+def test_noise_alone_may_move_a_fit():
+    case = a_case(certificate=certificate(moved=0.1))
+    loud = replace(case, state=replace(case.state, noise=2.0))
+    assert "unstable" not in kinds(loud)
+
+
+def test_candidates_that_disagree():
+    assert kinds(a_case(certificate=certificate(disagreement=0.3))) == ["candidates-disagree"]
+    assert kinds(a_case(certificate=certificate(disagreement=0.02))) == []
+
+
+def test_a_direction_that_a_line_has_lost():
+    """All that speaks for the second component of row 7 is called an outlier."""
+    rng = np.random.default_rng(1)
+    V = np.zeros((90, 2))
+    V[:60, 0], V[60:, 1] = 1 + rng.random(60), 1 + rng.random(30)
+    U = rng.standard_normal((120, 2)) + 3
+    L = LowRank.from_product(U, V)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    M[7, 60:88] += 20.0
+    doubt = only(a_case(L=L, M=M), "lost-direction")
+    assert doubt.rows == (7,) and doubt.columns == () and "(7)" in doubt.text
+    M[7] = L.dense()[7]
+    M[7, rng.choice(90, 28, replace=False)] += 20.0  # as many, anywhere
+    assert "lost-direction" not in kinds(a_case(L=L, M=M))
+
+
+# The values
+
+
+@pytest.mark.parametrize("where", ["bound", "inside"])
+def test_values_that_are_piled_up(where):
+    rng = np.random.default_rng(2)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    if where == "bound":
+        M = np.maximum(M, np.quantile(M, 0.1))
+        value = M.min()
+    else:
+        value = 0.3
+        M[np.abs(M - value) < 0.1] = value
+    doubt = only(a_case(L=L, M=M, limit=1e6), "piled-up")
+    assert f"{value:.6g}" in doubt.text
+    assert ("smallest" in doubt.text) == (where == "bound")
+
+
+@pytest.mark.parametrize("digits", [0, 1])
+def test_rounded_values_are_not_piled_up(digits):
+    rng = np.random.default_rng(3)
+    L = low_rank(rng)
+    M = np.round(5 * L.dense() + rng.standard_normal(SHAPE), digits)
+    assert "piled-up" not in kinds(a_case(L=L, M=M, limit=1e6))
+
+
+def test_values_that_are_piled_up_but_outliers():
+    rng = np.random.default_rng(2)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    M[rng.random(SHAPE) < 0.1] = 30.0
+    assert "piled-up" not in kinds(a_case(L=L, M=M))
+
+
+@pytest.mark.parametrize("step, seen", [(0.5, True), (0.05, False)])
+def test_rounding_beside_the_spread(step, seen):
+    rng = np.random.default_rng(4)
+    L = low_rank(rng)
+    M = step * np.round((L.dense() + 0.5 * NOISE * rng.standard_normal(SHAPE)) / step)
+    assert ("coarse" in kinds(a_case(L=L, M=M, limit=100.0))) == seen
+
+
+def test_an_L_far_outside_the_range_of_the_data():
+    rng = np.random.default_rng(5)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    M[3, :80] = np.nan
+    left = L.left.copy()
+    left[3] *= 50
+    wild = LowRank(left, L.core, L.right)
+    M[3, 80:] = wild.dense()[3, 80:] * 0  # nothing there is as large as L says
+    doubt = only(a_case(L=wild, M=M), "out-of-range")
+    assert doubt.kind in FATAL and doubt.rows == (3,)
+    known = (np.arange(120) != 3, np.ones(90, bool))
+    assert "out-of-range" not in kinds(a_case(L=wild, M=M, known=known))
+    M[3] = wild.dense()[3]
+    assert "out-of-range" not in kinds(a_case(L=wild, M=M))  # M is as large
+
+
+# The residuals
+
+
+def test_noise_that_grows_with_L():
+    rng = np.random.default_rng(6)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * (0.3 + np.abs(L.dense())) * rng.standard_normal(SHAPE)
+    assert "noise-grows" in kinds(a_case(L=L, M=M, limit=100.0))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_autocorrelated_residuals(axis):
+    rng = np.random.default_rng(7)
+    noise = rng.standard_normal(SHAPE)
+    noise = (noise + np.roll(noise, 1, axis)) / np.sqrt(2)
+    doubt = only(a_case(noise=NOISE * noise), "autocorrelated")
+    assert f"neighbouring {('row', 'column')[axis]}s" in doubt.text
+
+
+def test_lines_that_all_have_something_in_common_are_not_autocorrelated():
+    rng = np.random.default_rng(8)
+    noise = rng.standard_normal(SHAPE) + rng.standard_normal(SHAPE[1])
+    assert "autocorrelated" not in kinds(a_case(noise=NOISE * noise, limit=50.0))
+
+
+def test_a_component_left_in_the_residuals():
+    rng = np.random.default_rng(9)
+    left = np.outer(rng.standard_normal(SHAPE[0]), rng.standard_normal(SHAPE[1]))
+    assert kinds(a_case(noise=NOISE * (rng.standard_normal(SHAPE) + 0.8 * left), limit=50.0)) == ["structure-left"]
+
+
+# The outliers
+
+
+def with_outliers(share, near=False):
+    rng = np.random.default_rng(10)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    wrong = rng.random(SHAPE) < share
+    M[wrong] += rng.uniform(4 * NOISE if near else 20 * NOISE, 60 * NOISE, wrong.sum())
+    return a_case(L=L, M=M)
+
+
+def test_many_outliers():
+    assert kinds(with_outliers(0.2)) == []
+    assert kinds(with_outliers(0.35)) == []  # clearly apart from the noise
+    assert kinds(with_outliers(0.35, near=True)) == ["many-outliers"]
+    assert kinds(with_outliers(0.48)) == ["many-outliers"]
+
+
+def test_no_outliers():
+    case = a_case(M=a_case().L.dense() + 0.0, L=a_case().L)
+    assert kinds(case) == ["empty"]
+    assert kinds(replace(case, state=replace(case.state, zeta=np.inf))) == []  # none are looked for
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_broken_lines_are_named(axis):
+    rng = np.random.default_rng(11)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    (M if axis == 0 else M.T)[[5, 17]] += 10.0
+    doubt = only(a_case(L=L, M=M), "broken-lines")
+    assert (doubt.rows, doubt.columns) == (((5, 17), ()) if axis == 0 else ((), (5, 17)))
+    assert doubt.text.startswith(f"in 2 {('row', 'column')[axis]}s more than half") and doubt.text.endswith(": 5, 17")
+
+
+def test_lines_of_few_entries_break_by_chance():
+    rng = np.random.default_rng(12)
+    noise = NOISE * rng.standard_normal(SHAPE)
+    noise[rng.random(SHAPE) < 0.95] = np.nan
+    assert "broken-lines" not in kinds(a_case(noise=noise))
+
+
+# What is known, and what L explains
+
+
+def test_lines_of_which_nothing_is_known():
+    known = (np.arange(120) > 1, np.ones(90, bool))
+    doubt = only(a_case(known=known), "unknown-lines")
+    assert doubt.rows == (0, 1) and doubt.text.startswith("2 rows have fewer than 2 entries (0, 1)")
+
+
+def test_lines_for_which_features_speak():
+    noise = NOISE * np.random.default_rng(0).standard_normal(SHAPE)
+    noise[:, 4] = np.nan
+    F = Features.of(np.random.default_rng(1).standard_normal((90, 3)), 90, "F2", "columns")
+    doubt = only(a_case(noise=noise, features=(Features.identity(120), F)), "unseen-lines")
+    assert doubt.columns == (4,) and "1 column has no observed entry (4): L is what the features say" in doubt.text
+
+
+def test_a_failure_is_told_however_the_run_ended():
+    case = a_case()
+    failed = replace(case, state=replace(case.state, failure="because"), status=Status.STOPPED)
+    assert doubts_of(failed) == (Doubt("failure", "because"),)
+
+
+def test_a_run_that_was_stopped_is_not_judged():
+    assert kinds(a_case(certificate=certificate(moved=0.5), status=Status.STOPPED)) == []
+
+
+def test_little_explained():
+    assert kinds(a_case(explained=0.3)) == ["little-explained"]
+    zero = a_case(L=LowRank.zero(SHAPE), M=NOISE * np.random.default_rng(0).standard_normal(SHAPE))
+    assert "no component stands out" in only(zero, "little-explained").text
+
+
+@pytest.mark.parametrize("share, seen", [(0.03, True), (0.9, False)])
+def test_features_that_explain_nothing(share, seen):
+    F = Features.of(np.random.default_rng(1).standard_normal((90, 3)), 90, "F2", "columns")
+    case = a_case(features=(Features.identity(120), F))
+    case = replace(case, state=replace(case.state, shares={"features": share, "free": 1 - share}))
+    assert ("weak-features" in kinds(case)) == seen
+
+
+def test_the_highest_rank_possible():
+    F = Features.of(np.random.default_rng(1).standard_normal((90, 2)), 90, "F2", "columns")
+    assert "full-rank" in kinds(a_case(features=(Features.identity(120), F)))
+
+
+def test_an_exact_fit_is_not_asked_about_its_noise():
+    """What is left is rounding, and rounding follows L."""
+    rng = np.random.default_rng(13)
+    L = low_rank(rng)
+    case = a_case(L=L, M=L.dense() * (1 + 1e-16), certificate=certificate(moved=1.0))
+    assert set(kinds(replace(case, state=replace(case.state, noise=0.0)))) <= set(HARMLESS)
+    far_below = a_case(L=L, M=L.dense() + 1e-9 * np.abs(L.dense()))
+    assert set(kinds(far_below)) <= set(HARMLESS)
+
+
+# Labels
+
+
+def test_labels_take_the_place_of_positions():
+    rows = verdict.about_lines("broken-lines", 0, np.arange(10), "in 10 rows: {lines}")
+    cols = verdict.about_lines("broken-lines", 1, np.array([1]), "in a column {that}: {lines}")
+    plain = Doubt("empty", "S is empty")
+    assert rows.text == "in 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
+    assert cols.text == "in a column {that}: 1"
+    named = labelled((rows, cols, plain), [f"r{i}" for i in range(10)], ["a", "b"])
+    assert [doubt.text for doubt in named] == [
+        "in 10 rows: r0, r1, r2, r3, r4, r5, r6, r7, …",
+        "in a column {that}: b",
+        "S is empty",
+    ]
+    assert [(d.kind, d.rows, d.columns) for d in named] == [(d.kind, d.rows, d.columns) for d in (rows, cols, plain)]
+    assert labelled((rows, cols), None, ["a", "b"])[0] is rows
+
+
+def test_S_of_a_case_is_counted_by_lines():
+    S = csr_array(np.array([[1.0, 0, 2], [0, 0, 3]]))
+    np.testing.assert_array_equal(verdict.flagged(S, 0), [2, 1])
+    np.testing.assert_array_equal(verdict.flagged(S, 1), [1, 0, 2])
