@@ -230,6 +230,17 @@ def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array,
 
 
 @compiled
+def pairs(V: Array, out: Array) -> None:
+    for i in range(len(V)):
+        v, o, at = V[i], out[i], 0
+        for a in range(len(v)):
+            line = o[at : at + a + 1]
+            for b in range(a + 1):
+                line[b] = v[a] * v[b]
+            at += a + 1
+
+
+@compiled
 def sum_along(
     starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:

@@ -31,6 +31,7 @@ next_largest: Callable[..., None]
 weigh: Callable[..., Counts]
 weigh_tile: Callable[..., None]
 weigh_list: Callable[..., None]
+pairs: Callable[..., None]
 sum_along: Callable[..., None]
 sum_across: Callable[..., None]
 prepare: Callable[..., None]
@@ -268,6 +269,12 @@ def _weigh_list(
     P[:], W[:] = _weighed(values - P, s2, var, parameters, True, sums, add)
 
 
+def _pairs(V: Array, out: Array) -> None:
+    """The lower triangle of ``v vᵀ`` for every row v, diagonal included."""
+    a, b = np.tril_indices(V.shape[1])
+    np.multiply(V[:, a], V[:, b], out=out)
+
+
 def _sum_along(
     starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
@@ -399,6 +406,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "weigh": _weigh,
     "weigh_tile": _weigh_tile,
     "weigh_list": _weigh_list,
+    "pairs": _pairs,
     "sum_along": _sum_along,
     "sum_across": _sum_across,
     "prepare": _prepare,
@@ -408,7 +416,17 @@ PLAIN: dict[str, Callable[..., Any]] = {
 }
 
 
-LINES = {"weigh_tile", "weigh_list", "sum_along", "sum_across", "prepare", "reduce", "reduce_target", "posterior"}
+LINES = {
+    "weigh_tile",
+    "weigh_list",
+    "pairs",
+    "sum_along",
+    "sum_across",
+    "prepare",
+    "reduce",
+    "reduce_target",
+    "posterior",
+}
 
 
 def __getattr__(name: str) -> Any:

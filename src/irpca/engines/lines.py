@@ -54,12 +54,6 @@ class Rooms(threading.local):
 rooms = Rooms()
 
 
-def half(V: Array) -> Array:
-    """The lower triangle of ``v vᵀ`` for every row v, diagonal included."""
-    a, b = np.tril_indices(V.shape[1])
-    return np.ascontiguousarray(V[:, a] * V[:, b])
-
-
 @dataclass(eq=False)
 class Moments:
     """H (lower triangles), g, and Σ_j ω_ij κ_j of every line; κ is how uncertain the factors of the other side are."""
@@ -87,7 +81,9 @@ def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Pr
     K = U.shape[1]
     V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
     Vt = np.ascontiguousarray(V.T)
-    moments_of = half(V if axis == 0 else U)
+    other = V if axis == 0 else U
+    moments_of = rooms.room("pairs", (len(other), K * (K + 1) // 2))
+    kernels.pairs(other, moments_of)
     height = max(1, TILE // n2)
     parts = 1 if A.size < PARALLEL else min(threads, n1)
     edges = [n1 * part // parts for part in range(parts + 1)]
