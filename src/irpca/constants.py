@@ -95,6 +95,7 @@ LEAST_LIKELY = 1e-12  # no cell is called less likely than this: no tail is know
 TABLE_RANGE = (-14, 16)  # of log2(|x| / median), in tables
 
 # The result (loop.py)
+GLANCE = 1 << 8  # entries: if all of these are zero, all of M may be
 LEAST_LIMIT = 1e-3  # times the noise: what is less is rounding of an all but exact fit (1e-8 of the spread of M)
 UNKNOWN = 0.5  # of the prior variance of L: a line with few entries whose posterior is wider is not known
 

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 Seed = int | np.random.Generator | np.random.SeedSequence | None
-PURPOSES = ("solver", "calibration", "check")  # a new one goes to the end: the seeds of the others stay as they are
+PURPOSES = (
+    "solver",
+    "calibration",
+    "check",
+    "glance",
+)  # a new one goes to the end: the seeds of the others stay as they are
 
 
 @single_threaded_blas  # what is done between reads is small: threads would only wait for each other
@@ -107,6 +112,7 @@ def solve(
         raise ValueError(f"tol must not be negative, got {tol!r}")
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     seeds = seeds_of(random_state)
+    _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
     if "random_state" in inspect.signature(method.run).parameters:
         seed = seeds["solver"]
         options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
@@ -140,8 +146,6 @@ def solve(
             raise
         status = Status.STOPPED
     assert state is not None
-    if not state.L.core.any() and _is_zero(owner):
-        raise ValueError("M is all zero: there is nothing to take apart")
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
 
@@ -320,9 +324,13 @@ def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Dou
     return tuple(told)
 
 
-def _is_zero(owner: Engine) -> bool:
-    _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
-    return trim.largest == 0
+def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
+    """Refuse an M that is entirely zero; all of it is read only if a few entries are."""
+    _, _, values = owner.draw(constants.GLANCE, rng)
+    if not values.any():
+        _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
+        if trim.largest == 0:
+            raise ValueError("M is all zero: there is nothing to take apart")
 
 
 def _as_expected(state: State, trim: Trim) -> bool:

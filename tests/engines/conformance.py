@@ -185,7 +185,7 @@ def ask_lines(pair, case):
 def standard_noise(shape):
     """Thresholds that differ between entries; the variance of L is nothing, a little, or more than counts."""
     rows, cols = (np.arange(n) for n in shape)
-    spread = np.column_stack([np.array([0.0, 0.3, 100.0])[cols % 3], 0 * cols])
+    spread = np.column_stack([np.array([0.0, 0.3, 1000.0])[cols % 3], 0 * cols])
     return Noise(
         1.0 + rows % 2, 1.0 + 0.2 * (cols % 2), np.ones((len(rows), 2)), spread, np.array([1.0, 0, 0]), 0.1, 9.0
     )
