@@ -54,7 +54,7 @@ flagged["put there"] = [spoilt.at[day, hour] for day, hour in zip(flagged.row, f
 def show(title, cells):
     shown = pd.DataFrame({"day": cells.row.dt.strftime("%Y-%m-%d"), "hour": cells.column})
     shown[["counted", "expected"]] = cells[["observed", "expected"]].round().astype(int)
-    shown["deviations"], shown["confidence"] = cells.score.round(1), cells.confidence.round(4)
+    shown["deviations"], shown["probability"] = cells.score.round(1), cells.probability.round(4)
     print(f"\n{title}\n\n{shown.to_string(index=False)}")
 
 

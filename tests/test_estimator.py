@@ -482,6 +482,65 @@ def test_outliers_as_a_frame(problem):
         assert row.difference == pytest.approx(problem.S[i, j], rel=1e-6)
 
 
+@pytest.fixture(scope="module")
+def noisy():
+    """Gaussian noise, and outliers of all sizes from 4 standard deviations on."""
+    rng = np.random.default_rng(5)
+    F1, F2 = rng.standard_normal((200, 4)), rng.standard_normal((120, 3))
+    L = F1 @ rng.standard_normal((4, 3)) @ F2.T
+    wrong = rng.random(L.shape) < 0.05
+    M = L + rng.standard_normal(L.shape) + wrong * rng.choice([-1, 1], L.shape) * rng.uniform(4, 30, L.shape)
+    return M, wrong, InductiveRobustPCA().fit(M, row_features=F1, col_features=F2)
+
+
+def test_outliers_are_sorted_by_probability_and_then_by_score(noisy):
+    M, wrong, model = noisy
+    table = model.outliers()
+    assert (np.diff(table["probability"]) <= 0).all() and table["probability"].min() > 0.5
+    same = np.diff(table["probability"]) == 0
+    assert (np.diff(table["score"])[same] <= 0).all()
+    assert_array_equal(table["observed"], M[table["row"], table["column"]])
+    assert_allclose(table["expected"] + table["difference"], table["observed"], atol=1e-12)
+    far = wrong[table["row"], table["column"]][table["score"] > 8]
+    assert far.all() and (table["probability"][table["score"] > 8] > 0.99).all()
+    size = np.abs(table["difference"]) / table["score"]  # of the uncertainty
+    assert size.min() > 0.7 and size.max() < 1.5
+
+
+@pytest.mark.parametrize("fdr", [0.01, 0.05, 0.2])
+def test_as_many_false_alarms_as_asked(noisy, fdr):
+    _, wrong, model = noisy
+    table = model.outliers(fdr=fdr)
+    assert np.mean(1 - table["probability"]) <= fdr
+    false = ~wrong[table["row"], table["column"]]
+    assert false.mean() <= fdr + 3 * np.sqrt(fdr / len(table))
+    assert len(table) > 0.75 * wrong.sum()  # not bought by reporting little: a tenth is within 6 standard deviations
+    assert len(model.outliers(fdr=1e-9)) < len(table) <= len(model.outliers())
+    assert_array_equal(model.outliers(7, fdr=fdr), table[:7])
+
+
+def test_probability_is_that_of_the_calibration(noisy):
+    _, _, model = noisy
+    result, table = model.result_, model.outliers()
+    weights = result.weights
+    s2 = weights.rows[table["row"]] * weights.cols[table["column"]]
+    var = np.einsum("ik,ik->i", weights.row_spread[table["row"]], weights.col_spread[table["column"]])
+    assert_allclose(table["score"], np.abs(table["difference"]) / np.sqrt(s2 + np.minimum(var, 9 * s2)))
+    assert_array_equal(table["probability"], result.calibration(table["score"]))
+
+
+def test_without_a_noise_model_there_is_no_probability(problem):
+    model = InductiveRobustPCA(2, solver="irpca_iht").fit(problem.M, row_features=problem.F1, col_features=problem.F2)
+    table = model.outliers()
+    assert len(table) and np.isnan(table["probability"]).all()
+    assert (np.diff(table["score"]) <= 0).all()
+    assert_allclose(table["score"], np.abs(table["difference"]) / model.zeta_)
+    with pytest.raises(ValueError, match="fdr needs a model of the noise"):
+        model.outliers(fdr=0.05)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        model.outliers(fdr=2)
+
+
 def test_no_outliers():
     problem = problem_of(corruption=0)
     model = fitted(problem)
@@ -495,9 +554,14 @@ def test_summary_names_the_rows_and_columns_it_is_about():
     model = InductiveRobustPCA(2, col_features=data.col_features()).fit(data.frame())
     text = model.summary()
     assert text.startswith(model.result_.summary())
-    assert "  Rwanda, 1994: 6 where " in text
     assert len(text.splitlines()) == len(model.result_.summary().splitlines()) + 6
-    assert "  150, 30: 6 where " in InductiveRobustPCA(2, col_features=data.col_features()).fit(data.M).summary()
+    for cell in model.outliers(5).itertuples():
+        assert f"  {cell.row}, {cell.column}: {cell.observed:.4g} where {cell.expected:.4g} is expected" in text
+    table = model.outliers()
+    assert ((table["row"] == "Rwanda") & (table["column"] == 1994) & (table["observed"] == 6)).any()
+    plain = InductiveRobustPCA(2, col_features=data.col_features()).fit(data.M)
+    row, column = model.outliers(1)[["row", "column"]].iloc[0]
+    assert f"  {data.countries.index(row)}, {list(data.years).index(column)}: " in plain.summary()
 
 
 # Frames in, labels out
@@ -729,8 +793,9 @@ def test_noise_without_structure_is_not_explained():
     assert all(doubt.text in told for doubt in model.result_.doubts) and model.result_.doubts
 
 
-@pytest.mark.parametrize("sides", SIDES)
-@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize(
+    ("sides", "iterations"), [("both", 1), *((sides, n) for sides in ("rows", "columns", "none") for n in (1, 2))]
+)
 def test_ctrl_c_leaves_a_usable_model(problem, sides, iterations):
     def interrupt(state, history):
         if len(history) == iterations:

@@ -31,6 +31,7 @@ from .result import Doubt, Expected, History, Result, Status
 from .sampling import in_memory
 from .solvers import SOLVERS
 from .threshold import rounding_floor
+from .verdict import about_lines
 from .verdict import labelled as with_labels
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
 FOLDS = 5  # score() predicts each fifth of the columns from the others
 STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that of the fit by this
 ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
+UNSEEN = 1.5  # times the largest standardised residual of a fit without outliers: what is larger is one
+UNUSUAL = 3.0  # times the usual size of entries: rows of an exact fit that are larger are brought to that size
 SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
 SETTLED = 1e-12  # whatever other rows were placed along with a row
 
@@ -198,7 +201,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             **options,
         )
         self._keep(replace(result, doubts=with_labels(result.doubts, rows, columns)))
-        self._observed = None if result.S is None else _values_at(matrix, result.S)
+        self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         U, s, V = _principal(result.L)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
@@ -325,11 +328,12 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """What to doubt about new rows."""
         short = np.flatnonzero(engine.counts[0] < self.rank_)
         if len(short) and (prior is None or not self._explained_by_features):
-            yield Doubt(
+            yield about_lines(
                 "few-entries",
-                f"{len(short)} rows have fewer than {self.rank_} observed entries ({few(short)}): their expected "
-                "values are closer to those of other rows than to their own entries",
-                rows=tuple(short.tolist()),
+                0,
+                short,
+                f"{len(short)} rows have fewer than {self.rank_} observed entries ({{lines}}): their expected values "
+                "are closer to those of other rows than to their own entries",
             )
         if corruption > self.corruption_ + STRANGE:
             yield Doubt(
@@ -395,14 +399,14 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
-        S, z = self._standardised.tocoo(), self._standardised.data
+        S, z = self._sparse.tocoo(), self._standardised.data
         score, probability = np.abs(z), probabilities(z, self.result_.calibration, self.noise_ == 0)
         order = np.lexsort((-score, -np.nan_to_num(probability)))
         order = order[(self._known(0)[S.row] & self._known(1)[S.col])[order]]
         if fdr is not None:
             order = order[reported(probability[order], score[order], fdr)]
         order = order[:most]
-        rows, cols, difference = S.row[order], S.col[order], self.sparse_.data[order]
+        rows, cols, difference = S.row[order], S.col[order], S.data[order]
         columns = {
             "row": rows.astype(np.intp),
             "column": cols.astype(np.intp),
@@ -451,11 +455,15 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return _lines_table(S, axis, self.result_.counts[axis], name, labels)
 
     @property
-    def _standardised(self) -> csr_array:
-        """S in units of its uncertainty."""
+    def _sparse(self) -> csr_array:
         if self.sparse_ is None:
             raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
-        return standardised(self.sparse_, self.result_.weights, self.zeta_)
+        return self.sparse_
+
+    @property
+    def _standardised(self) -> csr_array:
+        """S in units of its uncertainty."""
+        return standardised(self._sparse, self.result_.weights, self.zeta_)
 
     def _known(self, axis: int) -> Array:
         """Of which rows (0), or columns, of the fit something is known."""
@@ -472,9 +480,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return weights and replace(weights, rows=np.full(len(spread), self._placement.row_scale), row_spread=spread)
 
     def _limit(self, weights: Noise | None, zeta: float) -> float | Standardised:
-        """Beyond which an entry of new rows is an outlier."""
+        """Beyond which an entry of new rows is an outlier: likely one, or beyond all that the fit has seen."""
         calibration = self.result_.calibration
-        return zeta if weights is None or calibration is None else Standardised(weights, calibration.limit)
+        if weights is None or calibration is None or not len(calibration.edges):
+            return zeta
+        return Standardised(weights, min(calibration.limit, UNSEEN * float(calibration.edges[-1])))
 
     def summary(self) -> str:
         """What was found, what was chosen and why, what to doubt, the clearest outliers: for people."""
@@ -687,10 +697,13 @@ class _Placement:
         fit, weights = result.fit, result.weights
         assert weights is not None
         unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
-        average, own = fit.rows.expected[seen].mean(axis=0), np.diag(fit.rows.variance)
-        whole = own + _covariance(fit.rows.expected[seen] - average)
+        rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
+        own = np.zeros_like(rows.covariance)
+        if not rows.tied:
+            own = _covariance((rows.mean - rows.expected)[seen]) + rows.covariance
+        whole = own + _covariance(rows.expected[seen] - average)
         turn = (fit.cols.mean * unit[:, None]).T @ V
-        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, fit.rows.covariance)
+        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, rows.covariance)
 
     @classmethod
     def _plain(cls, result: Result, scores: Array, V: Array, average: Array, own: Array, whole: Array) -> _Placement:
@@ -745,15 +758,23 @@ class _Placement:
         noise = replace(self.noise, rows=np.ones(m), cols=self.noise.cols[kept], least=self.noise.least[kept])
         typical = float(np.sum(rotated.posterior * columns.second))
         X = np.asarray(X, float) / self.unit[kept]
+        size = self._sizes(X)
+        X, expected = X / size, expected / size
         lines = placed(X, expected @ R, np.maximum(variance, 0.0), columns, noise, typical)
-        if self.exact:
-            mean = self._trimmed(X, lines, columns, noise, max(self.exact, rounding))
-        else:
-            lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
-            mean = lines.mean
-        factors = mean @ R.T
+        lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
+        mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
+        factors = mean @ R.T * size
         spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
         return _Placed(factors @ self.turn, spread)
+
+    def _sizes(self, X: Array) -> Array:
+        """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
+        if not self.exact:
+            return np.ones((len(X), 1))
+        sizes = np.zeros(len(X))
+        seen = ~np.isnan(X).all(axis=1)
+        sizes[seen] = np.nanmedian(np.abs(X[seen]), axis=1)
+        return np.maximum(sizes / (UNUSUAL * self.noise.s / constants.AS_GOOD_AS_EXACT), 1.0)[:, None]
 
     def _settled(
         self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
@@ -775,22 +796,28 @@ class _Placement:
                 break
         return lines
 
-    def _trimmed(self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, floor: float) -> Array:
-        """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit."""
-        mean, V = lines.mean, columns.mean
+    def _trimmed(self, X: Array, start: Array, columns: Side, noise: NoiseModel, floor: float) -> Array:
+        """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit.
+
+        Rows that no such fit explains, because next to nothing of them is kept in the end, stay as they are.
+        """
+        V = columns.mean
         typical = noise.s / constants.AS_GOOD_AS_EXACT
-        size = np.maximum(np.abs(mean @ V.T).max(axis=1), typical)[:, None]
-        engine, mean, ones = in_memory(X / size), mean / size, np.ones(len(X))
+        size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
+        engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
         zeta = constants.BROAD * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
-        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max(initial=0.0)), 1.0))
-        while True:
+        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max()), 1.0))
+        for _ in range(constants.TRIM_STEPS):
             zeta = max(zeta, floor)
             weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
             prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
-            before, mean = mean, engine.solve_rows(mean, V, weights, prior).mean
+            lines = engine.solve_rows(mean, V, weights, prior)
+            before, mean = mean, lines.mean
             if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
-                return mean * size
+                break
             zeta /= constants.DECAY
+        enough = lines.sums.rows[:, 1] > mean.shape[1]
+        return np.where(enough[:, None], mean * size, start)
 
 
 def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tuple[Expected | None, Expected | None]:
