@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from irpca import regression
-from irpca.regression import HARD_STARTS, ROW_STARTS, moment_columns, row_scores, row_steps, shrunken_scores, span_step
+from irpca.regression import HARD_STARTS, ROW_STARTS, moment_columns, row_scores, row_steps, span_step
 
 
 def rows_problem(n, corruption, sign="both", scale=1.0, m=60, r=5, seed=0):
@@ -276,46 +276,3 @@ def test_a_row_of_holes_scores_nothing():
     _, V, M = rows_problem(200, 0.0)
     M[1] = np.nan
     assert not row_scores(M, V)[1].any()
-
-
-def gaussian_rows(m=200, n=60, r=3, noise=0.5):
-    """Rows whose scores are Gaussian about something expected, and their exact posterior means."""
-    rng = np.random.default_rng(0)
-    V, prior = rng.standard_normal((n, r)), rng.standard_normal((m, r))
-    root = rng.standard_normal((r, r))
-    spread = root @ root.T + np.eye(r)
-    U = prior + rng.multivariate_normal(np.zeros(r), spread, m)
-    M = U @ V.T + noise * rng.standard_normal((m, n))
-    M[rng.random((m, n)) < 0.9] = np.nan
-    return M, V, prior, spread, U
-
-
-def test_shrunken_scores_are_posterior_means():
-    M, V, prior, spread, _ = gaussian_rows()
-    found = shrunken_scores(M, V, prior, spread, 0.5, np.inf)
-    for row, mean, score in zip(M, prior, found, strict=True):
-        seen = ~np.isnan(row)
-        gain = np.linalg.solve(V[seen].T @ V[seen] / 0.25 + np.linalg.inv(spread), V[seen].T / 0.25)
-        np.testing.assert_allclose(score, mean + gain @ (row[seen] - V[seen] @ mean), atol=1e-10)
-
-
-def test_shrunken_scores_of_nothing_are_what_is_expected():
-    M, V, prior, spread, _ = gaussian_rows()
-    np.testing.assert_array_equal(shrunken_scores(np.full_like(M, np.nan), V, prior, spread, 0.5, 1.0), prior)
-    np.testing.assert_array_equal(shrunken_scores(M, V, prior, np.zeros_like(spread), 0.5, 1.0), prior)
-
-
-def test_shrinking_helps_and_gross_errors_do_not_harm():
-    M, V, prior, spread, U = gaussian_rows()
-    spoilt = M + np.where(np.random.default_rng(1).random(M.shape) < 0.1, 100.0, 0.0)
-    error = np.linalg.norm(shrunken_scores(M, V, prior, spread, 0.5, 2.5) - U)
-    assert error < np.linalg.norm(prior - U)
-    assert error < np.linalg.norm(shrunken_scores(M, V, 0 * prior, 1e6 * spread, 0.5, 2.5) - U)
-    assert np.linalg.norm(shrunken_scores(spoilt, V, prior, spread, 0.5, 2.5) - U) < 1.5 * error
-
-
-def test_without_noise_shrunken_scores_are_exact_where_enough_is_seen():
-    M, V, prior, spread, U = gaussian_rows(noise=0.0)
-    enough = np.sum(~np.isnan(M), axis=1) >= 3 * 3  # of fewer, some may be taken for gross errors
-    assert enough.sum() > 10
-    np.testing.assert_allclose(shrunken_scores(M, V, prior, spread, 0.0, 1e-12)[enough], U[enough], atol=1e-9)

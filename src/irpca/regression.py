@@ -21,11 +21,6 @@ HARD_STARTS = (
     (0.05, 40.0),
 )  # for rows that resist those
 ROUNDS = 25
-ENTRIES_PER_SCORE = 3  # observed in a row, for it to be fitted without regard to what is expected
-SURE = 4.0  # standard deviations of noise that thresholds stand for
-UNSURE = 2.5  # of what is known of a score: gross errors are not much larger than that
-ALONE = 0.01  # share of an entry that others of its row have a say in: with less it cannot be judged
-NEXT_WORST = 0.7
 CHUNK_ENTRIES = 1 << 21
 
 
@@ -59,78 +54,6 @@ def row_scores(M: Array, V: Array, zeta: float | None = None, starts: Starts = R
         for first in range(0, len(M), step)
     ]
     return np.concatenate(pieces)
-
-
-def shrunken_scores(M: Array, V: Array, prior: Array, spread: Array, noise: float, zeta: float) -> Array:
-    """Scores of rows of which something is expected before they are seen: U with ``M ≈ U @ V.T``, U not far from it.
-
-    Least squares on the entries that are no gross errors, with a ridge that the noise and the spread of scores ask for:
-    the mean of U given M, if U is Gaussian about ``prior`` with covariance ``spread``. NaN in M is not observed.
-
-    A gross error is what lies beyond zeta of what is known for sure, and as much further off as the others of its row
-    leave uncertain: the first entries of a row may well differ from what is expected of it.
-    """
-    step = max(1, CHUNK_ENTRIES // max(M.shape[1], 1))
-    # Where nothing varies, nothing is to be learned.
-    values, vectors = np.linalg.eigh(spread)
-    some = values > 1e-12 * max(values[-1], 0.0)
-    scale = vectors[:, some] * np.sqrt(values[some])  # in these coordinates all directions vary alike
-    if not scale.shape[1]:
-        return prior
-    pieces = [
-        _shrunken(np.asarray(M[rows], float) - prior[rows] @ V.T, V @ scale, noise, zeta)
-        for rows in (slice(first, first + step) for first in range(0, len(M), step))
-    ]
-    return prior + np.concatenate(pieces) @ scale.T
-
-
-def _shrunken(M: Array, V: Array, noise: float, zeta: float) -> Array:
-    """The same for scores about zero, of covariance one."""
-    r, columns = V.shape[1], moment_columns(V)
-    counts = np.count_nonzero(~np.isnan(M), axis=1)
-    many = counts >= ENTRIES_PER_SCORE * r
-    D = np.zeros((len(M), r))
-    if many.any():
-        D[many] = row_scores(M[many], V, zeta)
-    if noise == 0 and np.isfinite(zeta):
-        noise = zeta / SURE  # that of rounding
-    ridge = max(noise**2, float(np.finfo(float).tiny)) * np.eye(r)
-    residual = M - D @ V.T
-    kept = (np.abs(residual) <= zeta) & many[:, None]
-    for _ in range(ROUNDS):
-        before, kept = kept, _believed(residual, kept, columns, ridge, zeta, UNSURE * noise)
-        wanted = np.where(kept, residual, 0.0) @ V - D @ ridge
-        move = np.linalg.solve(_ridged(kept @ columns, ridge), wanted[:, :, None])[:, :, 0]
-        D += move
-        residual = M - D @ V.T
-        if np.array_equal(kept, before) and np.abs(move).max(initial=0.0) <= 1e-12 * np.abs(D).max(initial=0.0):
-            break
-    return D
-
-
-def _believed(residual: Array, kept: Array, columns: Array, ridge: Array, zeta: float, unsure: float) -> Array:
-    """Which entries are no gross errors, each judged by the other kept entries of its row.
-
-    With A the moments of the kept entries and the ridge, what they say of an entry has the variance ``vᵀ A⁻¹ v``, in
-    multiples of that of the noise. An entry that is kept pulls this towards itself, which is undone.
-    """
-    inverse = np.linalg.inv(_ridged(kept @ columns, ridge))
-    a, b = np.triu_indices(len(ridge))
-    variance = np.maximum((inverse[:, a, b] * np.where(a == b, 1.0, 2.0)) @ columns[:, :-1].T, 0.0)
-    free = np.where(kept, np.maximum(1 - variance, ALONE), 1.0)
-    off = np.abs(residual) / free / np.hypot(zeta, unsure * np.sqrt(variance / free))
-    off[kept & (free == ALONE)] = 0.0
-    # One gross error makes others look bad: they get another chance when it is gone.
-    worst = np.max(off, axis=1, initial=0.0, where=kept)
-    return np.where(kept, off <= np.maximum(1.0, NEXT_WORST * worst)[:, None], off <= 1.0)
-
-
-def _ridged(sums: Array, ridge: Array) -> Array:
-    """Moments with the ridge, and with a little more where rounding would lose that."""
-    r = len(ridge)
-    moments = _moments(sums, r) + ridge
-    moments += 1e-13 * np.trace(moments, axis1=1, axis2=2)[:, None, None] / r * np.eye(r)
-    return moments
 
 
 def moment_columns(V: Array) -> Array:
