@@ -252,7 +252,9 @@ def test_many_outliers():
 def test_no_outliers():
     case = a_case(M=a_case().L.dense() + 0.0, L=a_case().L)
     assert kinds(case) == ["empty"]
-    assert kinds(replace(case, state=replace(case.state, zeta=np.inf))) == []  # none are looked for
+    assert kinds(replace(case, limit=np.inf, state=replace(case.state, zeta=np.inf))) == ["empty"]
+    none = replace(case.state, zeta=np.inf, weights=None)  # none are looked for
+    assert kinds(replace(case, limit=np.inf, state=none)) == []
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -513,7 +513,8 @@ def _separated(case: Case) -> bool:
 
 
 def no_outliers(case: Case) -> Iterator[Doubt]:
-    if case.S is not None and case.S.nnz == 0 and np.isfinite(case.state.zeta):
+    looked = np.isfinite(case.state.zeta) or case.state.weights is not None
+    if case.S is not None and case.S.nnz == 0 and looked:
         yield Doubt(
             "empty", "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
         )
