@@ -1,11 +1,12 @@
 """How well our model predicts ratings in the scenarios of ``ratings_scenarios``: ``python -m experiments.ratings``.
 
-The model is ``InductiveRobustPCA(solver="bayes")`` with what MovieLens 100K knows of users and films:
+The model is ``InductiveRobustPCA()`` with what MovieLens 100K knows of users and films:
 
-- ``bayes``: as it is;
-- ``bayes-not-robust``: with Gaussian noise, and all else the same;
-- ``bayes-no-features``: robust, and told nothing of users and films;
-- ``bayes-without-suspects``: users who are not as features say are left out, see :func:`without_suspects`.
+- ``irpca``: as it is;
+- ``irpca-no-features``: given nothing of users and films;
+- ``irpca-without-suspects``: users who are not as features say are left out, see :func:`without_suspects`.
+
+Robustness is measured against ``bayes-not-robust``, a solver of version 0.1 with Gaussian noise, if its rows are there.
 
 All predictions are clipped to 1 … 5 stars. Then: are the lies found, and the liars? The errors of others are read from
 ``ratings_peers.csv``. One scenario is added, since the fake users of ``attack`` are easily told by their low ratings:
@@ -35,12 +36,12 @@ from irpca.datasets import MovieLens, load_movielens_100k
 from . import ratings_peers as peers
 from .ratings_found import FIGURES, found, unlike
 from .ratings_peers import Predict, Row
-from .ratings_report import NOT_ROBUST, ROBUST, SCENARIOS, SPOILT, report
+from .ratings_report import ROBUST, SCENARIOS, SPOILT, report
 from .ratings_scenarios import COLD, FOLDS, Task, task
 
 HERE = Path(__file__).resolve().parent
-NO_SUSPECTS = "bayes-without-suspects"
-OURS = (ROBUST, NOT_ROBUST, "bayes-no-features", NO_SUSPECTS)
+NO_FEATURES, NO_SUSPECTS = "irpca-no-features", "irpca-without-suspects"
+OURS = (ROBUST, NO_FEATURES, NO_SUSPECTS)
 QUICK = ("clean", "flip-10", "attack", "disguised", "cold-both")
 
 Case = tuple[str, int, str]
@@ -63,12 +64,12 @@ def measured(data: MovieLens, name: str, fold: int, method: str) -> tuple[Row, l
     one, models = made(data, name, fold), []
 
     def fit(task: Task) -> Predict:
-        models.append(fitted(task, robust=method != NOT_ROBUST, features=method != "bayes-no-features"))
+        models.append(fitted(task, features=method != NO_FEATURES))
         return without_suspects(models[0], task) if method == NO_SUSPECTS else models[0].low_rank_.entries
 
     case = {"scenario": name, "fold": str(fold), "method": method}
     row = case | peers.measured(fit if method in OURS else peers.METHODS[method][0], one)
-    if name not in SPOILT or method not in (ROBUST, NOT_ROBUST):
+    if name not in SPOILT or method != ROBUST:
         return row, []
     ways = found(models[0], one, task(data, "clean", fold))
     return row, [case | {"way": way} | {key: _text(told.get(key)) for key in FIGURES} for way, told in ways]
@@ -91,9 +92,9 @@ def disguised(attacked: Task, fold: int) -> Task:
     return replace(attacked, stars=stars)
 
 
-def fitted(task: Task, *, robust: bool = True, features: bool = True) -> Any:
+def fitted(task: Task, *, features: bool = True) -> Any:
     ratings = irpca.LongTable(task.users, task.items, task.stars, task.shape)
-    model = irpca.InductiveRobustPCA(solver="bayes", solver_options={"robust": robust})
+    model = irpca.InductiveRobustPCA()
     return model.fit(ratings, row_features=task.F1, col_features=task.F2) if features else model.fit(ratings)
 
 
@@ -135,7 +136,7 @@ def run(folder: Path, wanted: Iterable[Case]) -> None:
 def _warm_up() -> None:
     """Compiles what is needed, outside every clock."""
     rows, cols = np.nonzero(np.random.default_rng(0).random((40, 30)) < 0.5)
-    irpca.solve(irpca.LongTable(rows, cols, 1.0 + (rows + cols) % 5), solver="bayes", max_iter=2)
+    irpca.solve(irpca.LongTable(rows, cols, 1.0 + (rows + cols) % 5), max_iter=2)
 
 
 def read(file: Path) -> list[Row]:

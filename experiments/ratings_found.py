@@ -40,9 +40,11 @@ def unlike(model: Any, task: Task, axis: int) -> np.ndarray:
     expected = model.predict(row_features=task.F1) if axis == 0 else model.predict(col_features=task.F2)
     difference = task.stars - expected[task.users, task.items]
     far = np.abs(difference) > model.zeta_
-    S = csr_array((difference[far], (task.users[far], task.items[far])), shape=task.shape)
+    S = csr_array(
+        (difference[far] / (model.noise_ or model.zeta_), (task.users[far], task.items[far])), shape=task.shape
+    )
     counts = np.bincount((task.users, task.items)[axis], minlength=task.shape[axis])
-    return irpca.outliers.score_lines(S, axis, model.noise_, model.zeta_, counts)
+    return irpca.outliers.score_lines(S, axis, counts)
 
 
 def oddness(task: Task) -> np.ndarray:

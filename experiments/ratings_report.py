@@ -12,7 +12,7 @@ from .ratings_found import FIGURES
 from .ratings_peers import Row
 from .ratings_scenarios import COLD, FLIPPED, NAMES
 
-ROBUST, NOT_ROBUST = "bayes", "bayes-not-robust"
+ROBUST, NOT_ROBUST = "irpca", "bayes-not-robust"
 SCENARIOS = (*NAMES[: NAMES.index("attack") + 1], "disguised", *COLD)
 SPOILT = (*FLIPPED, "attack", "disguised")
 CLEAN_BAR, LOSS_BAR = 0.92, 1 / 3

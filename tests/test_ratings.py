@@ -103,7 +103,7 @@ def test_newcomers_are_predicted_from_features(load, task, name):
         assert not np.isin(one.test_users, one.users).any()
     if name != "cold-users":
         assert not np.isin(one.test_items, one.items).any()
-    model = load("ratings").fitted(one, robust=True, features=True)
+    model = load("ratings").fitted(one)
     rows = None if name == "cold-items" else one.F1
     cols = None if name == "cold-users" else one.F2
     expected = model.predict(row_features=rows, col_features=cols)[one.test_users, one.test_items]
@@ -120,12 +120,12 @@ def test_area_under_the_curve(load):
 
 def test_liars_are_told_by_features_if_they_always_lie(load, task):
     one = task("attack")
-    model = load("ratings").fitted(one, robust=True, features=True)
+    model = load("ratings").fitted(one)
     ways = dict(load("ratings_found").found(model, one, task("clean")))
     assert ways["users: not as features say"]["auc"] > 0.95
     assert ways["users: not as features say"]["auc"] > ways["users: outlier_rows"]["auc"]
     flips = task("flip-10")
-    model = load("ratings").fitted(flips, robust=True, features=True)
+    model = load("ratings").fitted(flips)
     ((way, figures),) = load("ratings_found").found(model, flips, task("clean"))
     assert way == "ratings in S"
     assert figures["auc"] > 0.8 and figures["precision"] > 0.5
@@ -153,14 +153,14 @@ def test_bars(load):
     report = load("ratings_report").report
     rows = []
     for fold, more in ((1, 0.0), (2, 0.01)):
-        rows += [row("clean", fold, "bayes", 0.90 + more), row("clean", fold, "bayes-not-robust", 0.90 + more)]
-        rows += [row("flip-5", fold, "bayes", 0.91 + more), row("flip-5", fold, "bayes-not-robust", 0.95 + more)]
-        rows += [row("attack", fold, "bayes", 0.92 + more), row("attack", fold, "bayes-not-robust", 0.94 + more)]
-        rows += [row("disguised", fold, "bayes", 0.92), row("disguised", fold, "bayes-not-robust", 0.94)]
-        rows += [row("cold-both", fold, "bayes", 1.1), row("cold-both", fold, "mean", 1.2)]
-        rows += [row("cold-both", fold, "ridge", 1.09), row("cold-users", fold, "bayes", 1.0)]
-        rows += [row("cold-users", fold, "bayes-no-features", 0.9), row("cold-users", fold, "mean", 1.2)]
-    _, _, told = report(rows, [], ["bayes", "bayes-not-robust", "bayes-no-features"]).partition("Bars\n\n")
+        rows += [row("clean", fold, "irpca", 0.90 + more), row("clean", fold, "bayes-not-robust", 0.90 + more)]
+        rows += [row("flip-5", fold, "irpca", 0.91 + more), row("flip-5", fold, "bayes-not-robust", 0.95 + more)]
+        rows += [row("attack", fold, "irpca", 0.92 + more), row("attack", fold, "bayes-not-robust", 0.94 + more)]
+        rows += [row("disguised", fold, "irpca", 0.92), row("disguised", fold, "bayes-not-robust", 0.94)]
+        rows += [row("cold-both", fold, "irpca", 1.1), row("cold-both", fold, "mean", 1.2)]
+        rows += [row("cold-both", fold, "ridge", 1.09), row("cold-users", fold, "irpca", 1.0)]
+        rows += [row("cold-users", fold, "irpca-no-features", 0.9), row("cold-users", fold, "mean", 1.2)]
+    _, _, told = report(rows, [], ["irpca", "bayes-not-robust", "irpca-no-features"]).partition("Bars\n\n")
     verdicts = {line[8:].partition(":")[0]: line[:6].strip() for line in told.splitlines()}
     assert verdicts == {
         "clean": "met",
@@ -171,7 +171,7 @@ def test_bars(load):
         "cold-both": "MISSED",
     }
     assert "clean: RMSE 0.9050 ± 0.0050" in told
-    assert "flip-5: loss of bayes over that of bayes-not-robust 0.20 ± 0.00" in told
+    assert "flip-5: loss of irpca over that of bayes-not-robust 0.20 ± 0.00" in told
     assert "less that of ridge, the best other, 0.0100 ± 0.0000" in told
 
 
@@ -195,12 +195,12 @@ def test_quick(load, data, tmp_path, monkeypatch, capsys):
     rows, finds = rows_of(tmp_path / "ratings.csv"), rows_of(tmp_path / "ratings_found.csv")
     assert tuple(rows[0]) == load("ratings_peers").COLUMNS
     cases = [(name, "1", method) for name in ratings.QUICK for method in ratings.OURS]
-    cases.remove(("cold-both", "1", "bayes-without-suspects"))
+    cases.remove(("cold-both", "1", "irpca-without-suspects"))
     assert [(row["scenario"], row["fold"], row["method"]) for row in rows] == cases
     assert all(0.3 < float(row["rmse"]) < 1.5 for row in rows)
     assert {row["scenario"] for row in rows if row["target_stars"]} == {"clean", "attack", "disguised"}
     assert {(row["scenario"], row["method"]) for row in finds} == {
-        (name, method) for name in ("flip-10", "attack", "disguised") for method in ("bayes", "bayes-not-robust")
+        (name, "irpca") for name in ("flip-10", "attack", "disguised")
     }
     assert "cmfrec" in told and "Bars" in told
     monkeypatch.setattr(ratings, "load_movielens_100k", None)  # nothing is measured twice
