@@ -35,6 +35,9 @@ class Calibration:
     ----------
     z : array
         Standardised residuals of any shape; what is not finite is left out.
+    gross : float
+        The share of gross errors, as far as it is known: where they are many, the median of all is not that of the
+        clean ones.
 
     Attributes
     ----------
@@ -57,13 +60,13 @@ class Calibration:
     (array([ 0.,  1., nan]), 0.05)
     """
 
-    def __init__(self, z: Array) -> None:
+    def __init__(self, z: Array, gross: float = 0.0) -> None:
         sizes = np.sort(np.abs(np.asarray(z, float).ravel()))
         sizes = sizes[np.isfinite(sizes)]
         self.edges, self.levels = np.zeros(0), np.zeros(1)
         self.share, self.scale, self.sd = 0.0, 0.0, 0.0
         if sizes.size and sizes[-1] > 0:
-            self._learn(sizes)
+            self._learn(sizes, gross)
 
     def __call__(self, z: Array) -> Array:
         """The probability that each entry is a gross error; NaN where z is."""
@@ -75,8 +78,8 @@ class Calibration:
         wrong = np.flatnonzero(self.levels > 0.5)
         return float(np.r_[0.0, self.edges][wrong[0]]) if len(wrong) else np.inf
 
-    def _learn(self, sizes: Array) -> None:
-        self.edges, counts, median = _cells(sizes)
+    def _learn(self, sizes: Array, gross: float) -> None:
+        self.edges, counts, median = _cells(sizes, gross)
         low, high = constants.TABLE_RANGE
         grid, table = _tables()
         steps = constants.STEPS_PER_DOUBLING
@@ -168,17 +171,18 @@ def _shapes() -> list[Callable[[Array], Array]]:
     return [kind(value) for kind, values in kinds for value in values]
 
 
-def _cells(sizes: Array) -> tuple[Array, Array, float]:
-    """Upper edges of the cells but the last, which is infinite; counts; and the median of the sorted sizes."""
+def _cells(sizes: Array, gross: float) -> tuple[Array, Array, float]:
+    """Upper edges of the cells but the last, which is infinite; counts; and about the median of the clean sizes."""
     n, distinct = sizes.size, sizes[np.r_[True, np.diff(sizes) > 0]]
-    median = float(sizes[n // 2] if sizes[n // 2] > 0 else distinct[1])
+    half = n * (1 - gross) / 2
+    median = float(sizes[int(half)] if sizes[int(half)] > 0 else distinct[1])
     per = constants.CELLS_PER_DOUBLING
     top = np.clip(np.log2(sizes[-1] / median), constants.FENCE + 1, constants.TABLE_RANGE[1] - 3)
     edges = median * 2.0 ** (np.arange(-3 * per, np.ceil(top * per)) / per)
     if distinct.size < n / 2:  # rounded data: edges half way between the values that occur
         i = np.clip(np.searchsorted(distinct, edges), 1, distinct.size - 1)
         edges = np.unique((distinct[i - 1] + distinct[i]) / 2)
-        median = float(np.interp(n / 2, np.r_[0, np.searchsorted(sizes, edges), n], np.r_[0, edges, 2 * edges[-1]]))
+        median = float(np.interp(half, np.r_[0, np.searchsorted(sizes, edges), n], np.r_[0, edges, 2 * edges[-1]]))
     counts = np.diff(np.r_[0, np.searchsorted(sizes, edges), n]).astype(float)
     return edges, counts, median
 

@@ -106,11 +106,11 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
         counts = np.bincount(lines)
         seen = counts > 0
         means = np.sort(np.bincount(lines, gain)[seen] / counts[seen])
-        cut = int(constants.FEW_LINES * len(means))
+        cut = int(constants.DISAGREE * len(means))
         kept = means[cut : len(means) - cut]
         if len(kept) < 2:
             return True
-        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.FEW_LINES) / np.sqrt(len(means))
+        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.DISAGREE) / np.sqrt(len(means))
         if kept.mean() <= constants.STANDARD_ERRORS * error:
             return False
     return True
@@ -121,7 +121,12 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     density = [float(c.score.density.mean()) for c in candidates]
     near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.NAT]
     first = min(near, key=lambda c: float(c.score.error.mean()))
-    tied = [c for c in near if worse(c.score.error, first.score.error) <= constants.STANDARD_ERRORS]
+    close = (1 + constants.AS_GOOD) * float(first.score.error.mean())
+    tied = [
+        c
+        for c in near
+        if c.score.error.mean() <= close or worse(c.score.error, first.score.error) <= constants.STANDARD_ERRORS
+    ]
     best = max(tied, key=lambda c: float(c.score.density.mean()))
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]
     simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]

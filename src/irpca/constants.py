@@ -16,7 +16,7 @@ LOG_VARIANCE = 3.0  # over t: sampling variance of the log variance of t entries
 NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) that s starts from; prototype
 NOISE_STEPS = 40  # of EM in one dimension
 NOISE_GAIN = 0.005  # nats by which another mixture must be better; prototype
-NOISE_LOOK = 20_000  # residuals to look at
+NOISE_LOOK = 5_000  # residuals to look at: the scale is known to 1 % then
 AFRESH = (8, 16, 32, 64)  # sweeps after which the mixture is looked for afresh; HEART 3 (c)
 
 # Factors (factors.py)
@@ -28,14 +28,13 @@ OWN_SCALES = 10  # sweeps before rows and columns get noise scales of their own;
 SWEEPS = 150  # at most; prototype
 SETTLED = 20  # sweeps before a small step ends a fit
 STEP = 3e-5  # relative, that ends it; prototype
-COMMON = 10  # sweeps in which all directions share one prior variance: none may die while the noise is not known
-DEAD = 1e-3  # times the edge of noise: directions weaker than that are dropped
+ALIVE = 0.1  # times the edge of noise: components weaker than that are dropped in the end
 ROUNDING = 1e-14  # relative, of eigenvalues
 REPEATED = 1e-6  # relative singular value below which a feature repeats others, once the constant is among them
 RESCUES = 1  # times that lines which went astray are fitted afresh
 ASTRAY = 0.5  # of the usual share of believed entries: a line with less may have settled on its own errors
 NOISIER = 100.0  # times the usual variance: the same
-FEW_LINES = 0.34  # of all lines: if more go astray, it is not the lines
+FEW_LINES = 0.2  # of all lines: if more go astray, it is not the lines
 PLACING = 1.7  # the factor by which the scale falls for lines that were not in the fit
 LAST = 4  # passes at the last scale
 AS_GOOD_AS_EXACT = 1e-5  # of the spread of a column: noise below is not told from none, but by an exact fit; prototype
@@ -43,10 +42,13 @@ AS_GOOD_AS_EXACT = 1e-5  # of the spread of a column: noise below is not told fr
 # The judge (choice.py)
 NAT = 1.0  # of log density, within which the absolute error decides; HEART 3
 STANDARD_ERRORS = 2.0  # within which two fits are as good; HEART 3
+AS_GOOD = 1e-3  # relative difference of the error that is none, however significant
+DISAGREE = 0.1  # of the lines may disagree with their features before features are called imperfect; HEART 4
 HELD_OUT = 0.1  # of the entries; HEART 3
 
 # Proposals (solvers/irpca.py)
 RACE_ENTRIES = 12_000  # of the sub-table on which proposals race
+MORE_ENTRIES = 4.0  # times as many where components are few, or where few entries are observed
 RACE_STEP = 3e-4  # relative step of L that ends a fit in the race
 FEW = 5  # directions of the simplest model without features
 WIDER = 3.0  # times the noise of a fit: where another begins that starts from it
@@ -55,7 +57,7 @@ MODES = (0.5, 0.2)  # shares of the residuals whose shortest interval is taken f
 OFF_CENTRE = 0.25  # of that interval's half width: a mode nearer to zero is no other start
 STUDENT = 2.0  # degrees of freedom of the noise where gross errors hide within it; HEART 3 (f)
 PILE = 0.02  # of the entries: a value that occurs as often may be stuck; prototype
-PILE_EXCESS = 20.0  # times the median of its neighbours; prototype
+PILE_EXCESS = 20.0  # times as often as the number that a typical entry holds; prototype
 
 # The exact proposal (solvers/exact.py)
 TRIM_STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))  # (quantile, factor) of the threshold; FINDINGS 4
@@ -65,6 +67,7 @@ CLOSE = 0.1  # of the smallest singular value of L: a step this long keeps to th
 ROOM = 1000.0  # times rounding: what is no larger is no gross error either
 LEAST_CLEAN = 0.03  # share of the entries that must be clean; FINDINGS 4: 97 % corrupted fails
 ENTRIES_PER_UNKNOWN = 3.0  # clean ones, the least to believe an exact fit
+TOLD_APART = 1e-3  # of the spread of L: rounding beyond it cannot be told from noise
 FEWEST = 20  # entries met to rounding, the least to call a fit exact
 BLOCK_LOOK = 1 << 13  # entries of a block by which its threshold is set
 LOOK = 1 << 15  # entries of M by which fits are judged
@@ -73,7 +76,8 @@ LOOK = 1 << 15  # entries of M by which fits are judged
 FINAL_STEP = 1e-4  # relative step of L that ends the fit to all of M
 FINAL_SWEEPS = 60  # at most
 WHOLE = 1 << 24  # entries, observed or not, up to which all of M is taken into memory in units of its columns
-NEARLY_EXACT = 1e-4  # noise, relative to the spread of L, below which an exact fit is looked for
+NEARLY_EXACT = 10.0  # times the least that noise can fall to: below, an exact fit is looked for
+GAUSSIAN = 0.9  # share of the narrowest component, from which on noise is Gaussian enough for plain least squares
 POLISH = 40  # sweeps of least squares on what is kept, in search of an exact fit
 STANDS_OUT = 10.0  # times the edge of the noise: singular values of an exact fit
 LOOSE = 1e20  # times the largest square of a factor: the variance of a prior that says nothing

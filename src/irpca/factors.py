@@ -187,7 +187,7 @@ class Fit:
         if afresh and n in constants.AFRESH and (found := refound(self.noise, self.residuals)):
             self.noise, self.forked = found, True
         noise, before = self.noise, self.L
-        learn, own = n > constants.PATIENCE, n > constants.OWN_SCALES
+        learn, own = n > constants.PATIENCE, n > constants.OWN_SCALES and np.isinf(noise.zeta)
         lines = self.engine.solve_rows(rows.mean, cols.mean, noise.weights(*self.spreads), rows.prior(cols))
         rows.take(lines, learn, self.least)
         noise.learn_shares(lines.sums)
@@ -277,7 +277,7 @@ class Fit:
             kept = sizes[sizes <= self.noise.zeta]
             if not len(kept) or moved(self.L, before) < constants.ROUNDING:
                 break
-            self.noise.zeta = min(self.noise.zeta, max(10 * float(kept.max()) / constants.DECAY, rounding))
+            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.99)), rounding))
 
     def _replace_astray(self, noise: NoiseModel) -> bool:
         """Lines of which little is kept, placed anew among the others; whether there were any."""

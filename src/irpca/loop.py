@@ -112,7 +112,9 @@ def solve(
         raise ValueError(f"tol must not be negative, got {tol!r}")
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     seeds = seeds_of(random_state)
+    before = owner.reads
     _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
+    looks = owner.reads - before  # those of solve() itself are few, and not the solver's
     if "random_state" in inspect.signature(method.run).parameters:
         seed = seeds["solver"]
         options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
@@ -123,7 +125,7 @@ def solve(
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
         for state in method.run(owner, F1, F2, chosen_rank, **options):
-            history.append(state, time.perf_counter() - started, owner.reads)
+            history.append(state, time.perf_counter() - started, owner.reads - looks)
             if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
                 status = Status.DIVERGED
                 break
@@ -166,6 +168,7 @@ def solve(
     if S is not None and trim is not None:
         S, trim = _of_known(S, trim, known)
     share = explained(state.L, left_over(trim, state.noise))
+    reads = owner.reads - looks
     case = Case(
         owner,
         (F1, F2),
@@ -194,7 +197,7 @@ def solve(
         doubts=doubts,
         solver=solver,
         engine=owner.name,
-        reads=owner.reads,
+        reads=reads,
         seconds=time.perf_counter() - started,
         counts=owner.counts,
         shares=state.shares,
@@ -229,7 +232,7 @@ def _calibrated(
     assert state.weights is not None
     rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
     scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
-    calibration = Calibration((values - state.L.entries(rows, cols)) / scale)
+    calibration = Calibration((values - state.L.entries(rows, cols)) / scale, state.weights.gross)
     limit = max(calibration.limit, constants.LEAST_LIMIT)
     if np.isinf(limit):
         return calibration, np.inf, np.inf

@@ -76,6 +76,8 @@ class NoiseModel:
 
     def learn_shares(self, sums: Sums) -> None:
         """Shares of the components and gross errors from the sums of a read."""
+        if np.isfinite(self.zeta):
+            return
         parts, gross, gross_energy = sums.totals[:3], sums.totals[3], sums.totals[4]
         entries = float(parts.sum() + gross)
         self.gross = float(np.clip(gross / entries, *constants.GROSS_LIMITS))
@@ -87,6 +89,8 @@ class NoiseModel:
 
     def learn(self, sums: Sums, rise: bool = True) -> None:
         """All that lines have in common; s may ``rise``, or must fall."""
+        if np.isfinite(self.zeta):
+            return
         self.learn_shares(sums)
         energy, trust = sums.rows.sum(axis=0)
         self.estimate = self.s * float(np.sqrt(energy / max(trust, 1e-9)))
@@ -101,6 +105,7 @@ class NoiseModel:
         energy, trust = lines.sum(axis=0)
         new /= energy / max(trust, 1e-9)  # what all have in common is s
         new = np.clip(new, *(limit * float(np.median(new)) for limit in constants.SCALE_LIMITS))
+        new = np.maximum(new, (self.lowest / self.s) ** 2)  # below, it is rounding
         middle = float(np.exp(np.log(new).mean()))
         setattr(self, name, new / middle)
         if self.target is None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import constants
+from ..calibration import Calibration
 from ..choice import HeldOut, choose
 from ..engines.base import Engine, Noise
 from ..factors import Fit, basis_of, moved, restricted
@@ -85,12 +86,17 @@ def irpca(
     fit = part.lifted(again)
     if fit is not again:
         _place_others(fit, part)
-    last = fit.sweeps + constants.FINAL_SWEEPS
-    while fit.sweeps < last and not fit.done(constants.FINAL_STEP, again.sweeps):
-        yield report.state(fit)
-        fit.sweep()
+    for _ in range(constants.RESCUES + 1):
+        first = fit.sweeps
+        while fit.sweeps < first + constants.FINAL_SWEEPS and not fit.done(constants.FINAL_STEP, first):
+            yield report.state(fit)
+            fit.sweep()
+        if not fit.rescue():
+            break
     if exact := _polished(fit, part, sample):
         yield report.exact(*exact)
+    if all(fit.tied) and fit.noise.target is None:
+        _efficient(fit)
     while True:
         yield report.state(fit.principal(), settled=True)
         fit.sweep()
@@ -157,7 +163,7 @@ class _Part:
             for scale, index, n in zip((fit.noise.rows, fit.noise.cols), lines, shape, strict=True)
         ]
         noise = replace(fit.noise, rows=scales[0], cols=scales[1], least=self.least)
-        return replace(fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample)
+        return replace(fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=None)
 
 
 def _filled(some: Array, index: Array, n: int) -> Array:
@@ -182,7 +188,10 @@ def _part(
     ties = [free] if not any(given) else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
     rng = np.random.default_rng(seeds["lines"])
-    lines = sub_table((n1, n2), constants.RACE_ENTRIES, engine.n_observed / (n1 * n2), rng)
+    share = engine.n_observed / (n1 * n2)
+    cheaper = constants.DIRECTIONS / min(rank or constants.DIRECTIONS, constants.DIRECTIONS)
+    entries = constants.RACE_ENTRIES * min(cheaper, constants.MORE_ENTRIES)
+    lines = sub_table((n1, n2), entries if share > 0.5 else entries * constants.MORE_ENTRIES, share, rng)
     small = n1 * n2 <= constants.WHOLE
     low, high = np.quantile(sample.values, (0.25, 0.75))
     unit, typical = np.ones(n2), float(high - low) / 1.349
@@ -243,6 +252,20 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
     unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
     found = exactness(sample, L, part.M.n_observed, unknowns)
     return None if found.zeta is None else (L, found.zeta, found.clean)
+
+
+def _efficient(fit: Fit) -> None:
+    """Where noise is Gaussian and gross errors are told from it, least squares on all but those loses nothing."""
+    noise = fit.noise
+    z = fit.residuals / noise.s
+    calibration = Calibration(z, noise.gross)
+    if noise.shares[0] < constants.GAUSSIAN or np.isfinite(noise.nu):
+        return
+    fit.noise = replace(noise, zeta=noise.s * max(calibration.limit, constants.LEAST_LIMIT))
+    for _ in range(constants.PATIENCE):
+        fit.sweep()
+    scale = Calibration(fit.residuals / noise.s, noise.gross).scale
+    fit.noise = replace(noise, s=noise.s * scale, shares=np.eye(3)[0])
 
 
 @dataclass(eq=False)
@@ -330,8 +353,10 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
     """What the noise of each column cannot fall below, in its unit: rounding, steps between values, what is exact."""
     x = sample.values
-    values = np.unique(x)
-    gaps = np.diff(values)
+    values, counts = np.unique(x, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    usual = order[: int(np.searchsorted(np.cumsum(counts[order]), 0.9 * len(x))) + 1]  # what most entries hold
+    gaps = np.diff(np.sort(values[usual]))
     steps = len(values) < 0.5 * len(x) and len(gaps) > 0
     step = float(np.quantile(gaps, 0.1)) / np.sqrt(12) if steps else 0.0
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))

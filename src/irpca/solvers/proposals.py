@@ -104,7 +104,8 @@ class Table:
             L0, s0 = before.L, constants.WIDER * before.noise.deviation
         else:
             L0 = self._start(X, recipe.start)
-            s0 = 1.4826 * float(np.nanmedian(np.abs(X - L0.dense())))
+            q, k = constants.NOISE_STARTS[1 if recipe.start == "trimmed" else 0]  # that one is close, and robust
+            s0 = 1.4826 * k * float(np.nanquantile(np.abs(X - L0.dense()), q))
         if recipe.mode is not None:
             shift, s0 = densest(X - L0.dense(), recipe.mode)
             L0 = _plus(L0, shift)
@@ -165,13 +166,17 @@ def densest(R: Array, share: float) -> tuple[float, float]:
 
 
 def piled(X: Array) -> Array:
-    """Entries that hold one number far more often than its neighbours occur: stuck, a code, a limit."""
+    """Entries that hold one number far more often than others do theirs: stuck, a code, a limit.
+
+    Where all numbers are frequent, as with ratings and counts, none of them is piled up.
+    """
     seen = np.isfinite(X)
     values, which, counts = np.unique(X[seen], return_inverse=True, return_counts=True)
     often = np.zeros(len(values), bool)
     for k in np.nonzero(counts > constants.PILE * counts.sum())[0]:
-        near = np.delete(counts[max(0, k - 10) : k + 11], min(k, 10))
-        often[k] = len(near) > 4 and counts[k] > constants.PILE_EXCESS * np.median(near)
+        others = np.sort(np.delete(counts, k))
+        usual = others[np.searchsorted(np.cumsum(others), others.sum() / 2)] if len(others) else counts[k]
+        often[k] = counts[k] > constants.PILE_EXCESS * usual
     cells = np.zeros(X.shape, bool)
     cells[seen] = often[which]
     return cells
