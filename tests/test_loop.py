@@ -646,7 +646,7 @@ def test_an_engine_may_be_given_ready_made(problem):
     engine = ReferenceEngine(problem.M)
     result = solve(None, problem.F1, problem.F2, engine=engine)
     assert problem.relative_error(result.L) <= 1e-12
-    assert result.reads == engine.reads
+    assert 0 < result.reads <= engine.reads
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

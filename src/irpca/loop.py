@@ -125,7 +125,7 @@ def solve(
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
         for state in method.run(owner, F1, F2, chosen_rank, **options):
-            history.append(state, time.perf_counter() - started, owner.reads - looks)
+            history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
             if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
                 status = Status.DIVERGED
                 break
@@ -168,7 +168,7 @@ def solve(
     if S is not None and trim is not None:
         S, trim = _of_known(S, trim, known)
     share = explained(state.L, left_over(trim, state.noise))
-    reads = owner.reads - looks
+    reads = round(owner.reads - looks, 9)
     case = Case(
         owner,
         (F1, F2),

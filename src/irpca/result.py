@@ -216,6 +216,8 @@ class Result:
         What was chosen from the data, and why.
     doubts : tuple of Doubt
         What to doubt: kind, text, and the rows or columns it is about.
+    reads : float
+        How many times M was read, by the solver and for S; the checks look at some entries beside.
     counts : pair of arrays
         How many entries of each row, and of each column, of M are observed.
     shares : dict
