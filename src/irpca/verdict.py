@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import constants
-from .engines.base import Engine, Standardised
+from .engines.base import MOST_SPREAD, Engine, Standardised
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Doubt, State, Status
@@ -130,7 +130,7 @@ class Case:
         if (weights := self.state.weights) is not None:
             s2 = np.multiply.outer(weights.rows[rows], weights.cols[cols])
             var = weights.row_spread[rows] @ weights.col_spread[cols].T
-            scale = np.sqrt(s2 + np.minimum(var, 9 * s2))
+            scale = np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
         return self._residuals(self.engine.block(rows, cols), U[rows] @ V[cols].T, scale)
 
     def _residuals(self, values: Array, L: Array, scale: Array) -> Residuals:
