@@ -1,7 +1,6 @@
 """A look at part of M: the right entries, the same W on every block, and few reads."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from irpca.datasets import make_problem
 from irpca.engines import CpuEngine, ReferenceEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.sampling import Sample, atoms, blocks, draw_lines, resolution, strips
+from irpca.sampling import Sample, atoms, blocks, draw_lines
 
 
 class Sizes:
@@ -125,27 +124,6 @@ def test_there_may_be_several_atoms():
 )
 def test_no_atoms_elsewhere(values):
     assert len(atoms(*np.unique(values, return_counts=True))) == 0
-
-
-@pytest.mark.parametrize("step", [1.0, 0.25, 1e-6])
-def test_the_resolution_is_half_the_step(step):
-    values = step * np.random.default_rng(0).integers(-20, 20, 5000)
-    assert resolution(*np.unique(values, return_counts=True)) == pytest.approx(step / 2, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        continuous(),
-        np.ones(1000),
-        np.r_[np.zeros(600), np.arange(400.0) % 20],  # one value is most of it
-        np.where(np.arange(1000) % 2, 0.3, 0.1 + 0.2),  # which is a step of rounding
-        np.r_[1.0],
-    ],
-    ids=["continuous", "one value", "mostly one value", "rounding", "a single one"],
-)
-def test_no_resolution_elsewhere(values):
-    assert resolution(*np.unique(values, return_counts=True)) == 0.0
 
 
 # Blocks
@@ -290,45 +268,6 @@ def test_lines_without_features_are_drawn_alike():
 
 
 # Strips
-
-
-@pytest.mark.parametrize("rank, first", [(None, 256), (2, 128), (10, 400)])
-def test_strips_grow_with_the_rank_and_end_in_the_whole(rank, first):
-    found = [
-        (len(r), len(c)) for r, c in strips(Sizes(3000, 2500), Features.identity(2500), rank, np.random.default_rng(0))
-    ]
-    assert found[0] == (first, first)
-    assert all(b == (2 * a[0], 2 * a[1]) for a, b in pairwise(found[:-1]))
-    assert found[-1] == (3000, 2500)
-    assert all(m1 * m2 <= 0.25 * 3000 * 2500 for m1, m2 in found[:-1])
-
-
-def test_strips_have_columns_enough_for_the_column_features():
-    first = next(strips(Sizes(3000, 2500), gaussian_features(2500, 20), 2, np.random.default_rng(0)))
-    assert (len(first[0]), len(first[1])) == (128, 160)
-
-
-def test_strips_name_lines_of_M_once_and_in_order():
-    for rows, cols in strips(Sizes(3000, 1000), Features.identity(1000), 3, np.random.default_rng(0)):
-        for lines, n in ((rows, 3000), (cols, 1000)):
-            assert (np.diff(lines) > 0).all() and lines[0] >= 0 and lines[-1] < n
-
-
-@pytest.mark.parametrize("rank", [None, 5])
-@pytest.mark.parametrize("shape, d2", [((3000, 3000), None), ((150, 9000), None), ((9000, 150), 4), ((3000, 1000), 30)])
-def test_no_strip_is_larger_than_it_may_be(monkeypatch, shape, d2, rank):
-    limit = 1 << 17
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
-    F2 = Features.identity(shape[1]) if d2 is None else gaussian_features(shape[1], d2)
-    entries = [len(r) * len(c) for r, c in strips(Sizes(*shape), F2, rank, np.random.default_rng(0))]
-    assert entries == sorted(entries)
-    assert 0.99 * limit < entries[-1] <= limit
-
-
-def test_the_largest_strip_has_columns_enough_too(monkeypatch):
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 13)
-    drawn = list(strips(Sizes(500, 400), gaussian_features(400, 60), 2, np.random.default_rng(0)))
-    assert [(len(rows), len(cols)) for rows, cols in drawn] == [(68, 120)]
 
 
 # Reads

@@ -760,7 +760,7 @@ class _Placement:
         X = np.asarray(X, float) / self.unit[kept]
         size = self._sizes(X)
         X, expected = X / size, expected / size
-        lines = placed(X, expected @ R, np.maximum(variance, 0.0), columns, noise, typical)
+        lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
         lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
         mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
         factors = mean @ R.T * size

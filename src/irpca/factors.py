@@ -239,7 +239,7 @@ class Fit:
         noise = replace(self.noise, rows=np.ones(len(lines)), cols=scales[others], least=least)
         across = other.some(others)
         typical = float(np.sum(side.covariance * across.second))
-        found = placed(X, side.expected[lines], side.variance, across, noise, typical)
+        found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical)
         side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
 
     def least_squares(self, rank: int) -> Fit:
@@ -277,7 +277,8 @@ class Fit:
             kept = sizes[sizes <= self.noise.zeta]
             if not len(kept) or moved(self.L, before) < constants.ROUNDING:
                 break
-            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.99)), rounding))
+            lowest = self.noise.zeta / constants.DECAY
+            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, rounding))
 
     def _replace_astray(self, noise: NoiseModel) -> bool:
         """Lines of which little is kept, placed anew among the others; whether there were any."""
@@ -336,10 +337,12 @@ class Fit:
         self.place(block if axis == 0 else block.T, axis, lines, others)
 
 
-def placed(X: Array, expected: Array, variance: Array, other: Side, noise: NoiseModel, typical: float) -> Lines:
+def placed(
+    X: Array, expected: Array, variance: Array, covariance: Array, other: Side, noise: NoiseModel, typical: float
+) -> Lines:
     """Factors of lines that were not in a fit, from what is expected of them and from their own entries.
 
-    The scale of the noise falls from what the lines show to that of the fit, so that none settles on its own errors.
+    The scale of the noise falls from what each line shows to that of the fit, so that none settles on its own errors.
 
     Parameters
     ----------
@@ -347,6 +350,8 @@ def placed(X: Array, expected: Array, variance: Array, other: Side, noise: Noise
     expected : array of shape (m, K)
     variance : array of shape (K,)
         How far lines are from what is expected of them.
+    covariance : array of shape (K, K)
+        Of the factors of a typical line of this side, once it is placed.
     other : Side
         The other side of the fit, n lines.
     noise : NoiseModel
@@ -355,26 +360,25 @@ def placed(X: Array, expected: Array, variance: Array, other: Side, noise: Noise
         The trace of a typical posterior covariance with ``other.second``.
     """
     engine, m = in_memory(X), len(X)
-    V, ones = other.mean, np.ones(m)
-    prior = Prior(variance, ones, other.covariance, other.spread, other.second, mean=expected)
+    V, spread = other.mean, np.ones(m)
+    prior = Prior(variance, np.ones(m), other.covariance, other.spread, other.second, mean=expected)
     sizes = np.abs(X - expected @ V.T) / np.sqrt(noise.cols)
-    sizes = sizes[np.isfinite(sizes)]
-    wide = 1.4826 * float(np.median(sizes)) if len(sizes) else noise.s
-    s, mean, spread, scale = max(wide, noise.s), expected, ones, ones
-    across = np.einsum("ik,ik->i", V @ other.covariance, V)
-    extra = constants.LAST
+    sizes = np.where(np.isfinite(sizes), sizes, np.inf)
+    counts = np.isfinite(sizes).sum(axis=1)
+    middle = np.sort(sizes, axis=1)[np.arange(m), np.maximum(counts - 1, 0) // 2]
+    scale = np.maximum(np.where(counts > 0, 1.4826 * middle / noise.s, 1.0), 1.0)
+    mean, across = expected, np.einsum("ik,ik->i", V @ covariance, V)
+    last = constants.LAST
     while True:
-        model = replace(noise, s=s, rows=scale)
+        model = replace(noise, rows=scale**2)
         along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
-        lines = engine.solve_rows(
-            mean, V, model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread])), prior
-        )
+        weights = model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread]))
+        lines = engine.solve_rows(mean, V, weights, prior)
         mean, spread = lines.mean, lines.spread / max(typical, TINY)
-        if s <= noise.s:
-            extra -= 1
-            if not extra:
-                return lines
-        s = max(s / constants.PLACING, noise.s)
+        last -= bool(scale.max(initial=1.0) <= 1.0)
+        if not last:
+            return lines
+        scale = np.maximum(scale / constants.PLACING, 1.0)
 
 
 def moved(new: LowRank, old: LowRank) -> float:
@@ -396,7 +400,8 @@ def begin(
     directions: int,
     sample: tuple[Array, Array, Array],
     rng: np.random.Generator,
-    **noise: float | None,
+    nu: float = np.inf,
+    target: float | None = None,
 ) -> Fit:
     """A fit that begins at L0, whose error is about s0, with random directions beside those of L0.
 
@@ -421,6 +426,6 @@ def begin(
         sides.append(Side(B, basis, fixed, variance, variance.copy()))
     i, j, values = sample
     wide = 3 * float(np.std(values - L0.entries(i, j))) + s0
-    model = NoiseModel(s0, least, np.ones(n1), np.ones(n2), wide, **noise)
+    model = NoiseModel(s0, least, np.ones(n1), np.ones(n2), wide, nu=nu, target=target)
     largest = max(float(side.variance.max(initial=TINY)) for side in sides)
-    return Fit(engine, *sides, model, sample, 1e-10 * largest, rank)
+    return Fit(engine, sides[0], sides[1], model, sample, 1e-10 * largest, rank)

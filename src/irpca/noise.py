@@ -67,6 +67,8 @@ class NoiseModel:
     @property
     def deviation(self) -> float:
         """Standard deviation of the clean noise, in a typical row and column."""
+        if self.target is not None:
+            return self.target
         return max(self.s, float(np.median(self.least))) * self._tail
 
     @property
@@ -96,7 +98,7 @@ class NoiseModel:
         self.estimate = self.s * float(np.sqrt(energy / max(trust, 1e-9)))
         wanted = self.estimate if self.target is None else self.target / self._tail
         lowest = self.s / constants.FALL
-        self.s = max(wanted, lowest, self.lowest) if rise else max(lowest, self.lowest)
+        self.s = max(min(wanted, self.broad), lowest, self.lowest) if rise else max(lowest, self.lowest)
 
     def learn_scales(self, sums: Sums, axis: int) -> None:
         """Scales of the rows (0) or columns from the sums of a read; s is that of a line in the middle."""
@@ -104,17 +106,32 @@ class NoiseModel:
         new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
         energy, trust = lines.sum(axis=0)
         new /= energy / max(trust, 1e-9)  # what all have in common is s
-        new = np.clip(new, *(limit * float(np.median(new)) for limit in constants.SCALE_LIMITS))
+        low, high = constants.SCALE_LIMITS
+        new = np.clip(new, low * float(np.median(new)), high * float(np.median(new)))
         new = np.maximum(new, (self.lowest / self.s) ** 2)  # below, it is rounding
         middle = float(np.exp(np.log(new).mean()))
         setattr(self, name, new / middle)
         if self.target is None:
-            self.s = max(self.s * float(np.sqrt(middle)), self.lowest)
+            self.s = max(min(self.s * float(np.sqrt(middle)), self.broad), self.lowest)
+
+    def capped(self) -> NoiseModel:
+        """The same for telling gross errors: a line that is far noisier than the spread among lines explains is broken.
+
+        Its errors are not noise. Where lines differ much in their noise, none is.
+        """
+        return replace(self, rows=_capped(self.rows), cols=_capped(self.cols))
 
     @property
     def falling(self) -> bool:
         """Whether s has still some way to go."""
         return self.estimate < self.s / constants.AT_REST
+
+
+def _capped(scales: Array) -> Array:
+    logs = np.log(scales)
+    middle = float(np.median(logs))
+    spread = 1.4826 * float(np.median(np.abs(logs - middle)))
+    return np.minimum(scales, np.exp(middle + max(constants.BROKEN * spread, constants.LEAST_BROKEN)))
 
 
 def scales(energy: Array, trust: Array) -> Array:

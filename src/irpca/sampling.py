@@ -13,14 +13,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import CpuEngine, both_sides, choose, observed
+from .engines import CpuEngine, both_sides, observed
 from .engines.base import Engine
 from .features import Features
 from .lowrank import Array, LowRank
 
 ROWS_PER_FEATURE = 8
 AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from fewer are believed too easily
-ENTRIES_PER_DIRECTION = 40
 FEWEST_ROWS = 128
 BLOCK_ENTRIES = 1 << 24  # no block is larger
 ONE_LINE = 0.5  # leverage of a line that a direction of a small block all but hangs on
@@ -51,6 +50,14 @@ class Sample:
         distinct, which, counts = np.unique(self.values, return_inverse=True, return_counts=True)
         often = np.isin(distinct, atoms(distinct, counts))
         return ~often[which]
+
+    @cached_property
+    def by_chance(self) -> float:
+        """The share of the entries that a fit to few different values may meet exactly without being exact."""
+        distinct, counts = np.unique(self.values, return_counts=True)
+        if len(distinct) > 0.5 * len(self.values):
+            return 0.0
+        return max(0.5, min(1.5 * float(counts.max() / counts.sum()), 0.95))
 
     def stored_precision(self, fitted: Array) -> float:
         """The size of rounding, if values were once stored with fewer digits than they have now."""
@@ -99,12 +106,15 @@ def stored_precision(distinct: Array, counts: Array) -> float:
 def resolution(distinct: Array, counts: Array) -> float:
     """Half the step between values that come in steps, such as counts or rounded numbers; 0 if they do not.
 
-    Nor if one value makes up most of M: what differs from it is then exact.
+    The step is that of the values that most entries hold: a few off the grid do not matter. If one value makes up most
+    of M, what differs from it is exact, and there is no step.
     """
     entries = int(counts.sum())
     if len(distinct) < 2 or len(distinct) > 0.5 * entries or counts.max() > 0.5 * entries:
         return 0.0
-    gaps = np.diff(distinct)
+    order = np.argsort(-counts, kind="stable")
+    usual = order[: int(np.searchsorted(np.cumsum(counts[order]), 0.9 * entries)) + 1]
+    gaps = np.diff(np.sort(distinct[usual]))
     gaps = gaps[gaps > 1e-12 * np.abs(distinct).max()]
     return 0.5 * float(np.quantile(gaps, 0.1)) if len(gaps) else 0.0
 
@@ -225,25 +235,6 @@ def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
 def _stretch(R: Array) -> float:
     s = np.linalg.svd(R, compute_uv=False)
     return float(s[0] / s[-1]) if s[-1] > 0 else np.inf
-
-
-def strips(engine: Engine, F2: Features, rank: int | None, rng: np.random.Generator) -> Iterator[tuple[Array, Array]]:
-    """Rows and columns to start on when nothing is known about the rows: as :func:`blocks`, but by rank."""
-    n1, n2 = engine.shape
-    m = FEWEST_ROWS * 2 if rank is None else max(FEWEST_ROWS, ENTRIES_PER_DIRECTION * rank)
-    m = math.ceil(m * n1 * n2 / engine.n_observed)  # as many observed ones in a line
-    free = Features.identity(n1)
-    while True:
-        m1, m2 = min(n1, m), min(n2, max(m, ROWS_PER_FEATURE * F2.d) if F2.given else m)
-        if m1 * m2 > min(BLOCK_ENTRIES, WORTH_IT * n1 * n2):
-            break
-        yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)
-        m *= 2
-    if n1 * n2 <= BLOCK_ENTRIES:
-        yield np.arange(n1), np.arange(n2)
-    else:
-        m1, m2 = _largest(n1, n2, 1, 2 * F2.d if F2.given else 1, math.isqrt(BLOCK_ENTRIES))
-        yield draw_lines(free, m1, rng), draw_lines(F2, m2, rng)
 
 
 def check_scale(largest: float, dtype: DTypeLike = np.float64) -> None:

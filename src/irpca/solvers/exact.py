@@ -51,7 +51,8 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     telling = sizes[sample.rare]
     close = np.sort(telling[telling <= constants.ROOM * floor])
     score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
-    needed = max(constants.LEAST_CLEAN, constants.ENTRIES_PER_UNKNOWN * unknowns / entries) * len(telling)
+    needed = max(constants.LEAST_CLEAN, constants.ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance)
+    needed *= len(telling)
     told_apart = floor <= constants.TOLD_APART * float(np.std(fitted))  # else rounding may be all there is to see
     if not told_apart or len(close) < max(needed, constants.FEWEST) or np.median(close) > floor:
         return Exactness(None, len(close) / max(len(telling), 1), score)

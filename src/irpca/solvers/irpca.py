@@ -22,9 +22,11 @@ from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features
 from ..lowrank import Array, LowRank
 from ..result import Certificate, Choice, Expected, State
-from ..sampling import Sample, check_scale, in_memory
+from ..sampling import Sample, check_scale, in_memory, resolution
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
 from .proposals import Table, Tied, bases_of, race, sub_table
+
+EXACT = Choice("noise", 0.0, "residuals of the clean entries are rounding")
 
 
 def irpca(
@@ -55,6 +57,9 @@ def irpca(
     seeds = dict(zip(("sample", "blocks", "lines", "race", "held out"), random_state.spawn(5), strict=True))
     sample = Sample.draw(engine, constants.LOOK, np.random.default_rng(seeds["sample"]))
     check_scale(float(np.abs(sample.values).max()))
+
+    if np.ptp(sample.values) == 0:  # all that was looked at is one number
+        yield _constant(engine.shape, float(sample.values[0]))
 
     # Propose: exact where features of both sides tell all.
     trimmed: Trimmed | None = None
@@ -94,7 +99,7 @@ def irpca(
         if not fit.rescue():
             break
     if exact := _polished(fit, part, sample):
-        yield report.exact(*exact)
+        yield report.exact(fit, *exact)
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:
@@ -144,7 +149,7 @@ class _Part:
         return LowRank.from_product(U, V * self.unit[:, None])
 
     def weights_in_units_of_M(self, fit: Fit) -> Noise:
-        weights = fit.noise.weights(*fit.spreads)
+        weights = fit.noise.capped().weights(*fit.spreads)
         square = self.unit**2
         return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
 
@@ -163,7 +168,9 @@ class _Part:
             for scale, index, n in zip((fit.noise.rows, fit.noise.cols), lines, shape, strict=True)
         ]
         noise = replace(fit.noise, rows=scales[0], cols=scales[1], least=self.least)
-        return replace(fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=None)
+        return replace(
+            fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=None
+        )
 
 
 def _filled(some: Array, index: Array, n: int) -> Array:
@@ -193,8 +200,7 @@ def _part(
     entries = constants.RACE_ENTRIES * min(cheaper, constants.MORE_ENTRIES)
     lines = sub_table((n1, n2), entries if share > 0.5 else entries * constants.MORE_ENTRIES, share, rng)
     small = n1 * n2 <= constants.WHOLE
-    low, high = np.quantile(sample.values, (0.25, 0.75))
-    unit, typical = np.ones(n2), float(high - low) / 1.349
+    unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:
         unit, typical = column_units(sample, n2)
     in_units = in_memory(engine.block(np.arange(n1), np.arange(n2)) / unit) if small else engine
@@ -216,10 +222,12 @@ def _part(
     )
     rng = np.random.default_rng(seeds["held out"])
     out = np.isfinite(table.values) & (rng.random(table.values.shape) < constants.HELD_OUT)
-    rows, cols = np.nonzero(out)
-    held = HeldOut(rows, cols, table.values[out], 10 * table.least[cols])
+    few = np.count_nonzero(out) < constants.FEWEST  # then fits are judged by what they were made from
+    rows, cols = np.nonzero(np.isfinite(table.values) if few else out)
+    held = HeldOut(rows, cols, table.values[rows, cols], 10 * table.least[cols])
     scattered = sample.rows, sample.cols, sample.values / unit[sample.cols]
-    return _Part(table, table.without(out), held, ties, unit, bases, least, scattered, engine, in_units)
+    nine_tenths = table if few else table.without(out)
+    return _Part(table, nine_tenths, held, ties, unit, bases, least, scattered, engine, in_units)
 
 
 def _place_others(fit: Fit, part: _Part) -> None:
@@ -239,19 +247,22 @@ def _place_others(fit: Fit, part: _Part) -> None:
 def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
     """An exact fit close to this one, if there is one: least squares on what is kept, as noise falls to rounding."""
     n1, n2 = fit.engine.shape
-    L = LowRank.from_product(*fit.L.thin())
-    if fit.noise.target or not L.rank or fit.noise.s > constants.NEARLY_EXACT * fit.noise.lowest:
+    singular = np.linalg.svd(LowRank.from_product(*fit.L.thin()).core, compute_uv=False)
+    if fit.noise.target or not len(singular) or fit.noise.s > constants.NEARLY_EXACT * fit.noise.lowest:
         return None
-    s = np.diag(L.core)
-    rank = fit.directions or int(np.count_nonzero(s > constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))))
-    try:
-        exact = fit.least_squares(rank)
-    except FloatingPointError:  # it was not exact, and plain least squares ran away
-        return None
-    L = part.in_units_of_M(exact.L)
-    unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
-    found = exactness(sample, L, part.M.n_observed, unknowns)
-    return None if found.zeta is None else (L, found.zeta, found.clean)
+    edge = constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
+    ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
+    for rank in sorted(ranks - {0}):
+        try:
+            exact = fit.least_squares(rank)
+        except FloatingPointError:  # it was not exact, and plain least squares ran away
+            continue
+        L = part.in_units_of_M(exact.L)
+        unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
+        found = exactness(sample, L, part.M.n_observed, unknowns)
+        if found.zeta is not None:
+            return L, found.zeta, found.clean
+    return None
 
 
 def _efficient(fit: Fit) -> None:
@@ -281,7 +292,10 @@ class _Report:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit.L)
         deviation = noise.deviation
-        chosen = Choice("rank", fit.rank, "components that the data speak for")
+        chosen = (
+            Choice("rank", fit.rank, "components that stand out of the noise and predict held-out entries"),
+            Choice("noise", deviation, "as given" if noise.target is not None else "the clean part of the noise model"),
+        )
         return State(
             L,
             constants.TYPICAL * deviation,
@@ -290,16 +304,25 @@ class _Report:
             tolerance=np.inf if settled else 0.0,
             settled=settled,
             expected=self._expected(fit, L),
-            shares=self._shares(L),
-            choices=(chosen,),
+            shares=self._shares(fit, L),
+            choices=chosen,
             certificate=self.certificate,
             weights=part.weights_in_units_of_M(fit),
             fit=fit,
         )
 
-    def exact(self, L: LowRank, zeta: float, clean: float) -> State:
+    def exact(self, fit: Fit, L: LowRank, zeta: float, clean: float) -> State:
+        rank = Choice("rank", L.rank, "as many components meet the clean entries to rounding")
         return State(
-            L, zeta, 0.0, noise=0.0, expected_corruption=1 - clean, shares=self._shares(L), certificate=self.certificate
+            L,
+            zeta,
+            0.0,
+            noise=0.0,
+            expected_corruption=1 - clean,
+            expected=self._expected(fit, L),
+            shares=self._shares(fit, L),
+            choices=(rank, EXACT),
+            certificate=self.certificate,
         )
 
     def _expected(self, fit: Fit, L: LowRank) -> tuple[Expected | None, Expected | None] | None:
@@ -315,9 +338,9 @@ class _Report:
         )
         return rows, cols
 
-    def _shares(self, L: LowRank) -> dict[str, float]:
+    def _shares(self, fit: Fit, L: LowRank) -> dict[str, float]:
         """The parts of L within and outside what features span."""
-        if not (self.F1.given or self.F2.given) or not L.rank:
+        if not (self.F1.given or self.F2.given) or not L.rank or any(fit.tied):
             return {}
         left = L.left if self.F1.Q is None else self.F1.Q.T @ L.left
         right = L.right if self.F2.Q is None else self.F2.Q.T @ L.right
@@ -334,52 +357,59 @@ def _told(F: Features, expected: Array, turn: Array) -> Expected:
     return Expected(B[0], F.solve(B[1:]))
 
 
+def _constant(shape: tuple[int, int], value: float) -> State:
+    n1, n2 = shape
+    size = np.array([[value * np.sqrt(n1 * n2)]])
+    L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), size, np.full((n2, 1), 1 / np.sqrt(n2)))
+    rank = Choice("rank", 1, "one number fills the table")
+    return State(L, 1e-9 * abs(value), 0.0, noise=0.0, expected_corruption=0.0, choices=(rank,))
+
+
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
     """An exact fit of the features; its rank from the singular values that stand out of rounding."""
-    L, found, chosen = trimmed.L, trimmed.exact, ()
+    L, found = trimmed.L, trimmed.exact
+    chosen: tuple[Choice, ...] = ()
     assert found.zeta is not None
     if rank is None:
         # In the block's own coordinates: those of all of M stretch the block's rounding errors.
         s = trimmed.on_block.singular_values
         edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * found.zeta / 8 / np.sqrt(max(found.clean, 0.01))
         value = max(int(np.count_nonzero(s > edge)), 1)
-        reason = f"singular values beyond the {value}th are rounding" if value < len(s) else "all singular values stand out"
+        reason = (
+            f"singular values beyond the {value}th are rounding" if value < len(s) else "all singular values stand out"
+        )
         chosen = (Choice("rank", value, reason),)
         L = trimmed.block.lift(trimmed.on_block.truncate(value))
-    why = Choice("noise", 0.0, "residuals of the clean entries are rounding")
-    return State(L, found.zeta, 0.0, noise=0.0, expected_corruption=1 - found.clean, choices=(*chosen, why))
+    return State(L, found.zeta, 0.0, noise=0.0, expected_corruption=1 - found.clean, choices=(*chosen, EXACT))
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
     """What the noise of each column cannot fall below, in its unit: rounding, steps between values, what is exact."""
     x = sample.values
-    values, counts = np.unique(x, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    usual = order[: int(np.searchsorted(np.cumsum(counts[order]), 0.9 * len(x))) + 1]  # what most entries hold
-    gaps = np.diff(np.sort(values[usual]))
-    steps = len(values) < 0.5 * len(x) and len(gaps) > 0
-    step = float(np.quantile(gaps, 0.1)) / np.sqrt(12) if steps else 0.0
+    step = 2 * resolution(*np.unique(x, return_counts=True)) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
     return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * typical)
 
 
 def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
     """A robust spread of every column, relative to that of a typical one, and that one."""
-    unit = np.ones(n2)
+    unit = np.full(n2, np.nan)
     order = np.argsort(sample.cols, kind="stable")
     edges = np.searchsorted(sample.cols[order], np.arange(n2 + 1))
     for j in range(n2):
         x = sample.values[order[edges[j] : edges[j + 1]]]
-        if len(x) < constants.FEWEST:
-            unit[j] = np.nan
-            continue
-        quarter, centre, three = np.quantile(x, (0.25, 0.5, 0.75))
-        spread, whole_spread = (three - quarter) / 1.349, float(np.sqrt(np.mean(np.minimum((x - centre) ** 2, (4 * (three - quarter) + 1e-300) ** 2))))
-        unit[j] = spread if spread > 0.1 * whole_spread else whole_spread
-        if unit[j] == 0:
-            unit[j] = float(x.std()) or np.nan
+        if len(x) >= constants.FEWEST:
+            unit[j] = _spread(x)
     known = np.isfinite(unit)
     if not known.any():
         return np.ones(n2), float(np.std(sample.values))
     middle = float(np.exp(np.mean(np.log(unit[known]))))
     return np.where(known, unit / middle, 1.0), middle
+
+
+def _spread(x: Array) -> float:
+    """From the quartiles; where most values are the same, from those that differ. NaN if none does."""
+    low, centre, high = np.quantile(x, (0.25, 0.5, 0.75))
+    width = float(high - low) / 1.349
+    whole = float(np.sqrt(np.mean(np.minimum((x - centre) ** 2, (6 * width) ** 2)))) if width else float(x.std())
+    return width if width > 0.1 * whole else whole or np.nan

@@ -86,9 +86,7 @@ class Table:
     def without(self, out: Array) -> Table:
         """The same table with some entries held out."""
         values = np.where(out, np.nan, self.values)
-        return Table(
-            values, self.lines, self.bases, self.least, self.rank, self.noise, self.seeds, self.trimmed
-        )
+        return Table(values, self.lines, self.bases, self.least, self.rank, self.noise, self.seeds, self.trimmed)
 
     def make(self, recipe: Recipe) -> Fit:
         """The fit that a recipe makes of this table; remembered, since others go on from it."""
@@ -98,7 +96,7 @@ class Table:
 
     def _made(self, recipe: Recipe) -> Fit:
         X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
-        noise = {"nu": constants.STUDENT} if recipe.student else {}
+        nu = constants.STUDENT if recipe.student else np.inf
         if isinstance(recipe.start, Recipe):
             before = self.make(recipe.start)
             L0, s0 = before.L, constants.WIDER * before.noise.deviation
@@ -119,7 +117,7 @@ class Table:
         directions = constants.FEW if recipe.few else constants.DIRECTIONS
         fit = begin(
             in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self.rank, directions, sample,
-            start, target=self.noise, **noise,
+            start, nu, self.noise,
         )  # fmt: skip
         fit.run(recipe.afresh and not recipe.student, constants.RACE_STEP)
         if recipe.piles:
@@ -236,6 +234,4 @@ def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.rand
 
 def bases_of(bases: dict[Tied, tuple[Array, Array]], lines: tuple[Array, Array]) -> dict[Tied, tuple[Array, Array]]:
     """The bases of some rows and columns alone."""
-    return {
-        tied: (restricted(both[0], lines[0])[0], restricted(both[1], lines[1])[0]) for tied, both in bases.items()
-    }
+    return {tied: (restricted(both[0], lines[0])[0], restricted(both[1], lines[1])[0]) for tied, both in bases.items()}
