@@ -102,6 +102,8 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
     are no reason to give up a model in which features say all: those lines are what is wrong.
     """
     gain = a.score.error - b.score.error  # not the density: there, all entries pay for what is wrong in a few lines
+    most = constants.BROAD * b.fit.noise.deviation  # a row that one of them got wrong shall not drown all columns
+    gain = np.clip(gain, -most, most)
     for lines in (held.rows, held.cols):
         counts = np.bincount(lines)
         seen = counts > 0

@@ -12,8 +12,9 @@ BROAD = 6.0  # times s: gross errors are at least so broad, or they would be noi
 FALL = 1.3  # the factor by which s may fall in a sweep: graduated non-convexity; HEART 3
 AT_REST = 1.02  # s has come to rest when its estimate is within this factor; prototype
 SCALE_LIMITS = (1e-5, 1e5)  # of the variance of a line, relative to the usual: beyond, it is not noise
-BROKEN = 5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
-LEAST_BROKEN = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
+BROKEN_NOISE = 5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
+LEAST_BROKEN_NOISE = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
+FEW_NOISY = 0.05  # of all lines: if more are so noisy, lines differ in their noise, and none is broken
 LOG_VARIANCE = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, more with tails
 NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) that s starts from; prototype
 NOISE_STEPS = 40  # of EM in one dimension
@@ -76,7 +77,7 @@ LOOK = 1 << 15  # entries of M by which fits are judged
 
 # The finish (solvers/irpca.py)
 FINAL_STEP = 1e-4  # relative step of L that ends the fit to all of M
-FINAL_SWEEPS = 60  # at most
+FINAL_SWEEPS = 40  # at most
 WHOLE = 1 << 24  # entries, observed or not, up to which all of M is taken into memory in units of its columns
 NEARLY_EXACT = 10.0  # times the least that noise can fall to: below, an exact fit is looked for
 GAUSSIAN = 0.9  # share of the narrowest component, from which on noise is Gaussian enough for plain least squares

@@ -131,7 +131,9 @@ def _capped(scales: Array) -> Array:
     logs = np.log(scales)
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    return np.minimum(scales, np.exp(middle + max(constants.BROKEN * spread, constants.LEAST_BROKEN)))
+    most = np.exp(middle + max(constants.BROKEN_NOISE * spread, constants.LEAST_BROKEN_NOISE))
+    few = np.count_nonzero(scales > most) <= constants.FEW_NOISY * len(scales)
+    return np.minimum(scales, most) if few else scales
 
 
 def scales(energy: Array, trust: Array) -> Array:

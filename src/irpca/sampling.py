@@ -103,17 +103,17 @@ def stored_precision(distinct: Array, counts: Array) -> float:
     return 0.0
 
 
-def resolution(distinct: Array, counts: Array) -> float:
+def resolution(distinct: Array, counts: Array, most: float = 0.5) -> float:
     """Half the step between values that come in steps, such as counts or rounded numbers; 0 if they do not.
 
-    The step is that of the values that most entries hold: a few off the grid do not matter. If one value makes up most
-    of M, what differs from it is exact, and there is no step.
+    The step is that of the values that most entries hold: a few off the grid do not matter. If one value makes up more
+    than the share ``most``, what differs from it may be exact, and there is no step.
     """
     entries = int(counts.sum())
-    if len(distinct) < 2 or len(distinct) > 0.5 * entries or counts.max() > 0.5 * entries:
+    if len(distinct) < 2 or len(distinct) > 0.5 * entries or counts.max() > most * entries:
         return 0.0
     order = np.argsort(-counts, kind="stable")
-    usual = order[: int(np.searchsorted(np.cumsum(counts[order]), 0.9 * entries)) + 1]
+    usual = order[: max(int(np.searchsorted(np.cumsum(counts[order]), 0.9 * entries)) + 1, 2)]
     gaps = np.diff(np.sort(distinct[usual]))
     gaps = gaps[gaps > 1e-12 * np.abs(distinct).max()]
     return 0.5 * float(np.quantile(gaps, 0.1)) if len(gaps) else 0.0

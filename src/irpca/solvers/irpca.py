@@ -386,7 +386,7 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
     """What the noise of each column cannot fall below, in its unit: rounding, steps between values, what is exact."""
     x = sample.values
-    step = 2 * resolution(*np.unique(x, return_counts=True)) / np.sqrt(12)
+    step = 2 * resolution(*np.unique(x, return_counts=True), most=1.0) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
     return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * typical)
 

@@ -6,6 +6,7 @@ No single start serves every table. Each is fitted to nine tenths of the entries
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -194,13 +195,14 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
             tried[recipe] = Candidate(recipe.name, fit, held.score(fit))
         return fit
 
-    def best() -> Recipe:
-        winner, _ = choose(held, list(tried.values()))
-        return next(recipe for recipe, candidate in tried.items() if candidate is winner)
+    def best(among: Callable[[Recipe], bool] = lambda recipe: True) -> Recipe:
+        some = {candidate.name: recipe for recipe, candidate in tried.items() if among(recipe)}
+        return some[choose(held, [tried[recipe] for recipe in some.values()])[0].name]
 
     few = not any(ties[0]) and table.rank is None
     starts = ("columns", "rows") if table.trimmed is None else ("trimmed", "columns", "rows")
-    for piles in (False, True) if table.piles.any() else (False,):
+    with_piles = (False, True) if table.piles.any() else (False,)
+    for piles in with_piles:
         for start in starts:
             first = Recipe(ties[0], start, few, piles=piles)
             fit = run(first)
@@ -213,9 +215,9 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
                 if abs(middle) > constants.OFF_CENTRE * width:
                     run(Recipe(ties[0], first, few, mode=share, piles=piles))
     for tied in ties[1:] or ties[:few]:
-        simple = best()
-        run(Recipe(tied, simple, piles=simple.piles))
-        run(Recipe(tied, "columns", piles=simple.piles))
+        for piles in with_piles:
+            run(Recipe(tied, best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
+        run(Recipe(tied, "columns", piles=best().piles))
     winner = best()
     run(replace(winner, start=winner, mode=None, student=True))
     return best(), list(tried.values())
