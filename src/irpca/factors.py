@@ -216,8 +216,8 @@ class Fit:
         energy, P = np.linalg.eigh(root @ E2 @ root)
         energy, P = np.maximum(energy[::-1], constants.ROUNDING**2 * max(float(energy[-1]), TINY)), P[:, ::-1]
         if self.directions is None:
-            edge = self.noise.s**2 * (1 / np.sqrt(n1) + 1 / np.sqrt(n2)) ** 2
-            alive = energy > constants.ALIVE * edge
+            # Weaker ones cannot be told from noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
+            alive = energy > constants.ALIVE * self.noise.s**2 / np.sqrt(n1 * n2)
             energy, P = energy[alive], P[:, alive]
         length = energy**0.25
         return replace(self, rows=self.rows.turned(back @ P * length), cols=self.cols.turned(root @ P / length))
