@@ -12,7 +12,9 @@ BROAD = 6.0  # times s: gross errors are at least so broad, or they would be noi
 FALL = 1.3  # the factor by which s may fall in a sweep: graduated non-convexity; HEART 3
 AT_REST = 1.02  # s has come to rest when its estimate is within this factor; prototype
 SCALE_LIMITS = (1e-5, 1e5)  # of the variance of a line, relative to the usual: beyond, it is not noise
-BROKEN_NOISE = 5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
+BROKEN_NOISE = (
+    5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
+)
 LEAST_BROKEN_NOISE = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
 FEW_NOISY = 0.05  # of all lines: if more are so noisy, lines differ in their noise, and none is broken
 LOG_VARIANCE = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, more with tails

@@ -16,7 +16,7 @@ import numpy as np
 from . import constants
 from .engines.base import COMPONENTS, Engine, Lines, Prior
 from .features import Features
-from .lowrank import Array, LowRank
+from .lowrank import Array, LowRank, relative_distance
 from .noise import NoiseModel, refound
 from .sampling import in_memory
 
@@ -275,7 +275,7 @@ class Fit:
                 self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
             sizes = np.abs(self.residuals)
             kept = sizes[sizes <= self.noise.zeta]
-            if not len(kept) or moved(self.L, before) < constants.ROUNDING:
+            if not len(kept) or relative_distance(self.L, before) < constants.ROUNDING:
                 break
             lowest = self.noise.zeta / constants.DECAY
             self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, rounding))
@@ -382,7 +382,7 @@ def placed(
 
 
 def moved(new: LowRank, old: LowRank) -> float:
-    """``‖new − old‖ / ‖new‖`` from the factors; ``core`` must be the identity."""
+    """``‖new − old‖ / ‖new‖`` from the factors, to half of the digits; ``core`` must be the identity."""
     U, V = np.hstack([new.left, old.left]), np.hstack([new.right, -old.right])
     size = float(np.sum((new.left.T @ new.left) * (new.right.T @ new.right)))
     change = float(np.sum((U.T @ U) * (V.T @ V)))

@@ -59,6 +59,8 @@ def ircur(
             at_rows, at_cols = (_lines(n, size, random_state) for n, size in zip((n1, n2), sizes, strict=True))
             rows = engine.block(at_rows, np.arange(n2)).astype(float)
             cols = engine.block(np.arange(n1), at_cols).astype(float)
+            if np.isnan(rows).any() or np.isnan(cols).any():  # the engine knows of holes once it has met one
+                _refuse_holes(n1 * n2 - engine.n_observed)
         if t == 0:
             zeta = float(max(np.abs(rows).max(), np.abs(cols).max()))
             check_scale(zeta)

@@ -23,6 +23,7 @@ from ..features import Features
 from ..lowrank import Array, LowRank
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, in_memory, resolution
+from ..threshold import rounding_floor
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
 from .proposals import Table, Tied, bases_of, race, sub_table
 
@@ -58,8 +59,9 @@ def irpca(
     sample = Sample.draw(engine, constants.LOOK, np.random.default_rng(seeds["sample"]))
     check_scale(float(np.abs(sample.values).max()))
 
-    if np.ptp(sample.values) == 0:  # all that was looked at is one number
-        yield _constant(engine.shape, float(sample.values[0]))
+    size = float(np.abs(sample.values).max())
+    if np.ptp(sample.values) <= 4 * float(np.finfo(sample.dtype).eps) * size:  # all that was looked at is one number
+        yield _constant(engine.shape, float(np.median(sample.values)), sample.dtype)
 
     # Propose: exact where features of both sides tell all.
     trimmed: Trimmed | None = None
@@ -292,8 +294,9 @@ class _Report:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit.L)
         deviation = noise.deviation
+        why = "components that stand out of the noise and predict held-out entries"
         chosen = (
-            Choice("rank", fit.rank, "components that stand out of the noise and predict held-out entries"),
+            *(() if fit.directions else (Choice("rank", fit.rank, why),)),
             Choice("noise", deviation, "as given" if noise.target is not None else "the clean part of the noise model"),
         )
         return State(
@@ -312,7 +315,8 @@ class _Report:
         )
 
     def exact(self, fit: Fit, L: LowRank, zeta: float, clean: float) -> State:
-        rank = Choice("rank", L.rank, "as many components meet the clean entries to rounding")
+        why = "as many components meet the clean entries to rounding"
+        rank = () if fit.directions else (Choice("rank", L.rank, why),)
         return State(
             L,
             zeta,
@@ -321,7 +325,7 @@ class _Report:
             expected_corruption=1 - clean,
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
-            choices=(rank, EXACT),
+            choices=(*rank, EXACT),
             certificate=self.certificate,
         )
 
@@ -357,12 +361,13 @@ def _told(F: Features, expected: Array, turn: Array) -> Expected:
     return Expected(B[0], F.solve(B[1:]))
 
 
-def _constant(shape: tuple[int, int], value: float) -> State:
+def _constant(shape: tuple[int, int], value: float, dtype: np.dtype) -> State:
     n1, n2 = shape
     size = np.array([[value * np.sqrt(n1 * n2)]])
     L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), size, np.full((n2, 1), 1 / np.sqrt(n2)))
     rank = Choice("rank", 1, "one number fills the table")
-    return State(L, 1e-9 * abs(value), 0.0, noise=0.0, expected_corruption=0.0, choices=(rank,))
+    zeta = rounding_floor(dtype, abs(value))
+    return State(L, zeta, 0.0, noise=0.0, expected_corruption=0.0, choices=(rank, EXACT))
 
 
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
