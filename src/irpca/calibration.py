@@ -86,7 +86,8 @@ class Calibration:
         log_edges = np.clip(np.log2(self.edges / median), low + 2, high - 2)
         shapes = np.arange(len(table))
         coarse, fine = constants.COARSE_SCALES, constants.FINE_SCALES
-        shifts = np.arange(-int(constants.MOST_SHIFT * steps), coarse, coarse)
+        up = coarse if gross == 0 else steps // 2  # what is known of the share may be off either way
+        shifts = np.arange(-int(constants.MOST_SHIFT * steps), up, coarse)
         misfit = _fitted(np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size), log_edges, counts)[0]
         best = shifts[misfit.reshape(shapes.size, -1).argmin(axis=1)]
         shape, shift = np.repeat(shapes, 2 * fine + 1), (best[:, None] + np.arange(-fine, fine + 1)).ravel()

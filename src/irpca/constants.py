@@ -73,6 +73,7 @@ ROOM = 1000.0  # times rounding: what is no larger is no gross error either
 LEAST_CLEAN = 0.03  # share of the entries that must be clean; FINDINGS 4: 97 % corrupted fails
 ENTRIES_PER_UNKNOWN = 3.0  # clean ones, the least to believe an exact fit
 TOLD_APART = 1e-3  # of the spread of L: rounding beyond it cannot be told from noise
+SIGN = 0.01  # share of the entries at rounding, without which an exact fit is not looked for on larger blocks
 FEWEST = 20  # entries met to rounding, the least to call a fit exact
 BLOCK_LOOK = 1 << 13  # entries of a block by which its threshold is set
 LOOK = 1 << 15  # entries of M by which fits are judged
@@ -80,6 +81,7 @@ LOOK = 1 << 15  # entries of M by which fits are judged
 # The finish (solvers/irpca.py)
 FINAL_STEP = 1e-4  # relative step of L that ends the fit to all of M
 FINAL_SWEEPS = 40  # at most
+LARGE_SWEEPS = 3  # the same where M is too large to be taken into memory
 WHOLE = 1 << 24  # entries, observed or not, up to which all of M is taken into memory in units of its columns
 NEARLY_EXACT = 10.0  # times the least that noise can fall to: below, an exact fit is looked for
 GAUSSIAN = 0.9  # share of the narrowest component, from which on noise is Gaussian enough for plain least squares

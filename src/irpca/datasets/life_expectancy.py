@@ -49,17 +49,16 @@ class LifeExpectancy:
             ======  =======  =====  ===========  =============
             degree  flagged  noise  Rwanda 1994  Cambodia 1977
             ======  =======  =====  ===========  =============
-            2       6.5 %    0.42   −45 years    −31 years
-            3       6.2 %    0.29   −44 years    −28 years
-            4       5.2 %    0.22   −42 years    −37 years
-            5       6.0 %    0.16   −38 years    −15 years
-            6       5.4 %    0.13   −41 years    −34 years
+            2       0.4 %    0.44   −44 years    −30 years
+            3       0.3 %    0.29   −40 years    −29 years
+            4       0.3 %    0.22   −41 years    −30 years
+            5       0.8 %    0.16   −38 years    −32 years
+            6       0.5 %    0.12   −40 years    −27 years
             ======  =======  =====  ===========  =============
 
-            The slow fall and rise of southern Africa asks for a high degree: of seven countries there, half of
-            the entries are flagged at degree 2, 42 % at 3, about a third beyond. The ten years that Cambodia
-            lost ask for a low one: from 4 on the curve bulges or sags there, and the loss is what it happens
-            to do.
+            The slow fall and rise of southern Africa asks for a high degree; as it is not sparse, it is taken for
+            noise of seven countries there, and none of their entries is flagged at any of these. The ten years that
+            Cambodia lost ask for a low one.
 
         Returns
         -------

@@ -87,6 +87,8 @@ def trimmed_fits(
             yield best
             if best.exact.zeta is not None:
                 return
+        if not block.small and best is not None and best.exact.clean < constants.SIGN:
+            return  # no sign of an exact fit: larger blocks would only cost more
 
 
 def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:

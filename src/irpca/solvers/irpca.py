@@ -95,7 +95,7 @@ def irpca(
         _place_others(fit, part)
     for _ in range(constants.RESCUES + 1):
         first = fit.sweeps
-        while fit.sweeps < first + constants.FINAL_SWEEPS and not fit.done(constants.FINAL_STEP, first):
+        while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_STEP, first):
             yield report.state(fit)
             fit.sweep()
         if not fit.rescue():
@@ -145,6 +145,11 @@ class _Part:
     sample: tuple[Array, Array, Array]
     M: Engine
     engine: Engine
+
+    @property
+    def sweeps(self) -> int:
+        """How many sweeps over all of M may be made: each reads it twice."""
+        return constants.FINAL_SWEEPS if self.engine is not self.M else constants.LARGE_SWEEPS
 
     def in_units_of_M(self, L: LowRank) -> LowRank:
         U, V = L.thin()
