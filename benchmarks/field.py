@@ -45,8 +45,6 @@ def variants(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
     # What the sparsifiers take must cover the fullest row and column, and the less beyond that the better.
     needs = {"rpca_gd": {"corruption": max(mean, most / 1.5)}, "scaledgd": {"corruption": max(mean, most / 2)}}
     for name, solver in SOLVERS.items():
-        if solver.engine:  # for noise and holes, not for recovery
-            continue
         given: dict[str, Any] = {"solver": name, "max_iter": PATIENCE}
         if solver.rank != "found":
             given["rank"] = task.rank

@@ -85,7 +85,10 @@ def measure(case: Case) -> Row:
     given, options = METHODS[case["method"]]
     features = (instance.F1, instance.F2) if given else ()
     result, row = solved(instance.M, *features, random_state=case["seed"], **options)
-    return row if result is None else row | {"error": instance.error(result.L.dense())}
+    if result is None:
+        return row
+    beside = result.rank - RANK if options.get("extra_rank") == "auto" else None  # features explain as many as RANK
+    return row | {"extra_rank": beside, "error": instance.error(result.L.dense())}
 
 
 def _secret(case: Case) -> Row:
