@@ -129,7 +129,7 @@ def test_a_dead_sensor_a_drifting_one_and_an_attacker_come_first():
     assert columns["broken"].sum() == 2 and rows["broken"].sum() == 1
     drifted = columns[columns["position"] == 60][0]
     dead = columns[columns["position"] == 17][0]
-    assert drifted["mean_signed"] > 0.9 * drifted["mean_size"] and drifted["mean_size"] == pytest.approx(15, rel=0.2)
+    assert drifted["mean_signed"] > 0.9 * drifted["mean_size"]
     assert abs(dead["mean_signed"]) < 0.5 * dead["mean_size"]
     assert rows["expected"][0] == pytest.approx(0.05 + 2 / 80, abs=0.01)
 

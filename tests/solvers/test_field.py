@@ -142,7 +142,8 @@ def test_history_and_reads(problem, name):
     engine = CpuEngine(problem.M)
     result = run(name, problem, engine=engine)
     history = result.history
-    assert result.n_iter == len(history) == len(history.step) == len(history.zeta) > 1
+    assert result.n_iter == len(history) == len(history.step) == len(history.zeta)
+    assert result.n_iter > 1 or name == "irpca"  # which is exact at once, with features of both sides
     assert result.reads <= engine.reads  # the checks look at some entries, too
     assert result.reads == pytest.approx(history.reads[-1] + 1)  # S is one more
     assert (np.diff(history.reads) >= 0).all() and history.reads[-1] > 0
@@ -159,9 +160,14 @@ def test_without_S(problem, name):
     assert np.isfinite(result.corruption)
 
 
+def noisy(problem):
+    """Nobody is done with this after one iteration."""
+    return problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
+
+
 @every_method
 def test_one_iteration_is_a_result(problem, name):
-    result = run(name, problem, max_iter=1)
+    result = run(name, problem, noisy(problem), max_iter=1)
     assert result.n_iter == 1 and result.status is Status.MAX_ITER
     assert np.isfinite(result.L.dense()).all() and result.L.shape == result.S.shape == problem.M.shape
     assert "MAX_ITER" in result.summary() and name in result.summary()
@@ -170,7 +176,12 @@ def test_one_iteration_is_a_result(problem, name):
 @every_method
 def test_a_callback_stops_it(problem, name):
     seen = []
-    result = run(name, problem, callbacks=lambda state, history: seen.append(state) or len(seen) == 2)
+
+    def stop(state, history):
+        seen.append(state)
+        return len(seen) == 2
+
+    result = run(name, problem, noisy(problem), callbacks=stop)
     assert result.status is Status.STOPPED and result.n_iter == len(seen) == 2
     assert result.L is seen[-1].L
 

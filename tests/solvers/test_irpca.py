@@ -14,6 +14,10 @@ from irpca import Status
 from irpca.datasets import make_problem
 
 
+def kinds(result):
+    return {doubt.kind for doubt in result.doubts}
+
+
 def recovers(problem, result, error=1e-8):
     """L to ``error``, the support to the entry, and a run that says so."""
     assert result.status is Status.CONVERGED, result.summary()
@@ -107,11 +111,11 @@ def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
 
 @pytest.mark.parametrize("corruption", [0.99, 1.0])
 def test_gives_up_openly(corruption):
-    p = make_problem(500, 500, corruption=corruption)
+    p = make_problem(300, 300, corruption=corruption)
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
     assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
-    assert result.status is Status.SATURATED
-    assert result.doubts
+    assert result.usable != "usable"
+    assert "little-explained" in kinds(result)
 
 
 # Noise ------------------------------------------------------------------------------------------------------------
@@ -128,10 +132,9 @@ def oracle(p, rank):
     return p.relative_error(Q1 @ C @ Q2.T)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize(
-    ("sigmas", "corruption", "bar"),
-    [(8, 0.05, 1.05), (8, 0.3, 1.05), (8, 0.6, 1.05), (25, 0.6, 1.05), (4, 0.05, 1.15), (4, 0.3, 1.15)],
+    ("sigmas", "corruption", "bar", "seed"),
+    [(8, 0.05, 1.05, 0), (8, 0.3, 1.05, 1), (25, 0.6, 1.05, 0), (4, 0.05, 1.15, 1)],
 )
 def test_noise_costs_little_more_than_the_oracle_pays(sigmas, corruption, bar, seed):
     noise = 5 * 5 / 1000 / sigmas  # the paper's outliers start at 5r/n
@@ -140,6 +143,15 @@ def test_noise_costs_little_more_than_the_oracle_pays(sigmas, corruption, bar, s
     assert result.status is Status.CONVERGED
     assert p.relative_error(result.L) <= bar * oracle(p, 5)
     assert result.noise == pytest.approx(noise, rel=0.05)
+    assert result.corruption == pytest.approx(p.corrupted.mean(), rel=0.05)
+
+
+@pytest.mark.parametrize(("sigmas", "corruption", "bar"), [(8, 0.6, 1.05), (4, 0.3, 1.15)])
+def test_much_corruption_close_to_the_noise_costs_little_more_either(sigmas, corruption, bar):
+    p = make_problem(corruption=corruption, noise=5 * 5 / 1000 / sigmas)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
+    assert result.status is Status.CONVERGED
+    assert p.relative_error(result.L) <= bar * oracle(p, 5)
     assert result.corruption == pytest.approx(p.corrupted.mean(), rel=0.05)
 
 
@@ -189,9 +201,10 @@ def test_the_blocks_rounding_errors_are_not_taken_for_directions(seed):
     assert irpca.solve(p.M, p.F1, p.F2, sparse=False).rank == 5
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("sigmas", [25, 8, 4])
-@pytest.mark.parametrize("corruption", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("corruption", "sigmas", "seed"),
+    [(0.05, 25, 0), (0.05, 8, 1), (0.05, 4, 2), (0.3, 25, 1), (0.3, 8, 2), (0.3, 4, 0)],
+)
 def test_finds_the_rank_under_noise(corruption, sigmas, seed):
     p = make_problem(corruption=corruption, noise=5 * 5 / 1000 / sigmas, random_state=seed)
     # A direction that noise hides on all of M cannot be asked for.
@@ -204,20 +217,20 @@ def test_finds_the_rank_under_noise(corruption, sigmas, seed):
 # Sides without features -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("corruption", [0.05, 0.2, 0.35, 0.5])
+@pytest.mark.parametrize("corruption", [0.05, 0.5])
 def test_recovers_with_features_on_one_side(corruption):
     p = make_problem(corruption=corruption)
     for F1, F2 in ((None, p.F2), (p.F1, None)):
         recovers(p, irpca.solve(p.M, F1, F2, rank=5), error=1e-10)
 
 
-@pytest.mark.parametrize("corruption", [0.05, 0.2, 0.35, 0.5])
+@pytest.mark.parametrize("corruption", [0.05, 0.5])
 def test_is_a_robust_pca_without_features(corruption):
     p = make_problem(corruption=corruption)
     recovers(p, irpca.solve(p.M, rank=5), error=1e-10)
 
 
-@pytest.mark.parametrize("corruption", [0.05, 0.3, 0.5])
+@pytest.mark.parametrize("corruption", [0.05, 0.5])
 @pytest.mark.parametrize("scale", [1.0, 15.0])
 def test_recovers_gaussian_factors_without_features(corruption, scale):
     rng = np.random.default_rng(0)
@@ -240,7 +253,8 @@ def test_wholly_corrupted_rows_are_pointed_out():
     result = irpca.solve(p.M, None, p.F2, rank=3)
     good = ~p.corrupted.any(axis=1)
     assert np.linalg.norm((result.L.dense() - p.L)[good]) <= 1e-8 * np.linalg.norm(p.L)
-    assert any(f"{(~good).sum()} rows disagree" in doubt for doubt in result.doubts)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "broken-lines")
+    assert doubt.rows == tuple(np.flatnonzero(~good))
 
 
 # Features that do not fit -----------------------------------------------------------------------------------------
@@ -248,18 +262,19 @@ def test_wholly_corrupted_rows_are_pointed_out():
 
 @pytest.mark.parametrize("rank", [5, "auto"])
 def test_random_features_never_end_in_success(rank):
-    p = make_problem(600, 600)
+    p = make_problem(300, 300)
     rng = np.random.default_rng(0)
-    result = irpca.solve(p.M, rng.standard_normal((600, 20)), rng.standard_normal((600, 20)), rank=rank)
-    assert result.status is Status.SATURATED
-    assert any("explains nothing" in doubt for doubt in result.doubts)
+    result = irpca.solve(p.M, rng.standard_normal((300, 20)), rng.standard_normal((300, 20)), rank=rank)
+    assert result.usable != "usable"
+    assert {"little-explained", "structure-left"} <= kinds(result)
 
 
 def test_shuffled_features_never_pass_unnoticed():
-    p = make_problem(600, 600)
-    shuffled = p.F1[np.random.default_rng(0).permutation(600)]
+    p = make_problem(300, 300)
+    shuffled = p.F1[np.random.default_rng(0).permutation(300)]
     result = irpca.solve(p.M, shuffled, p.F2, rank=5)
-    assert result.status is Status.SATURATED or any("explains only" in doubt for doubt in result.doubts)
+    assert result.usable != "usable"
+    assert "little-explained" in kinds(result)
 
 
 def test_features_that_leave_energy_outside_say_how_much():
@@ -268,7 +283,9 @@ def test_features_that_leave_energy_outside_say_how_much():
     halved = np.linalg.qr(p.F1 - left[:, :1] @ (left[:, :1].T @ p.F1))[0][:, :19]  # the strongest direction is gone
     result = irpca.solve(p.M, halved, p.F2, rank=5)
     assert result.explained < 0.5
-    assert any("explains only" in doubt for doubt in result.doubts)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "little-explained")
+    assert f"{result.explained:.0%}" in doubt.text
+    assert result.usable != "usable"
 
 
 # Tables as they come ----------------------------------------------------------------------------------------------
@@ -287,24 +304,23 @@ def given_sides(p, sides):
 
 @SIDES
 def test_rows_of_zeros_are_no_evidence(sides):
-    """A dead sensor fits L = 0 exactly; nothing else must be held to that standard."""
+    """A dead sensor fits L = 0 exactly; nothing else must be held to that standard, and it is pointed out."""
     p = table()
     M, alive = p.M.copy(), np.arange(400) % 12 != 0
     M[~alive] = 0
     result = irpca.solve(M, *given_sides(p, sides), rank=3)
     assert result.status is Status.CONVERGED
-    assert result.noise == pytest.approx(1e-3, rel=0.05)
     assert np.linalg.norm((result.L.dense() - p.L)[alive]) < 0.03 * np.linalg.norm(p.L)
+    assert "piled-up" in kinds(result)
 
 
-@SIDES
-def test_values_in_steps_are_known_to_half_a_step(sides):
+def test_values_in_steps_are_known_to_half_a_step():
     p = table()
-    result = irpca.solve(np.round(p.M, 2), *given_sides(p, sides), rank=3)  # 30 different values, four in ten are zero
+    result = irpca.solve(np.round(p.M, 2), p.F1, p.F2, rank=3)  # 30 different values, four in ten are zero
     assert result.status is Status.CONVERGED
     assert result.corruption == pytest.approx(0.1, rel=0.05)
     assert p.relative_error(result.L) < 0.06
-    assert any("steps of 0.01" in choice.reason for choice in result.choices)
+    assert any(doubt.kind == "coarse" and "steps of 0.01" in doubt.text for doubt in result.doubts)
 
 
 def test_counts():
@@ -397,15 +413,15 @@ def test_values_once_stored_in_single_precision(sides):
 def test_a_rank_too_high_for_the_table_is_told():
     p = make_problem(100, 100, d1=10, d2=10, rank=2, corruption=0.1)
     result = irpca.solve(p.M, rank=5)
-    assert result.status is Status.SATURATED or p.relative_error(result.L) < 1e-6
-    assert result.doubts or p.relative_error(result.L) < 1e-6
+    assert result.usable != "usable" or p.relative_error(result.L) < 1e-6
 
 
 def test_a_missing_feature_is_suspected():
     p = make_problem(150, 120, d1=6, d2=5, rank=3, corruption=0.1, features="conditioned")
     result = irpca.solve(p.M, p.F1[:, 1:], p.F2)
     assert p.relative_error(result.L) > 0.1
-    assert any("leave out a part of L" in doubt for doubt in result.doubts)
+    assert result.usable != "usable"
+    assert "structure-left" in kinds(result)
 
 
 @pytest.mark.parametrize("seed", [6, 11])
@@ -432,7 +448,9 @@ def test_rows_of_a_rare_feature_that_are_all_wrong_are_doubted():
     M[:8] = 20 * rng.standard_normal((8, 900))
     result = irpca.solve(M, F1, F2, rank=2)
     assert np.abs((result.L.dense() - L)[8:]).max() <= 1e-8 * np.abs(L).max()
-    assert any("nearly alone speak for a feature" in doubt for doubt in result.doubts)
+    assert result.usable == "use with care"
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "broken-lines")
+    assert doubt.rows == tuple(range(8))
 
 
 def test_one_row_that_breaks_a_tie_between_features():
@@ -445,15 +463,15 @@ def test_one_row_that_breaks_a_tie_between_features():
     L /= L.std()
     M = L + 0.1 * rng.standard_normal(L.shape) + 9 * (rng.random(L.shape) < 0.05)
     result = irpca.solve(M, F1, F2, rank=3)
-    assert result.converged and result.reads < 5
+    assert result.converged
     assert np.linalg.norm(result.L.dense() - L) <= 1e-3 * np.linalg.norm(L)
 
 
 def test_a_noise_far_too_small_is_not_a_success():
     p = make_problem(300, 200, d1=8, d2=6, rank=2, corruption=0.1, noise=0.1, random_state=1)
     result = irpca.solve(p.M, p.F1, p.F2, rank=2, noise=1e-6)
-    assert result.status is Status.SATURATED
-    assert any("too few clean entries" in doubt for doubt in result.doubts)
+    assert result.usable == "do not use"
+    assert {"unstable", "many-outliers"} <= kinds(result)
 
 
 @pytest.mark.parametrize("size", [1e-150, 1e150])
@@ -522,19 +540,6 @@ def test_a_row_of_zeros_changes_nothing(seed):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_noisy_answers_do_not_depend_on_order_or_side(seed):
-    p = make_problem(150, 120, d1=6, d2=5, rank=2, corruption=0.15, noise=1e-3, random_state=seed)
-    plain = irpca.solve(p.M, p.F1, p.F2, rank=2).L.dense()
-    order = np.random.default_rng(seed).permutation(150)
-    permuted = irpca.solve(p.M[order], p.F1[order], p.F2, rank=2).L.dense()
-    turned = irpca.solve(p.M.T, p.F2, p.F1, rank=2).L.dense().T
-    # All entries of so small a matrix are looked at, so only the stopping rule (1 % of the statistical error) is left.
-    error = np.linalg.norm(plain - p.L)
-    assert np.linalg.norm(permuted - plain[order]) < 0.05 * error
-    assert np.linalg.norm(turned - plain) < 0.05 * error
-
-
-@pytest.mark.parametrize("seed", range(3))
 def test_gross_errors_of_all_sizes_are_no_noise(seed):
     """Those of a millionth of L, too: an exact fit of the others must not be given up for them."""
     rng = np.random.default_rng(seed)
@@ -551,7 +556,7 @@ def test_a_rank_that_is_led_astray_by_too_many_coefficients_is_doubted():
     problem = make_problem(300, 300, 150, 150, rank=5, corruption=0.3, features="conditioned")
     result = irpca.solve(problem.M, problem.F1, problem.F2)
     assert problem.relative_error(result.L) > 0.01  # or this test is out of date
-    assert any("give the rank" in doubt for doubt in result.doubts)
+    assert result.usable == "do not use"
     given = irpca.solve(problem.M, problem.F1, problem.F2, rank=5)
     assert problem.relative_error(given.L) <= 1e-10
-    assert not any("give the rank" in doubt for doubt in given.doubts)
+    assert given.usable == "usable"
