@@ -159,6 +159,8 @@ def densest(R: Array, share: float) -> tuple[float, float]:
     """The middle of the shortest interval that holds a share of the residuals, and half its width."""
     R = np.sort(R[np.isfinite(R)])
     h = max(int(share * len(R)), 2)
+    if len(R) < h:
+        return 0.0, 0.0
     width = R[h - 1 :] - R[: len(R) - h + 1]
     i = int(width.argmin())
     return float(np.median(R[i : i + h])), float(width[i]) / 2
