@@ -701,14 +701,6 @@ def test_outliers_that_are_all_equal_are_counted_and_cost_nothing_more(sparse):
     assert equal.reads == pytest.approx(usual.reads, rel=1e-12)
 
 
-def test_booleans_are_zeros_and_ones():
-    rng = np.random.default_rng(0)
-    L = np.outer(rng.random(60) < 0.9, rng.random(50) < 0.9)
-    M = L ^ (rng.random(L.shape) < 0.05)
-    result = solve(M, rank=1)
-    np.testing.assert_allclose(result.L.dense(), L, rtol=0, atol=1e-10)
-
-
 @pytest.mark.parametrize("give", [np.ndarray.tolist, lambda M: M.astype(object), lambda M: M.astype(np.longdouble)])
 def test_lists_and_objects_that_are_numbers_are_taken(problem, give):
     result = solve(give(problem.M), problem.F1.tolist(), problem.F2.astype(object))

@@ -134,7 +134,16 @@ def oracle(p, rank):
 
 @pytest.mark.parametrize(
     ("sigmas", "corruption", "bar", "seed"),
-    [(8, 0.05, 1.05, 0), (8, 0.3, 1.05, 1), (25, 0.6, 1.05, 0), (4, 0.05, 1.15, 1)],
+    [
+        (8, 0.05, 1.05, 0),
+        (8, 0.3, 1.05, 1),
+        (8, 0.6, 1.05, 0),
+        (8, 0.6, 1.05, 1),
+        (25, 0.6, 1.05, 0),
+        (4, 0.05, 1.15, 1),
+        (4, 0.3, 1.15, 0),
+        (4, 0.3, 1.15, 1),
+    ],
 )
 def test_noise_costs_little_more_than_the_oracle_pays(sigmas, corruption, bar, seed):
     noise = 5 * 5 / 1000 / sigmas  # the paper's outliers start at 5r/n
@@ -143,15 +152,6 @@ def test_noise_costs_little_more_than_the_oracle_pays(sigmas, corruption, bar, s
     assert result.status is Status.CONVERGED
     assert p.relative_error(result.L) <= bar * oracle(p, 5)
     assert result.noise == pytest.approx(noise, rel=0.05)
-    assert result.corruption == pytest.approx(p.corrupted.mean(), rel=0.05)
-
-
-@pytest.mark.parametrize(("sigmas", "corruption", "bar"), [(8, 0.6, 1.05), (4, 0.3, 1.15)])
-def test_much_corruption_close_to_the_noise_costs_little_more_either(sigmas, corruption, bar):
-    p = make_problem(corruption=corruption, noise=5 * 5 / 1000 / sigmas)
-    result = irpca.solve(p.M, p.F1, p.F2, rank=5)
-    assert result.status is Status.CONVERGED
-    assert p.relative_error(result.L) <= bar * oracle(p, 5)
     assert result.corruption == pytest.approx(p.corrupted.mean(), rel=0.05)
 
 
@@ -463,7 +463,7 @@ def test_one_row_that_breaks_a_tie_between_features():
     L /= L.std()
     M = L + 0.1 * rng.standard_normal(L.shape) + 9 * (rng.random(L.shape) < 0.05)
     result = irpca.solve(M, F1, F2, rank=3)
-    assert result.converged
+    assert result.converged and result.reads < 5
     assert np.linalg.norm(result.L.dense() - L) <= 1e-3 * np.linalg.norm(L)
 
 
