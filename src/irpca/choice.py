@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from . import constants
-from .engines.base import COMPONENTS
 from .factors import Fit
 from .lowrank import Array
 
@@ -44,17 +43,14 @@ class HeldOut:
         R = self.values - L.entries(i, j)
         var = np.einsum("kq,kq->k", row_spread[i], col_spread[j])
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
-        if np.isfinite(noise.nu):
-            from scipy.stats import t
+        return Score(noise.log_density(R, s2, var), np.abs(R))
 
-            density = t.logpdf(R, noise.nu, scale=np.sqrt(s2 + var))
-        else:
-            total = 1e-300 + noise.gross * np.exp(-0.5 * (R / noise.broad) ** 2) / noise.broad
-            for share, c in zip(noise.shares, COMPONENTS, strict=True):
-                variance = c * c * s2 + var
-                total += (1 - noise.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
-            density = np.log(total) - 0.5 * np.log(2 * np.pi)
-        return Score(density, np.abs(R))
+    def met(self, fit: Fit) -> bool:
+        """Whether most held-out entries are as good as exact, and no row or column went astray: none can be better."""
+        if not fit.nearly_exact or len(fit.astray(0)) or len(fit.astray(1)):
+            return False
+        close = np.abs(self.values - fit.L.entries(self.rows, self.cols)) <= self.least
+        return bool(close.mean() > constants.MOST)
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,6 +50,7 @@ STANDARD_ERRORS = 2.0  # within which two fits are as good; HEART 3
 AS_GOOD = 1e-3  # relative difference of the error that is none, however significant
 DISAGREE = 0.1  # of the lines may disagree with their features before features are called imperfect; HEART 4
 HELD_OUT = 0.1  # of the entries; HEART 3
+MOST = 0.5  # of them as good as exact: no other fit can have more
 
 # Proposals (solvers/irpca.py)
 RACE_ENTRIES = 12_000  # of the sub-table on which proposals race

@@ -172,6 +172,11 @@ class Fit:
         return self.rows.tied, self.cols.tied
 
     @property
+    def nearly_exact(self) -> bool:
+        """Whether noise fell to what cannot be told from none."""
+        return not self.noise.target and self.noise.s <= constants.NEARLY_EXACT * self.noise.lowest
+
+    @property
     def spreads(self) -> tuple[Array, Array]:
         """The variance of L_ij as a sum of two products: of the rows' uncertainty, and of the columns'."""
         rows, cols = self.rows, self.cols
@@ -290,7 +295,8 @@ class Fit:
                 loose, side.variance = side.variance, side.mean[usual].var(axis=0)
                 side.expected = np.tile(side.mean[usual].mean(axis=0), (len(side.mean), 1))
                 exact, self.noise = self.noise, replace(noise, rows=self.noise.rows, cols=self.noise.cols)
-                self._place_lines(axis, lines)
+                others = self._usual(1 - axis)
+                self.place(self._entries_of(axis, lines, others), axis, lines, others)
                 self.noise, side.variance, found = exact, loose, True
                 self.noise.zeta = max(self.noise.zeta, constants.BROAD * COMPONENTS[-1] * noise.s)
         return found
@@ -300,12 +306,12 @@ class Fit:
 
     def run(self, afresh: bool = False, step: float = constants.STEP, settled: int = constants.SETTLED) -> Fit:
         most = constants.SWEEPS
-        for _ in range(constants.RESCUES + 1):
+        for rescues_left in reversed(range(constants.RESCUES + 1)):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(afresh)
                 if not np.isfinite(self.step):
                     return self
-            if not self.rescue():
+            if not rescues_left or not self.rescue():
                 break
             most, settled = self.sweeps + constants.SETTLED, self.sweeps + constants.PATIENCE
         return self
@@ -321,20 +327,41 @@ class Fit:
         return lines if len(lines) <= constants.FEW_LINES * len(counts) else lines[:0]
 
     def rescue(self) -> bool:
-        """Fit lines that went astray again, from a large scale that falls; whether there were any."""
+        """Fit lines that went astray again, from a large scale that falls; whether that made any of them more likely."""
         found = False
         for axis in (0, 1):
             lines = self.astray(axis)
-            if len(lines) and not self.tied[axis]:
-                (self.noise.rows if axis == 0 else self.noise.cols)[lines] = 1.0
-                self._place_lines(axis, lines)
-                found = True
+            if not len(lines) or self.tied[axis]:
+                continue
+            side, scales = (self.rows, self.noise.rows) if axis == 0 else (self.cols, self.noise.cols)
+            mean, spread, scale = side.mean[lines], side.spread[lines], scales[lines]
+            others = self._usual(1 - axis)
+            X = self._entries_of(axis, lines, others)
+            before = self._likelihood(X, axis, lines, others)
+            scales[lines] = 1.0
+            self.place(X, axis, lines, others)
+            worse = self._likelihood(X, axis, lines, others) <= before
+            at = lines[worse]
+            side.mean[at], side.spread[at], scales[at] = mean[worse], spread[worse], scale[worse]
+            found |= not worse.all()
         return found
 
-    def _place_lines(self, axis: int, lines: Array) -> None:
-        others = np.setdiff1d(np.arange(self.engine.shape[1 - axis]), self.astray(1 - axis))
-        block = self.engine.block(*((lines, others) if axis == 0 else (others, lines)))
-        self.place(block if axis == 0 else block.T, axis, lines, others)
+    def _usual(self, axis: int) -> Array:
+        return np.setdiff1d(np.arange(self.engine.shape[axis]), self.astray(axis))
+
+    def _entries_of(self, axis: int, lines: Array, others: Array) -> Array:
+        """Those of some rows (0) or columns across others; one row of the answer for each."""
+        return self.engine.block(lines, others) if axis == 0 else self.engine.block(others, lines).T
+
+    def _likelihood(self, X: Array, axis: int, lines: Array, others: Array) -> Array:
+        """The log density of the entries X of every line, those at ``others``."""
+        rows, cols = (lines, others) if axis == 0 else (others, lines)
+        L = self.rows.mean[rows] @ self.cols.mean[cols].T
+        least = np.maximum(self.noise.least[cols], self.noise.lowest)
+        s2 = np.maximum(self.noise.s**2 * np.multiply.outer(self.noise.rows[rows], self.noise.cols[cols]), least**2)
+        density = self.noise.log_density(X - (L if axis == 0 else L.T), s2 if axis == 0 else s2.T)
+        found: Array = np.nansum(density, axis=1)
+        return found
 
 
 def placed(

@@ -114,17 +114,32 @@ class NoiseModel:
         if self.target is None:
             self.s = max(min(self.s * float(np.sqrt(middle)), self.broad), self.lowest)
 
-    def capped(self) -> NoiseModel:
+    def capped(self, units: Array) -> NoiseModel:
         """The same for telling gross errors: a line that is far noisier than the spread among lines explains is broken.
 
-        Its errors are not noise. Where lines differ much in their noise, none is.
+        Its errors are not noise. Where lines differ much in their noise, none is. A column is broken if it is so noisy
+        both in its own unit and in that of the table; ``units`` are the squares of the former.
         """
-        return replace(self, rows=_capped(self.rows), cols=_capped(self.cols))
+        cols = np.maximum(_capped(self.cols), _capped(self.cols * units) / units)
+        return replace(self, rows=_capped(self.rows), cols=cols)
+
+    def log_density(self, R: Array, s2: Array, var: Array | float = 0.0) -> Array:
+        """Of residuals R, where clean ones have the variance s2, and L the variance var."""
+        if np.isfinite(self.nu):
+            from scipy.stats import t
+
+            density: Array = t.logpdf(R, self.nu, scale=np.sqrt(s2 + var))
+            return density
+        total = 1e-300 + self.gross * np.exp(-0.5 * (R / self.broad) ** 2) / self.broad
+        for share, square in zip(self.shares, SQUARES, strict=True):
+            variance = square * s2 + var
+            total += (1 - self.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
+        return np.log(total) - 0.5 * np.log(2 * np.pi)
 
     @property
     def falling(self) -> bool:
         """Whether s has still some way to go."""
-        return self.estimate < self.s / constants.AT_REST
+        return self.s > self.lowest and self.estimate < self.s / constants.AT_REST
 
 
 def _capped(scales: Array) -> Array:

@@ -93,12 +93,12 @@ def irpca(
     fit = part.lifted(again)
     if fit is not again:
         _place_others(fit, part)
-    for _ in range(constants.RESCUES + 1):
+    for rescues_left in reversed(range(constants.RESCUES + 1)):
         first = fit.sweeps
         while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_STEP, first):
             yield report.state(fit)
             fit.sweep()
-        if not fit.rescue():
+        if not rescues_left or not fit.rescue():
             break
     if exact := _polished(fit, part, sample):
         yield report.exact(fit, *exact)
@@ -156,8 +156,8 @@ class _Part:
         return LowRank.from_product(U, V * self.unit[:, None])
 
     def weights_in_units_of_M(self, fit: Fit) -> Noise:
-        weights = fit.noise.capped().weights(*fit.spreads)
         square = self.unit**2
+        weights = fit.noise.capped(square).weights(*fit.spreads)
         return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
 
     def lifted(self, fit: Fit) -> Fit:
@@ -255,7 +255,7 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
     """An exact fit close to this one, if there is one: least squares on what is kept, as noise falls to rounding."""
     n1, n2 = fit.engine.shape
     singular = np.linalg.svd(LowRank.from_product(*fit.L.thin()).core, compute_uv=False)
-    if fit.noise.target or not len(singular) or fit.noise.s > constants.NEARLY_EXACT * fit.noise.lowest:
+    if not len(singular) or not fit.nearly_exact:
         return None
     edge = constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
