@@ -118,12 +118,14 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     """The best fit, and those that are as good by what was held out."""
     density = [float(c.score.density.mean()) for c in candidates]
     near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.NAT]
-    first = min(near, key=lambda c: float(c.score.error.mean()))
-    close = (1 + constants.AS_GOOD) * float(first.score.error.mean())
+    most = constants.BROAD * max(c.fit.noise.s for c in near)  # what is beyond is no error of L
+    errors = [np.minimum(c.score.error, most) for c in near]
+    least = min(errors, key=np.mean)
+    close = (1 + constants.AS_GOOD) * float(least.mean())
     tied = [
         c
-        for c in near
-        if c.score.error.mean() <= close or worse(c.score.error, first.score.error) <= constants.STANDARD_ERRORS
+        for c, error in zip(near, errors, strict=True)
+        if error.mean() <= close or worse(error, least) <= constants.STANDARD_ERRORS
     ]
     best = max(tied, key=lambda c: float(c.score.density.mean()))
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]

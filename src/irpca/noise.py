@@ -1,6 +1,6 @@
 """The noise model: clean noise with tails of its own, gross errors beside it, and a scale for every row and column.
 
-    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · broad,        c = 1, 2, 4
+    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · Cauchy,        c = 1, 2, 4
 
 The shares p_k are learned, so Gaussian, Laplace and Student noise are all within the model. What follows from it: the
 weight of every entry in a regression, and the probability that it is a gross error.
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import constants
-from .engines.base import COMPONENTS, Noise, Sums
+from .engines.base import CAUCHY, COMPONENTS, Noise, Sums
 from .lowrank import Array
 
 SQUARES = np.square(COMPONENTS)
@@ -32,7 +32,7 @@ class NoiseModel:
     rows, cols : arrays
         Variances of rows and columns relative to the common one, α² and β².
     gross, broad, shares : float, float, array
-        Share and standard deviation of gross errors, shares of the clean components.
+        Share and half-width of gross errors, shares of the clean components.
     nu, zeta : float
         As in :class:`~irpca.engines.base.Noise`.
     target : float or None
@@ -130,7 +130,7 @@ class NoiseModel:
 
             density: Array = t.logpdf(R, self.nu, scale=np.sqrt(s2 + var))
             return density
-        total = 1e-300 + self.gross * np.exp(-0.5 * (R / self.broad) ** 2) / self.broad
+        total = _wrong(R * R, self.gross, self.broad)
         for share, square in zip(self.shares, SQUARES, strict=True):
             variance = square * s2 + var
             total += (1 - self.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
@@ -175,7 +175,18 @@ def densities(z2: Array, s: float, gross: float, shares: Array, broad: float) ->
     """Of residuals with squares ``z2``: weighted densities of the clean components, and of gross errors."""
     variance = SQUARES[:, None] * s * s
     clean = (1 - gross) * shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
-    return clean, gross * np.exp(-0.5 * z2 / broad**2) / broad + 1e-300
+    return clean, _wrong(z2, gross, broad)
+
+
+def _wrong(square: Array, gross: float, broad: float) -> Array:
+    """The density of gross errors: Cauchy, for they know no scale; in units of the Gaussians', that are less √2π."""
+    density: Array = CAUCHY * gross / (broad * (1 + square / broad**2))
+    return density
+
+
+def _width(P: Array, z2: Array, broad: float) -> float:
+    """A better half-width of the gross errors, given one; a step of EM for Student's distribution of one degree."""
+    return float(np.sqrt(P @ (2 * z2 / (1 + z2 / broad**2)) / max(P.sum(), 1e-9)))
 
 
 def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
@@ -200,7 +211,7 @@ def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
             s = max(float(np.sqrt(energy / max(len(z) - P.sum(), 1e-9))), model.lowest)
             gross = float(np.clip(P.mean(), *constants.GROSS_LIMITS))
             parts = (clean / total).sum(axis=1) + np.array(constants.SHARES) * constants.SHARES_WEIGHT * len(z)
-            shares, broad = parts / parts.sum(), max(float(np.sqrt(P @ z2 / max(P.sum(), 1e-9))), constants.BROAD * s)
+            shares, broad = parts / parts.sum(), max(_width(P, z2, broad), constants.BROAD * s)
         score = float(np.log(total).mean())
         if best is None or score > best[0]:
             best = score, replace(model, s=s, gross=gross, shares=shares, broad=broad)
@@ -210,7 +221,7 @@ def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:
     """The model of a fit to so many entries, with those that were left out counted among the gross errors."""
-    energy = model.gross * entries * model.broad**2 + float(left_out @ left_out)
-    wrong = model.gross * entries + len(left_out)
-    gross = min(wrong / (entries + len(left_out)), constants.GROSS_LIMITS[1])
-    return replace(model, gross=gross, broad=max(float(np.sqrt(energy / wrong)), model.broad))
+    squares = np.r_[left_out**2, model.broad**2]
+    counts = np.r_[np.ones(len(left_out)), model.gross * entries]
+    gross = min(float(counts.sum()) / (entries + len(left_out)), constants.GROSS_LIMITS[1])
+    return replace(model, gross=gross, broad=max(_width(counts, squares, model.broad), model.broad))

@@ -69,6 +69,7 @@ class Soft:
 
 
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
+CAUCHY = float(np.sqrt(2 / np.pi))  # the peak of a Cauchy density, relative to a Gaussian one of the same width
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
 
 
@@ -77,8 +78,8 @@ class Noise:
     """How noise and gross errors are distributed: it decides what an entry counts for, and whether it is wrong.
 
     An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
-    and 4 times s, of the given ``shares``; a share ``gross`` of all entries are gross errors, Gaussian of standard
-    deviation ``broad``. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which is added.
+    and 4 times s, of the given ``shares``; a share ``gross`` of all entries are gross errors, Cauchy of half-width
+    ``broad``: half of them are larger. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which is added.
 
     Attributes
     ----------

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..lowrank import Array
-from .base import MOST_SPREAD
+from .base import CAUCHY, MOST_SPREAD
 from .compiled import bits, compiled, exactly, number
 from .kernels import LANES, LOG_2PI, TINY
 
@@ -82,7 +82,7 @@ def by_mixture(
     """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN."""
     gross, broad = parameters[3], parameters[4]
     first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
-    wide, peak = 0.5 / (broad * broad), gross / broad
+    wide, peak = 1 / (broad * broad), CAUCHY * gross / broad
     p1, p2, p3, p0, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for q in range(len(t)):
         seen = m[q] == m[q]
@@ -93,7 +93,8 @@ def by_mixture(
         f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
         f2 = second * power(0.5 * square * i2) * math.sqrt(i2)
         f3 = third * power(0.5 * square * i3) * math.sqrt(i3)
-        f0 = peak * power(square * wide) + TINY
+        inner = 1 / (1 + square * wide)
+        f0 = peak * inner + TINY
         total = f0 + (f1 + (f2 + f3))
         share = one / total
         P = f0 * share
@@ -106,7 +107,7 @@ def by_mixture(
         p2 += f2 * share
         p3 += f3 * share
         p0 += P
-        energy += P * square
+        energy += P * (2 * square * inner)
         log_density += (logarithm(total) - 0.5 * LOG_2PI) * one
     totals[0] += p1
     totals[1] += p2
@@ -146,6 +147,7 @@ def by_threshold(
     m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
 ) -> None:
     """The same for a threshold."""
+    wide = 1 / (parameters[4] * parameters[4])
     zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
     for q in range(len(t)):
         seen = m[q] == m[q]
@@ -159,7 +161,7 @@ def by_threshold(
         trust[q] = one
         kept += one
         cut += wrong
-        energy += wrong * R * R
+        energy += wrong * (2 * R * R / (1 + R * R * wide))
     totals[0] += kept
     totals[3] += cut
     totals[4] += energy

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import COMPONENTS, MOST_SPREAD
+from .base import CAUCHY, COMPONENTS, MOST_SPREAD
 
 # How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
 Counts = tuple[int, bool, float, float, int]
@@ -234,7 +234,7 @@ def _weighed(
         for share, c in zip(shares, COMPONENTS, strict=True):
             total = c * c * s2 + var
             densities.append((1 - gross) * share * np.exp(-0.5 * square / total) / np.sqrt(total))
-        wrong = gross * np.exp(-0.5 * square / broad**2) / broad + TINY
+        wrong = CAUCHY * gross / (broad * (1 + square / broad**2)) + TINY
         total = sum(densities) + wrong
         parts, P = [density / total for density in densities], wrong / total
         w = sum(part / (c * c) for part, c in zip(parts, COMPONENTS, strict=True))
@@ -243,7 +243,7 @@ def _weighed(
     for axis, out in ((0, row_sums), (1, col_sums)):
         add(out[:, 0], axis, omega * (square + var))
         add(out[:, 1], axis, np.where(seen, 1 - P, 0.0))
-    for k, values in enumerate([*parts, P, P * square, log_density]):
+    for k, values in enumerate([*parts, P, P * 2 * square / (1 + square / broad**2), log_density]):
         totals[k] += np.where(seen, values, 0.0).sum()
     return omega * R, omega
 
