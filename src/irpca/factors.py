@@ -260,13 +260,24 @@ class Fit:
         noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
         fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
         fit._polish()
-        if fit._replace_astray(self.noise):
-            fit._polish()
+        rows, cols = (side.some(np.arange(len(side.mean))) for side in (fit.rows, fit.cols))  # copies
+        again = replace(fit, rows=rows, cols=cols, noise=replace(fit.noise))
+        if again._replace_astray(self.noise):
+            again._polish()
+            return min(fit, again, key=lambda fit: fit._size)
         return fit
+
+    @property
+    def _size(self) -> float:
+        """The mean logarithm of the residuals, those at rounding counted as that."""
+        return float(np.log(np.maximum(np.abs(self.residuals), self._rounding)).mean())
+
+    @property
+    def _rounding(self) -> float:
+        return constants.ROOM * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
 
     def _polish(self) -> None:
         """Alternating least squares on the entries within a threshold that falls with what is left."""
-        rounding = constants.ROOM * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
         for _ in range(constants.POLISH):
             before = self.L
             for axis in (0, 1):
@@ -283,7 +294,7 @@ class Fit:
             if not len(kept) or relative_distance(self.L, before) < constants.ROUNDING:
                 break
             lowest = self.noise.zeta / constants.DECAY
-            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, rounding))
+            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
 
     def _replace_astray(self, noise: NoiseModel) -> bool:
         """Lines of which little is kept, placed anew among the others; whether there were any."""
@@ -322,7 +333,9 @@ class Fit:
             return np.zeros(0, int)
         counts = np.maximum(self.engine.counts[axis], 1)
         share, scale = self.trust[axis] / counts, (self.noise.rows, self.noise.cols)[axis]
-        odd = (share < constants.ASTRAY * np.median(share)) | (scale > constants.NOISIER * np.median(scale))
+        usual = float(np.median(share))
+        few = share < np.maximum(constants.ASTRAY * usual, usual - constants.SURE * 0.5 / np.sqrt(counts))
+        odd = few | (scale > constants.NOISIER * np.median(scale))
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
         return lines if len(lines) <= constants.FEW_LINES * len(counts) else lines[:0]
 
@@ -393,7 +406,7 @@ def placed(
     sizes = np.where(np.isfinite(sizes), sizes, np.inf)
     counts = np.isfinite(sizes).sum(axis=1)
     middle = np.sort(sizes, axis=1)[np.arange(m), np.maximum(counts - 1, 0) // 2]
-    scale = np.maximum(np.where(counts > 0, 1.4826 * middle / noise.s, 1.0), 1.0)
+    scale = np.maximum(np.where(counts > 0, constants.WIDER * 1.4826 * middle / noise.s, 1.0), 1.0)
     mean, across = expected, np.einsum("ik,ik->i", V @ covariance, V)
     last = constants.LAST
     while True:

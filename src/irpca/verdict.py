@@ -247,8 +247,7 @@ def unstable(case: Case) -> Iterator[Doubt]:
     if certificate is None or case.noiseless:
         return
     # The two differ by noise, too: by sqrt(1 / 0.9 − 1), a third, of the standard error.
-    noise = constants.STATISTICAL / 3 * case.statistical
-    if certificate.moved > max(constants.MOVED, noise):
+    if certificate.moved > max(constants.MOVED, constants.STATISTICAL * case.statistical):
         yield Doubt(
             "unstable",
             f"L changes by {certificate.moved:.1%} when a tenth of the entries is left out, far more than noise "
@@ -329,7 +328,7 @@ def piled_up(case: Case) -> Iterator[Doubt]:
     """Entries that share one value far more often than its neighbours occur, and are not outliers."""
     look = case.sample
     values, counts = np.unique(look.values[look.kept], return_counts=True)
-    if len(values) < 6:
+    if len(values) < 6 or case.exact:  # an exact fit meets them all
         return
     most = constants.PILED * len(look.values)
     for k in np.flatnonzero((counts > most) & (counts < (1 - constants.PILED) * counts.sum())):
