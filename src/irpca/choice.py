@@ -98,7 +98,7 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
     are no reason to give up a model in which features say all: those lines are what is wrong.
     """
     gain = a.score.error - b.score.error  # not the density: there, all entries pay for what is wrong in a few lines
-    most = constants.BROAD * b.fit.noise.deviation  # a row that one of them got wrong shall not drown all columns
+    most = constants.BEYOND * b.fit.noise.deviation  # a row that one of them got wrong shall not drown all columns
     gain = np.clip(gain, -most, most)
     for lines in (held.rows, held.cols):
         counts = np.bincount(lines)
@@ -118,7 +118,8 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     """The best fit, and those that are as good by what was held out."""
     density = [float(c.score.density.mean()) for c in candidates]
     near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.NAT]
-    most = constants.BROAD * max(c.fit.noise.s for c in near)  # what is beyond is no error of L
+    # What is beyond is no error of L. Student's scale is none of clean entries alone.
+    most = constants.BEYOND * max(c.fit.noise.s for c in [c for c in near if not c.student] or near)
     errors = [np.minimum(c.score.error, most) for c in near]
     least = min(errors, key=np.mean)
     close = (1 + constants.AS_GOOD) * float(least.mean())

@@ -805,7 +805,7 @@ class _Placement:
         typical = noise.s / constants.AS_GOOD_AS_EXACT
         size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
         engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
-        zeta = constants.BROAD * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
+        zeta = constants.BEYOND * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
         loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max()), 1.0))
         for _ in range(constants.TRIM_STEPS):
             zeta = max(zeta, floor)

@@ -247,6 +247,12 @@ class Fit:
         found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical)
         side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
 
+    def on(self, engine: Engine) -> Fit:
+        """A copy that goes on with other entries of the same rows and columns."""
+        rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
+        noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
+        return replace(self, engine=engine, rows=rows, cols=cols, noise=noise)
+
     def least_squares(self, rank: int) -> Fit:
         """Plain least squares on what is kept, of this rank: the threshold falls with what is left, to rounding."""
         U, V = self.L.thin()
@@ -256,12 +262,11 @@ class Fit:
         for B, side in ((left, self.rows), (right, self.cols)):
             loose = np.full(L.rank, constants.LOOSE * float((B**2).max(initial=TINY)))
             sides.append(Side(B, side.basis, side.tied, loose, loose.copy()))
-        zeta = constants.BROAD * COMPONENTS[-1] * self.noise.s
+        zeta = constants.BEYOND * COMPONENTS[-1] * self.noise.s
         noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
         fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
         fit._polish()
-        rows, cols = (side.some(np.arange(len(side.mean))) for side in (fit.rows, fit.cols))  # copies
-        again = replace(fit, rows=rows, cols=cols, noise=replace(fit.noise))
+        again = fit.on(fit.engine)
         if again._replace_astray(self.noise):
             again._polish()
             return min(fit, again, key=lambda fit: fit._size)
@@ -309,14 +314,14 @@ class Fit:
                 others = self._usual(1 - axis)
                 self.place(self._entries_of(axis, lines, others), axis, lines, others)
                 self.noise, side.variance, found = exact, loose, True
-                self.noise.zeta = max(self.noise.zeta, constants.BROAD * COMPONENTS[-1] * noise.s)
+                self.noise.zeta = max(self.noise.zeta, constants.BEYOND * COMPONENTS[-1] * noise.s)
         return found
 
     def done(self, step: float, settled: int) -> bool:
         return self.sweeps > settled and self.step < step and not self.noise.falling
 
     def run(self, afresh: bool = False, step: float = constants.STEP, settled: int = constants.SETTLED) -> Fit:
-        most = constants.SWEEPS
+        most, settled = self.sweeps + constants.SWEEPS, self.sweeps + settled
         for rescues_left in reversed(range(constants.RESCUES + 1)):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(afresh)

@@ -224,4 +224,7 @@ def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:
     squares = np.r_[left_out**2, model.broad**2]
     counts = np.r_[np.ones(len(left_out)), model.gross * entries]
     gross = min(float(counts.sum()) / (entries + len(left_out)), constants.GROSS_LIMITS[1])
-    return replace(model, gross=gross, broad=max(_width(counts, squares, model.broad), model.broad))
+    broad = model.broad
+    for _ in range(constants.NOISE_STEPS):
+        broad = max(_width(counts, squares, broad), model.broad)
+    return replace(model, gross=gross, broad=broad)

@@ -96,7 +96,7 @@ class Table:
         return self.fits[recipe]
 
     def _made(self, recipe: Recipe) -> Fit:
-        X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
+        X = self._values(recipe)
         nu = constants.STUDENT if recipe.student else np.inf
         if isinstance(recipe.start, Recipe):
             before = self.make(recipe.start)
@@ -124,6 +124,9 @@ class Table:
         if recipe.piles:
             fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(rows))
         return fit
+
+    def _values(self, recipe: Recipe) -> Array:
+        return np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
 
     def _start(self, X: Array, kind: str) -> LowRank:
         if kind == "trimmed":
@@ -223,8 +226,24 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
             run(Recipe(tied, best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
         run(Recipe(tied, "columns", piles=best().piles))
     winner = best()
+    if not winner.piles and table.piles.any() and _mostly_wrong(table, tried[winner].fit):
+        winner = best(lambda recipe: recipe.piles)
+        return winner, [candidate for recipe, candidate in tried.items() if recipe.piles]
     run(replace(winner, start=winner, mode=None, student=True))
+    if (student := best()).student:
+        run(replace(student, start=student, student=False))
     return best(), list(tried.values())
+
+
+def _mostly_wrong(table: Table, fit: Fit) -> bool:
+    """Whether entries that hold a piled-up value are gross errors by this fit: then none of them is a measurement.
+
+    Or else the few lines in which that value is in the majority would settle on it.
+    """
+    noise = fit.noise
+    scale = noise.s * np.sqrt(np.multiply.outer(noise.rows, noise.cols))
+    far = np.abs(table.values - fit.L.dense()) > constants.BEYOND * scale
+    return bool(far[table.piles].mean() > constants.MOST)
 
 
 def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
