@@ -48,7 +48,7 @@ AS_GOOD_AS_EXACT = 1e-5  # of the spread of a column: noise below is not told fr
 # The judge (choice.py)
 NAT = 1.0  # of log density, within which the absolute error decides; HEART 3
 STANDARD_ERRORS = 2.0  # within which two fits are as good; HEART 3
-AS_GOOD = 0.02  # relative difference of the error that is none, however significant: errors on one side shift L by as much
+AS_GOOD = 0.02  # relative difference of the error that is none: errors on one side shift L to be as much better
 DISAGREE = 0.1  # of the lines may disagree with their features before features are called imperfect; HEART 4
 HELD_OUT = 0.1  # of the entries; HEART 3
 MOST = 0.5  # of them as good as exact: no other fit can have more

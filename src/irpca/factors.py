@@ -296,7 +296,10 @@ class Fit:
                 self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
             sizes = np.abs(self.residuals)
             kept = sizes[sizes <= self.noise.zeta]
-            if not len(kept) or relative_distance(self.L, before) < constants.ROUNDING:
+            step = relative_distance(self.L, before)
+            if not np.isfinite(step):
+                raise FloatingPointError("least squares on what is kept ran away: the fit is not exact")
+            if not len(kept) or step < constants.ROUNDING:
                 break
             lowest = self.noise.zeta / constants.DECAY
             self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
@@ -345,7 +348,7 @@ class Fit:
         return lines if len(lines) <= constants.FEW_LINES * len(counts) else lines[:0]
 
     def rescue(self) -> bool:
-        """Fit lines that went astray again, from a large scale that falls; whether that made any of them more likely."""
+        """Fit lines that went astray again, from a large scale that falls; whether that made any more likely."""
         found = False
         for axis in (0, 1):
             lines = self.astray(axis)

@@ -79,7 +79,8 @@ class Noise:
 
     An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
     and 4 times s, of the given ``shares``; a share ``gross`` of all entries are gross errors, Cauchy of half-width
-    ``broad``: half of them are larger. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which is added.
+    ``broad``: half of them are larger. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which
+    is added.
 
     Attributes
     ----------

@@ -260,12 +260,14 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
     edge = constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
     for rank in sorted(ranks - {0}):
+        unknowns = rank * sum(len(side.coefficients) if side.tied else len(side.mean) for side in (fit.rows, fit.cols))
+        if constants.ENTRIES_PER_UNKNOWN * unknowns > part.M.n_observed:
+            continue  # they could meet anything
         try:
             exact = fit.least_squares(rank)
         except FloatingPointError:  # it was not exact, and plain least squares ran away
             continue
         L = part.in_units_of_M(exact.L)
-        unknowns = sum(side.coefficients.size if side.tied else side.mean.size for side in (exact.rows, exact.cols))
         found = exactness(sample, L, part.M.n_observed, unknowns)
         if found.zeta is not None:
             return L, found.zeta, found.clean
