@@ -34,7 +34,8 @@ OWN_SCALES = 10  # sweeps before rows and columns get noise scales of their own;
 SWEEPS = 150  # at most; prototype
 SETTLED = 20  # sweeps before a small step ends a fit
 STEP = 3e-5  # relative, that ends it; prototype
-ALIVE = 1.0  # times the energy at which noise hides a component: weaker ones are dropped in the end
+ALIVE = 3.0  # times the energy at which noise hides a component: weaker ones cost more than they bring (Gavish and
+# Donoho 2014)
 ROUNDING = 1e-14  # relative, of eigenvalues
 REPEATED = 1e-6  # relative singular value below which a feature repeats others, once the constant is among them
 RESCUES = 1  # times that lines which went astray are fitted afresh
@@ -79,6 +80,7 @@ SIGN = 0.01  # share of the entries at rounding, without which an exact fit is n
 FEWEST = 20  # entries met to rounding, the least to call a fit exact
 BLOCK_LOOK = 1 << 13  # entries of a block by which its threshold is set
 LOOK = 1 << 15  # entries of M by which fits are judged
+NEARLY_ALL = 0.95  # of the entries hold one number: the table is that number, and the others are gross errors
 
 # The finish (solvers/irpca.py)
 FINAL_STEP = 1e-4  # relative step of L that ends the fit to all of M
@@ -136,6 +138,7 @@ NEAR_LIMIT = 1.5  # the factor within which a residual is near the limit
 FEW_NEAR = 0.02  # as many of them, relative to the outliers, is hardly any
 LITTLE = 0.5  # of the energy of the entries that are not outliers
 WEAK = 2.0  # times the share of L that as many random features explain
+NOWHERE = 0.02  # of the energy in half of the lines: there is nothing; of normal deviations it would be 7 %
 LEFT_OVER = 1.1  # times the largest singular value that noise of these variances has
 OUTSIDE = 1.0  # times the range of the entries, beyond it
 BROKEN = 0.5  # of the entries of a line are outliers

@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from .lowrank import Array, tall_qr
+from .lowrank import Array, LowRank, tall_qr
 
 ROWS_PER_FEATURE = 8  # to look at
 FEWEST_ROWS = 256
@@ -289,3 +289,10 @@ def _outside() -> int:
 def _listed(columns: list[int], most: int = 8) -> str:
     shown = ", ".join(map(str, columns[:most]))
     return shown if len(columns) <= most else f"{shown} and {len(columns) - most} more"
+
+
+def outside(L: LowRank, F1: Features, F2: Features) -> LowRank:
+    """The part of L outside what the features of rows and columns span together."""
+    U, V = L.thin()
+    inner = [A if F.Q is None else F.Q @ (F.Q.T @ A) for A, F in ((U, F1), (V, F2))]
+    return LowRank.from_product(np.hstack([U, -inner[0]]), np.hstack([V, inner[1]]))

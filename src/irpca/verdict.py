@@ -15,7 +15,7 @@ import numpy as np
 
 from . import constants
 from .engines.base import MOST_SPREAD, Engine, Standardised
-from .features import Features
+from .features import Features, outside
 from .lowrank import Array, LowRank
 from .result import Doubt, State, Status
 from .sampling import resolution
@@ -373,11 +373,12 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
     if not len(seen):
         return
     low, high = float(seen.min()), float(seen.max())
-    room = constants.OUTSIDE * (high - low)
+    rounding = constants.AS_GOOD_AS_EXACT * max(abs(low), abs(high))
+    room = constants.OUTSIDE * (high - low) + rounding
     if far.min() < low - room or far.max() > high + room:
         there = case.across(*lines)  # perhaps M is as large there
         low, high = (f((end, *there.values[there.kept])) for f, end in ((min, low), (max, high)))
-        room = constants.OUTSIDE * (high - low)
+        room = constants.OUTSIDE * (high - low) + rounding
         outside = (far < low - room) | (far > high + room)
         if outside.any():
             i, j = (line[k] for line, k in zip(lines, np.unravel_index(outside.argmax(), outside.shape), strict=True))
@@ -570,6 +571,23 @@ def weak_features(case: Case) -> Iterator[Doubt]:
         )
 
 
+def free_part_in_few(case: Case) -> Iterator[Doubt]:
+    """Whether what features do not explain lies where some rows and some columns meet, and nowhere else."""
+    if any(case.tied) or not case.L.rank or not any(F.given for F in case.features):
+        return
+    free, few = outside(case.L, *case.features), []
+    for A in (free.left @ free.core, free.right @ free.core.T):
+        energy = np.sort((A * A).sum(axis=1))
+        if energy[: len(energy) // 2].sum() >= constants.NOWHERE * energy.sum():
+            return
+        few.append(int(np.count_nonzero(energy > energy.mean())))
+    yield Doubt(
+        "free-part-in-few",
+        f"what the features do not explain lies where some {few[0]} rows and {few[1]} columns meet, and nowhere else: "
+        "those cells follow a rule of their own, or are wrong together. If they are wrong, set extra_rank=0",
+    )
+
+
 def full_rank(case: Case) -> Iterator[Doubt]:
     most = min(F.d for F in case.features)
     if case.L.rank == most and case.state.expected is None:  # with a free part it may be higher
@@ -584,6 +602,7 @@ FINISHED: tuple[Check, ...] = (
     out_of_range,
     little_explained,
     weak_features,
+    free_part_in_few,
     structure_left,
     lost_direction,
     broken_lines,

@@ -19,13 +19,13 @@ from ..calibration import Calibration
 from ..choice import HeldOut, choose
 from ..engines.base import Engine, Noise
 from ..factors import Fit, basis_of, moved, restricted
-from ..features import Features
+from ..features import Features, outside
 from ..lowrank import Array, LowRank
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, in_memory, resolution
 from ..threshold import rounding_floor
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
-from .proposals import Table, Tied, bases_of, race, sub_table
+from .proposals import Recipe, Table, Tied, bases_of, race, sub_table
 
 EXACT = Choice("noise", 0.0, "residuals of the clean entries are rounding")
 
@@ -59,9 +59,8 @@ def irpca(
     sample = Sample.draw(engine, constants.LOOK, np.random.default_rng(seeds["sample"]))
     check_scale(float(np.abs(sample.values).max()))
 
-    size = float(np.abs(sample.values).max())
-    if np.ptp(sample.values) <= 4 * float(np.finfo(sample.dtype).eps) * size:  # all that was looked at is one number
-        yield _constant(engine.shape, float(np.median(sample.values)), sample.dtype)
+    if constant := _constant(engine.shape, sample):
+        yield constant
 
     # Propose: exact where features of both sides tell all.
     trimmed: Trimmed | None = None
@@ -89,7 +88,7 @@ def irpca(
         chosen=best.name,
         disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
     )
-    report = _Report(F1, F2, part, certificate)
+    report = _Report(F1, F2, part, certificate, extra is None)
     fit = part.lifted(again)
     if fit is not again:
         _place_others(fit, part)
@@ -222,7 +221,8 @@ def _part(
         lines,
         bases_of(bases, lines),
         least[lines[1]],
-        rank if rank is None or not any(given) else rank + (extra or 0),
+        rank,
+        extra,
         noise,
         seeds["race"],
         start,
@@ -296,6 +296,7 @@ class _Report:
     F2: Features
     part: _Part
     certificate: Certificate
+    looked_for_more: bool
 
     def state(self, fit: Fit, settled: bool = False) -> State:
         part, noise = self.part, fit.noise
@@ -304,6 +305,7 @@ class _Report:
         why = "components that stand out of the noise and predict held-out entries"
         chosen = (
             *(() if fit.directions else (Choice("rank", fit.rank, why),)),
+            *self._extra(fit, L),
             Choice("noise", deviation, "as given" if noise.target is not None else "the clean part of the noise model"),
         )
         return State(
@@ -332,7 +334,7 @@ class _Report:
             expected_corruption=1 - clean,
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
-            choices=(*rank, EXACT),
+            choices=(*rank, *self._extra(fit, L), EXACT),
             certificate=self.certificate,
         )
 
@@ -349,15 +351,21 @@ class _Report:
         )
         return rows, cols
 
+    def _extra(self, fit: Fit, L: LowRank) -> tuple[Choice, ...]:
+        """How many components there are beside those that features explain, if that was to be found."""
+        if not (self.F1.given or self.F2.given) or not self.looked_for_more:
+            return ()
+        if any(fit.tied):
+            return (Choice("extra_rank", 0, "features explain held-out entries as well without further components"),)
+        told = self.part.nine_tenths.make(Recipe(self.part.ties[0])).principal().rank
+        return (Choice("extra_rank", max(L.rank - told, 0), f"features alone explain {told} of the components"),)
+
     def _shares(self, fit: Fit, L: LowRank) -> dict[str, float]:
         """The parts of L within and outside what features span."""
         if not (self.F1.given or self.F2.given) or not L.rank or any(fit.tied):
             return {}
-        left = L.left if self.F1.Q is None else self.F1.Q.T @ L.left
-        right = L.right if self.F2.Q is None else self.F2.Q.T @ L.right
-        inside = float(np.linalg.norm(left @ L.core @ right.T) ** 2)
-        share = min(inside / float(np.linalg.norm(L.core) ** 2), 1.0)
-        return {"features": share, "free": 1 - share}
+        free = float(np.linalg.norm(outside(L, self.F1, self.F2).core) / np.linalg.norm(L.core)) ** 2
+        return {"features": 1 - min(free, 1.0), "free": min(free, 1.0)}
 
 
 def _told(F: Features, expected: Array, turn: Array) -> Expected:
@@ -368,13 +376,21 @@ def _told(F: Features, expected: Array, turn: Array) -> Expected:
     return Expected(B[0], F.solve(B[1:]))
 
 
-def _constant(shape: tuple[int, int], value: float, dtype: np.dtype) -> State:
+def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
+    """One number for all of M, if it fills nearly all of what was looked at, and most of every row and column."""
+    value = float(np.median(sample.values))
+    floor = rounding_floor(sample.dtype, abs(value))
+    same = np.abs(sample.values - value) <= floor
+    if not value or same.mean() < constants.NEARLY_ALL:
+        return None
+    for lines in (sample.rows, sample.cols):
+        seen = np.bincount(lines)
+        if (np.bincount(lines, same) < constants.MOST * seen).any():
+            return None
     n1, n2 = shape
-    size = np.array([[value * np.sqrt(n1 * n2)]])
-    L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), size, np.full((n2, 1), 1 / np.sqrt(n2)))
+    L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), np.array([[value * np.sqrt(n1 * n2)]]), np.full((n2, 1), n2**-0.5))
     rank = Choice("rank", 1, "one number fills the table")
-    zeta = rounding_floor(dtype, abs(value))
-    return State(L, zeta, 0.0, noise=0.0, expected_corruption=0.0, choices=(rank, EXACT))
+    return State(L, floor, 0.0, noise=0.0, expected_corruption=1 - float(same.mean()), choices=(rank, EXACT))
 
 
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:

@@ -65,7 +65,7 @@ class Table:
     lines : rows and columns of M it consists of
     bases : for each side, a basis of what features say of those lines, by whether the side is tied
     least : what the noise cannot fall below, for each column
-    rank : None to be found
+    rank, extra : of what features say, and beside it; None to be found
     noise : its standard deviation, if it is known
     trimmed : a robust fit of M to start from, if there is one
     """
@@ -75,6 +75,7 @@ class Table:
     bases: dict[Tied, tuple[Array, Array]]
     least: Array
     rank: int | None
+    extra: int | None
     noise: float | None
     seeds: np.random.SeedSequence
     trimmed: LowRank | None = None
@@ -87,7 +88,7 @@ class Table:
     def without(self, out: Array) -> Table:
         """The same table with some entries held out."""
         values = np.where(out, np.nan, self.values)
-        return Table(values, self.lines, self.bases, self.least, self.rank, self.noise, self.seeds, self.trimmed)
+        return replace(self, values=values, fits={})
 
     def make(self, recipe: Recipe) -> Fit:
         """The fit that a recipe makes of this table; remembered, since others go on from it."""
@@ -117,13 +118,23 @@ class Table:
         s0 = max(s0, constants.NARROWEST * float(np.std(sample[2])))
         directions = constants.FEW if recipe.few else constants.DIRECTIONS
         fit = begin(
-            in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self.rank, directions, sample,
-            start, nu, self.noise,
+            in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self._rank(recipe), directions,
+            sample, start, nu, self.noise,
         )  # fmt: skip
         fit.run(recipe.afresh and not recipe.student, constants.RACE_STEP)
         if recipe.piles:
             fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(rows))
         return fit
+
+    def _rank(self, recipe: Recipe) -> int | None:
+        """How many directions a fit has; None: as many as it finds."""
+        simplest = next(iter(self.bases))
+        if not any(simplest) or any(recipe.tied):
+            return self.rank
+        if self.extra is None:
+            return None
+        told = self.rank or self.make(Recipe(simplest)).principal().rank
+        return min(told + self.extra, *self.values.shape)
 
     def _values(self, recipe: Recipe) -> Array:
         return np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
