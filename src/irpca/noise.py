@@ -1,9 +1,10 @@
 """The noise model: clean noise with tails of its own, gross errors beside it, and a scale for every row and column.
 
-    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · Cauchy,        c = 1, 2, 4
+    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · broad,        c = 1, 2, 4
 
 The shares p_k are learned, so Gaussian, Laplace and Student noise are all within the model. What follows from it: the
-weight of every entry in a regression, and the probability that it is a gross error.
+weight of every entry in a regression, and the probability that it is a gross error. Gross errors are Gaussian or
+Cauchy, by a share that is learned: some have a size, others know none.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import constants
-from .engines.base import CAUCHY, COMPONENTS, Noise, Sums
+from .engines.base import CAUCHY, COMPONENTS, MEDIAN, Noise, Sums
 from .lowrank import Array
 
 SQUARES = np.square(COMPONENTS)
@@ -31,8 +32,8 @@ class NoiseModel:
         What the scale of an entry cannot fall below, for each column: rounding.
     rows, cols : arrays
         Variances of rows and columns relative to the common one, α² and β².
-    gross, broad, shares : float, float, array
-        Share and half-width of gross errors, shares of the clean components.
+    gross, broad, heavy, shares : float, float, float, array
+        Share and size of gross errors, and the share of Cauchy ones among them; shares of the clean components.
     nu, zeta : float
         As in :class:`~irpca.engines.base.Noise`.
     target : float or None
@@ -50,6 +51,7 @@ class NoiseModel:
     shares: Array = field(default_factory=lambda: np.array(constants.SHARES))
     nu: float = np.inf
     zeta: float = np.inf
+    heavy: float = constants.HEAVY
     target: float | None = None
     estimate: float = np.inf
 
@@ -57,7 +59,8 @@ class NoiseModel:
         """The model as an engine takes it."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
-        return Noise(rows, cols, row_spread, col_spread, self.shares, self.gross, self.broad, self.nu, self.zeta)
+        spread = row_spread, col_spread
+        return Noise(rows, cols, *spread, self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy)
 
     @property
     def lowest(self) -> float:
@@ -87,6 +90,7 @@ class NoiseModel:
             parts = parts + np.array(constants.SHARES) * constants.SHARES_WEIGHT * entries
             self.shares = parts / parts.sum()
         if gross > 1:
+            self.heavy = _heavy(float(sums.totals[6]), gross)
             self.broad = max(float(np.sqrt(gross_energy / gross)), constants.BROAD * self.s)
 
     def learn(self, sums: Sums, rise: bool = True) -> None:
@@ -130,7 +134,7 @@ class NoiseModel:
 
             density: Array = t.logpdf(R, self.nu, scale=np.sqrt(s2 + var))
             return density
-        total = _wrong(R * R, self.gross, self.broad)
+        total = sum(_wrong(R * R, self.gross, self.broad, self.heavy))
         for share, square in zip(self.shares, SQUARES, strict=True):
             variance = square * s2 + var
             total += (1 - self.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
@@ -171,22 +175,49 @@ def scales(energy: Array, trust: Array) -> Array:
     return ones
 
 
-def densities(z2: Array, s: float, gross: float, shares: Array, broad: float) -> tuple[Array, Array]:
-    """Of residuals with squares ``z2``: weighted densities of the clean components, and of gross errors."""
-    variance = SQUARES[:, None] * s * s
-    clean = (1 - gross) * shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
-    return clean, _wrong(z2, gross, broad)
+def densities(z2: Array, model: NoiseModel) -> tuple[Array, Array]:
+    """Of residuals with squares ``z2``: weighted densities of the clean components, and of both gross ones."""
+    variance = SQUARES[:, None] * model.s**2
+    clean = (1 - model.gross) * model.shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
+    return clean, np.array(_wrong(z2, model.gross, model.broad, model.heavy))
 
 
-def _wrong(square: Array, gross: float, broad: float) -> Array:
-    """The density of gross errors: Cauchy, for they know no scale; in units of the Gaussians', that are less √2π."""
-    density: Array = CAUCHY * gross / (broad * (1 + square / broad**2))
-    return density
+def _wrong(square: Array, gross: float, broad: float, heavy: float) -> tuple[Array, Array]:
+    """The densities of gross errors, Gaussian and Cauchy, less a factor of √2π that all have in common."""
+    light = (1 - heavy) * gross * np.exp(-0.5 * square / broad**2) / broad
+    tails = heavy * gross * CAUCHY / (broad * (1 + square / (MEDIAN * broad) ** 2)) + 1e-300
+    return light, tails
 
 
-def _width(P: Array, z2: Array, broad: float) -> float:
-    """A better half-width of the gross errors, given one; a step of EM for Student's distribution of one degree."""
-    return float(np.sqrt(P @ (2 * z2 / (1 + z2 / broad**2)) / max(P.sum(), 1e-9)))
+def _energy(z2: Array, broad: float) -> tuple[Array, Array]:
+    """What a gross error of either kind says of ``broad``², given one: a step of EM."""
+    return z2, 2 * z2 / (MEDIAN**2 + z2 / broad**2)
+
+
+def _heavy(tails: float, gross: float) -> float:
+    """The share of Cauchy errors among the gross ones, with a weak prior."""
+    prior = constants.SHARES_WEIGHT * gross
+    return (tails + constants.HEAVY * prior) / (gross + prior)
+
+
+def _step(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
+    """One step of EM for the mixture, and the mean log density before it."""
+    clean, wrong = densities(z2, model)
+    total = clean.sum(axis=0) + wrong.sum(axis=0)
+    clean, wrong = clean / total, wrong / total
+    gross, n = float(wrong.sum()), len(z2)
+    s = max(float(np.sqrt((clean / SQUARES[:, None]).sum(axis=0) @ z2 / max(n - gross, 1e-9))), model.lowest)
+    parts = clean.sum(axis=1) + np.array(constants.SHARES) * constants.SHARES_WEIGHT * n
+    energy = sum(float(P @ e) for P, e in zip(wrong, _energy(z2, model.broad), strict=True))
+    new = replace(
+        model,
+        s=s,
+        shares=parts / parts.sum(),
+        gross=float(np.clip(gross / n, *constants.GROSS_LIMITS)),
+        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.BROAD * s),
+        heavy=_heavy(float(wrong[1].sum()), gross),
+    )
+    return new, float(np.log(total).mean())
 
 
 def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
@@ -195,36 +226,22 @@ def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
     None if it is not better than the one that is there, or not narrower. Without this, fits with many gross errors
     settle on a wide mixture in which nothing is wrong.
     """
-    z2 = z * z
-    clean, wrong = densities(z2, model.s, model.gross, model.shares, model.broad)
-    now = float(np.log(clean.sum(axis=0) + wrong).mean())
-    best: tuple[float, NoiseModel] | None = None
+    z2, now = z * z, _step(model, z * z)[1]
+    best, highest = model, -np.inf
     sizes, whole = np.sort(np.abs(z)), float(z.std())
     for q, k in constants.NOISE_STARTS:
         s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
-        gross, shares, broad = constants.GROSS_AT_FIRST, np.array(constants.SHARES), 3 * whole + s
+        found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
         for _ in range(constants.NOISE_STEPS):
-            clean, wrong = densities(z2, s, gross, shares, broad)
-            total = clean.sum(axis=0) + wrong
-            P = wrong / total
-            energy = float(((clean / SQUARES[:, None]).sum(axis=0) / total) @ z2)
-            s = max(float(np.sqrt(energy / max(len(z) - P.sum(), 1e-9))), model.lowest)
-            gross = float(np.clip(P.mean(), *constants.GROSS_LIMITS))
-            parts = (clean / total).sum(axis=1) + np.array(constants.SHARES) * constants.SHARES_WEIGHT * len(z)
-            shares, broad = parts / parts.sum(), max(_width(P, z2, broad), constants.BROAD * s)
-        score = float(np.log(total).mean())
-        if best is None or score > best[0]:
-            best = score, replace(model, s=s, gross=gross, shares=shares, broad=broad)
-    assert best is not None
-    return best[1] if best[0] > now + constants.NOISE_GAIN and best[1].s < model.s else None
+            found, score = _step(found, z2)
+        if score > highest:
+            best, highest = found, score
+    return best if highest > now + constants.NOISE_GAIN and best.s < model.s else None
 
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:
     """The model of a fit to so many entries, with those that were left out counted among the gross errors."""
-    squares = np.r_[left_out**2, model.broad**2]
-    counts = np.r_[np.ones(len(left_out)), model.gross * entries]
-    gross = min(float(counts.sum()) / (entries + len(left_out)), constants.GROSS_LIMITS[1])
-    broad = model.broad
-    for _ in range(constants.NOISE_STEPS):
-        broad = max(_width(counts, squares, broad), model.broad)
-    return replace(model, gross=gross, broad=broad)
+    there = model.gross * entries
+    gross = min((there + len(left_out)) / (entries + len(left_out)), constants.GROSS_LIMITS[1])
+    energy = there * model.broad**2 + float(left_out @ left_out)
+    return replace(model, gross=gross, broad=max(float(np.sqrt(energy / (there + len(left_out)))), model.broad))

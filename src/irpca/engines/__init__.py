@@ -8,7 +8,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import holes
-from .base import Ascent, Cut, Dual, Engine, Normal, Soft, Trim
+from .base import Ascent, Cut, Dual, Engine, Normal, Trim
 from .cpu import CpuEngine
 from .observed import ObservedEngine
 from .reference import ReferenceEngine
@@ -23,7 +23,6 @@ __all__ = [
     "Normal",
     "ObservedEngine",
     "ReferenceEngine",
-    "Soft",
     "Trim",
     "as_matrix",
     "both_sides",

@@ -51,25 +51,9 @@ class Cut:
         return Cut(self.cols, self.rows)
 
 
-@dataclass(frozen=True, eq=False)
-class Soft:
-    """Weights in the place of a threshold, those of Student noise: the further from L, the less an entry counts.
-
-    ``T = w ∘ R`` and ``K = w``, with ``w = (nu + 1) / (nu + R² / s²)`` and the variance ``s² = rows[i] · cols[j]``; all
-    ones where nu is infinite. Nothing is trimmed; the energy that rides along is Σ w R².
-    """
-
-    rows: Array
-    cols: Array
-    nu: float
-
-    @property
-    def T(self) -> Soft:
-        return Soft(self.cols, self.rows, self.nu)
-
-
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
-CAUCHY = float(np.sqrt(2 / np.pi))  # the peak of a Cauchy density, relative to a Gaussian one of the same width
+MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
+CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
 
 
@@ -78,9 +62,9 @@ class Noise:
     """How noise and gross errors are distributed: it decides what an entry counts for, and whether it is wrong.
 
     An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
-    and 4 times s, of the given ``shares``; a share ``gross`` of all entries are gross errors, Cauchy of half-width
-    ``broad``: half of them are larger. L itself is uncertain by the variance ``row_spread[i] · col_spread[j]``, which
-    is added.
+    and 4 times s, of the given ``shares``. A share ``gross`` of all entries are gross errors: Gaussian of standard
+    deviation ``broad`` or, a share ``heavy`` of them, Cauchy of the same median size. L itself is uncertain by the
+    variance ``row_spread[i] · col_spread[j]``, which is added.
 
     Attributes
     ----------
@@ -92,6 +76,7 @@ class Noise:
         Finite: Student noise of so many degrees of freedom in place of the mixture, and no gross errors.
     zeta : float
         Finite: entries within zeta count fully and others not at all, in place of both.
+    heavy : float
     """
 
     rows: Array
@@ -103,11 +88,12 @@ class Noise:
     broad: float
     nu: float = np.inf
     zeta: float = np.inf
+    heavy: float = 0.5
 
     @property
     def parameters(self) -> Array:
         """The numbers, in the order that kernels take them."""
-        return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta])
+        return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
 
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
@@ -190,8 +176,9 @@ class Sums:
     ----------
     rows, cols : arrays of shape (n1, 2) and (n2, 2)
         Of each line: Σ w (R² + var L) / s², and Σ (1 − P), P being the probability of a gross error.
-    totals : array of shape (6,)
-        Σ of the probabilities of the three clean components, Σ P, Σ P R², Σ log density.
+    totals : array of shape (7,)
+        Σ of the probabilities of the three clean components, Σ P, the energy by which ``broad`` is learned (Σ P R², the
+        Cauchy ones weighted), Σ log density, Σ of the probabilities of Cauchy errors.
     """
 
     rows: Array
@@ -200,7 +187,7 @@ class Sums:
 
     @classmethod
     def zero(cls, shape: tuple[int, int]) -> Sums:
-        return cls(np.zeros((shape[0], 2)), np.zeros((shape[1], 2)), np.zeros(6))
+        return cls(np.zeros((shape[0], 2)), np.zeros((shape[1], 2)), np.zeros(7))
 
     def part(self, rows: slice) -> tuple[Array, Array, Array]:
         return self.rows[rows], self.cols, self.totals
@@ -255,7 +242,7 @@ class Lines:
     sums: Sums
 
 
-Limit = float | Cut | Soft
+Limit = float | Cut
 
 ONCE = 1 << 20  # entries that are looked at together
 LARGEST_BLOCK = 1 << 24  # entries of a block, which is a copy in memory: a solver that asks for more wants all of M
@@ -627,4 +614,4 @@ class TransposedDual:
 
 
 def _turned(zeta: Limit) -> Limit:
-    return zeta.T if isinstance(zeta, (Cut, Soft)) else zeta
+    return zeta.T if isinstance(zeta, Cut) else zeta

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Cut, Soft, Standardised
+from .base import Cut, Standardised
 from .tiles import Factors, Step, Tally
 
 CHUNK = 1 << 15  # entries
@@ -149,24 +149,6 @@ class Trimmed(Chunks):
             return kernels.trim(values[None], 0, 0, T[None], ones, self.zeta, None, None)
         none = np.full(1, -1, T.dtype)  # the only row has no say: each entry has its own limit
         return kernels.trim(values[None], 0, 0, T[None], ones, T.dtype.type(0), none, chunk.limits(self.zeta))
-
-
-class Weighted(Chunks):
-    """T = w ∘ (M − L); and the weights w, if wanted."""
-
-    def __init__(self, M: Entries, rows: range, factors: Factors, soft: Soft, want_weights: bool = False) -> None:
-        super().__init__(M, rows)
-        self.factors, self.soft = factors, soft
-        self.P = self.buffer()
-        self.K = self.buffer() if want_weights else None
-
-    def made(self, chunk: Chunk) -> tuple[Array, Any]:
-        T, values = self.low_rank(chunk, self.factors, self.P), self.M.values[chunk.at]
-        K = None if self.K is None else self.K[: len(T)]
-        rows, cols = self.soft.rows[chunk.rows], self.soft.cols
-        counted = kernels.weigh(chunk.starts, chunk.indices, values, T, K, rows, cols, 1 / self.soft.nu)
-        self.tally.add(len(T), counted)
-        return T, K
 
 
 class Masked(Chunks):

@@ -310,24 +310,3 @@ def next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> Non
     for i in range(len(starts) - 1):
         line = sizes[starts[i] : starts[i + 1]]
         found[i] = np.partition(line, len(line) - 1 - largest)[len(line) - 1 - largest] if len(line) > largest else 0
-
-
-@compiled
-def weigh(
-    starts: Array, indices: Array, values: Array, P: Array, K: Array | None, rows: Array, cols: Array, tail: float
-) -> Counts:
-    energy = 0.0
-    peak = top = bits(P.dtype.type(0))
-    for i in range(len(starts) - 1):
-        for k in range(starts[i], starts[i + 1]):
-            r = values[k] - P[k]
-            square = np.float64(r) * np.float64(r)
-            w = (1 + tail) / (1 + tail * square / (rows[i] * cols[indices[k]]))
-            t = P.dtype.type(w * r)
-            P[k] = t
-            if K is not None:
-                K[k] = w
-            energy += w * square
-            top = max(top, bits(abs(r)))
-            peak = max(peak, bits(abs(t)))
-    return len(P), top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), 0

@@ -17,7 +17,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..lowrank import Array
-from .base import CAUCHY, MOST_SPREAD
+from .base import CAUCHY, MEDIAN, MOST_SPREAD
 from .compiled import bits, compiled, exactly, number
 from .kernels import LANES, LOG_2PI, TINY
 
@@ -80,10 +80,11 @@ def by_mixture(
     m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
 ) -> None:
     """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN."""
-    gross, broad = parameters[3], parameters[4]
+    gross, broad, heavy = parameters[3], parameters[4], parameters[7]
     first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
-    wide, peak = 1 / (broad * broad), CAUCHY * gross / broad
-    p1, p2, p3, p0, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    wide, flat = 0.5 / (broad * broad), 1 / (MEDIAN * MEDIAN * broad * broad)
+    peak, low = (1 - heavy) * gross / broad, CAUCHY * heavy * gross / broad
+    p1, p2, p3, p0, pc, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for q in range(len(t)):
         seen = m[q] == m[q]
         one = 1.0 if seen else 0.0
@@ -93,8 +94,9 @@ def by_mixture(
         f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
         f2 = second * power(0.5 * square * i2) * math.sqrt(i2)
         f3 = third * power(0.5 * square * i3) * math.sqrt(i3)
-        inner = 1 / (1 + square * wide)
-        f0 = peak * inner + TINY
+        inner = 1 / (1 + square * flat)
+        g1, g2 = peak * power(square * wide), low * inner + TINY
+        f0 = g1 + g2
         total = f0 + (f1 + (f2 + f3))
         share = one / total
         P = f0 * share
@@ -107,7 +109,8 @@ def by_mixture(
         p2 += f2 * share
         p3 += f3 * share
         p0 += P
-        energy += P * (2 * square * inner)
+        pc += g2 * share
+        energy += (g1 + g2 * (2 / (MEDIAN * MEDIAN)) * inner) * square * share
         log_density += (logarithm(total) - 0.5 * LOG_2PI) * one
     totals[0] += p1
     totals[1] += p2
@@ -115,6 +118,7 @@ def by_mixture(
     totals[3] += p0
     totals[4] += energy
     totals[5] += log_density
+    totals[6] += pc
 
 
 @compiled
@@ -147,7 +151,6 @@ def by_threshold(
     m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
 ) -> None:
     """The same for a threshold."""
-    wide = 1 / (parameters[4] * parameters[4])
     zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
     for q in range(len(t)):
         seen = m[q] == m[q]
@@ -161,7 +164,7 @@ def by_threshold(
         trust[q] = one
         kept += one
         cut += wrong
-        energy += wrong * (2 * R * R / (1 + R * R * wide))
+        energy += wrong * R * R
     totals[0] += kept
     totals[3] += cut
     totals[4] += energy

@@ -25,7 +25,6 @@ from .base import (
     Lines,
     Noise,
     Prior,
-    Soft,
     Standardised,
     Trim,
     all_counted,
@@ -211,8 +210,6 @@ class CpuEngine:
         self, L: LowRank, zeta: Limit, want_kept: bool = False, remember: Array | None = None
     ) -> Callable[[range], Tiles]:
         """What makes tiles of T for one thread's rows."""
-        if isinstance(zeta, Soft):
-            raise NotImplementedError("engine='cpu' has no weights; take engine='observed'")
         if self.transposed:
             L, zeta = L.T, zeta.T if isinstance(zeta, Cut) else zeta
         limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)

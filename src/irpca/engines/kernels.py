@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from .base import CAUCHY, COMPONENTS, MOST_SPREAD
+from .base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
 
 # How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
 Counts = tuple[int, bool, float, float, int]
@@ -28,7 +28,6 @@ low_rank: Callable[..., None]
 along: Callable[..., None]
 across: Callable[..., None]
 next_largest: Callable[..., None]
-weigh: Callable[..., Counts]
 weigh_tile: Callable[..., None]
 weigh_list: Callable[..., None]
 pairs: Callable[..., None]
@@ -180,22 +179,6 @@ def _next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> No
     found[long] = sizes[order[starts[1:][long] - 1 - largest]]
 
 
-def _weigh(
-    starts: Array, indices: Array, values: Array, P: Array, K: Array | None, rows: Array, cols: Array, tail: float
-) -> Counts:
-    """Turn P, which is L at some entries, into T = w · (M − L) there, in place; K, if given, receives the weights w.
-
-    ``w = (1 + tail) / (1 + tail · (M − L)² / (rows · cols))``. Every entry is kept; the energy is Σ w (M − L)².
-    """
-    residual = values - P
-    squares = np.square(residual, dtype=np.float64)
-    w = (1 + tail) / (1 + tail * squares / (rows[_rows(starts)] * cols[indices]))
-    P[:] = w * residual
-    if K is not None:
-        K[:] = w
-    return len(P), bool(np.isfinite(residual).all()), float(w @ squares), float(np.abs(P).max()), 0
-
-
 def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, Array, Array]) -> None:
     """Turn the tile P of L into ω (M − L), in place, and W into the precisions ω; both are 0 where M is NaN.
 
@@ -218,32 +201,37 @@ def _weighed(
 ) -> tuple[Array, Array]:
     """``ω R`` and ω at some entries, and the sums that ride along."""
     row_sums, col_sums, totals = sums
-    *shares, gross, broad, nu, zeta = parameters
+    *shares, gross, broad, nu, zeta, heavy = parameters
     square, var = R * R, np.minimum(var, MOST_SPREAD * s2)
     if np.isfinite(zeta):
         w = (np.abs(R) <= zeta).astype(float)
         parts, P, log_density = [w, 0 * w, 0 * w], 1 - w, 0 * w
+        energy, heavy_parts = P * square, 0 * w
     elif np.isfinite(nu):
         relative = (square + var) / s2
         w = (nu + 1) / (nu + relative)
         constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
         log_density = constant - 0.5 * np.log(s2) - 0.5 * (nu + 1) * np.log1p(relative / nu)
         parts, P = [np.ones_like(w), 0 * w, 0 * w], 0 * w
+        energy, heavy_parts = P, P
     else:
         densities = []
         for share, c in zip(shares, COMPONENTS, strict=True):
             total = c * c * s2 + var
             densities.append((1 - gross) * share * np.exp(-0.5 * square / total) / np.sqrt(total))
-        wrong = CAUCHY * gross / (broad * (1 + square / broad**2)) + TINY
-        total = sum(densities) + wrong
-        parts, P = [density / total for density in densities], wrong / total
+        inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
+        light = (1 - heavy) * gross * np.exp(-0.5 * square / broad**2) / broad
+        tails = heavy * gross * CAUCHY * inner / broad + TINY
+        total = sum(densities) + light + tails
+        parts, P, heavy_parts = [density / total for density in densities], (light + tails) / total, tails / total
+        energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
         w = sum(part / (c * c) for part, c in zip(parts, COMPONENTS, strict=True))
         log_density = np.log(total) - 0.5 * LOG_2PI
     omega = np.where(seen, w / s2, 0.0)
     for axis, out in ((0, row_sums), (1, col_sums)):
         add(out[:, 0], axis, omega * (square + var))
         add(out[:, 1], axis, np.where(seen, 1 - P, 0.0))
-    for k, values in enumerate([*parts, P, P * 2 * square / (1 + square / broad**2), log_density]):
+    for k, values in enumerate([*parts, P, energy, log_density, heavy_parts]):
         totals[k] += np.where(seen, values, 0.0).sum()
     return omega * R, omega
 
@@ -403,7 +391,6 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "along": _along,
     "across": _across,
     "next_largest": _next_largest,
-    "weigh": _weigh,
     "weigh_tile": _weigh_tile,
     "weigh_list": _weigh_list,
     "pairs": _pairs,

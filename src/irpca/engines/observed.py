@@ -21,7 +21,6 @@ from .base import (
     Lines,
     Noise,
     Prior,
-    Soft,
     Standardised,
     Trim,
     drawn,
@@ -30,7 +29,7 @@ from .base import (
     refuse_large_block,
     refuse_wrong_length,
 )
-from .chunks import Chunks, Duals, Entries, Flagged, Masked, Trimmed, Weighted, even_runs
+from .chunks import Chunks, Duals, Entries, Flagged, Masked, Trimmed, even_runs
 from .holes import LONGEST, compressed
 from .lines import solve_listed
 from .threads import available_cores, in_order
@@ -196,9 +195,6 @@ class ObservedEngine:
     ) -> Callable[[range], Chunks]:
         """What makes T of one thread's rows."""
         factors = self._factors(L)
-        if isinstance(zeta, Soft):
-            soft = Soft(np.ascontiguousarray(zeta.rows, float), np.ascontiguousarray(zeta.cols, float), zeta.nu)
-            return lambda rows: Weighted(self.M, rows, factors, soft, want_kept)
         limit = zeta if isinstance(zeta, Cut) else in_precision(zeta, self.dtype)
         return lambda rows: Trimmed(self.M, rows, factors, limit, want_kept, remember)
 

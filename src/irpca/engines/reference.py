@@ -16,7 +16,6 @@ from .base import (
     Lines,
     Noise,
     Prior,
-    Soft,
     Standardised,
     Trim,
     bad_entries,
@@ -75,11 +74,9 @@ class ReferenceEngine:
         return residual
 
     def _trimmed(self, L: LowRank, zeta: Limit | Standardised) -> tuple[Array, Array, Trim]:
-        """T in double precision, the kept mask or the weights K, and what rides along."""
+        """T in double precision, the kept mask, and what rides along."""
         self.reads += 1
         residual = self._residual(L)
-        if isinstance(zeta, Soft):
-            return self._weighted(residual, zeta)
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Cut):
             kept = np.abs(residual) <= np.maximum.outer(zeta.rows, zeta.cols)
@@ -94,12 +91,6 @@ class ReferenceEngine:
         T = np.where(kept, residual, 0.0)
         n_kept = int(kept.sum())
         return T, kept, Trim(n_kept, self.n_observed - n_kept, float((T**2).sum()), float(np.abs(T).max()))
-
-    def _weighted(self, residual: Array, soft: Soft) -> tuple[Array, Array, Trim]:
-        relative = residual**2 / np.multiply.outer(soft.rows, soft.cols)
-        w = self.observed * ((1 + 1 / soft.nu) / (1 + relative / soft.nu))
-        T = w * residual
-        return T, w, Trim(self.n_observed, 0, float((T * residual).sum()), float(np.abs(T).max()))
 
     def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         T, _, trim = self._trimmed(L, zeta)
