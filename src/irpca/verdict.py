@@ -504,10 +504,42 @@ def many_outliers(case: Case) -> Iterator[Doubt]:
     )
 
 
+def one_sided(case: Case) -> Iterator[Doubt]:
+    """Outliers of one sign that go on below the limit: those that hide in the noise draw L to their side.
+
+    Between the limit and twice the limit there are as many as are hidden; together they shift L by half the limit each.
+    """
+    if case.S is None or case.noiseless or not case.L.rank:
+        return
+    size = _in_limits(case)
+    near = np.sign(case.sample.R[(np.abs(size) > 1) & (np.abs(size) < 2)])
+    excess = abs(float(near.sum()))
+    if len(near) < constants.FEWEST or excess <= constants.SURE * np.sqrt(len(near)):
+        return
+    typical = float(np.median(np.abs(case.sample.R / np.where(size == 0, np.inf, size))))
+    shift = excess / len(size) * typical / 2
+    (n1, n2), rank = case.engine.shape, case.L.rank
+    d = [F.d if tied else n for F, tied, n in zip(case.features, case.tied, (n1, n2), strict=True)]
+    error = (case.state.noise or 0.0) * np.sqrt(rank * max(sum(d) - rank, 1) / case.engine.n_observed)
+    if shift > error:
+        side = "above" if near.sum() > 0 else "below"
+        yield Doubt(
+            "one-sided",
+            f"outliers near the limit lie {side} L: those too small to be told from noise draw L there, by about "
+            f"{shift:.2g}, more than its standard error of {error:.2g}",
+        )
+
+
+def _in_limits(case: Case) -> Array:
+    """Residuals at random entries, in units of what an outlier exceeds."""
+    look, limit = case.sample, case.limit
+    sizes: Array = look.R / (limit.limit * look.scale if isinstance(limit, Standardised) else limit)
+    return sizes
+
+
 def _separated(case: Case) -> bool:
     """Whether hardly any residual is near the limit."""
-    look, limit = case.sample, case.limit
-    size = np.abs(look.R) / (limit.limit * look.scale if isinstance(limit, Standardised) else limit)
+    size = np.abs(_in_limits(case))
     near = (size > 1 / constants.NEAR_LIMIT) & (size < constants.NEAR_LIMIT)
     return bool(near.sum() < constants.FEW_NEAR * (size > 1).sum())
 
@@ -607,6 +639,7 @@ FINISHED: tuple[Check, ...] = (
     lost_direction,
     broken_lines,
     many_outliers,
+    one_sided,
     no_outliers,
     noise_grows,
     autocorrelated,
