@@ -11,7 +11,7 @@ HELD = HeldOut(ROWS, COLS, np.zeros(len(ROWS)), np.full(len(ROWS), 1e-9))
 
 
 def candidate(name, density, error, tied=(False, False), nu=np.inf):
-    fit = SimpleNamespace(tied=tied, noise=SimpleNamespace(nu=nu, deviation=1.0))
+    fit = SimpleNamespace(tied=tied, noise=SimpleNamespace(nu=nu, deviation=1.0, s=1.0))
     return Candidate(name, fit, Score(np.asarray(density, float), np.asarray(error, float)))
 
 

@@ -649,6 +649,7 @@ def test_kinds_of_M(kind):
         "read-only": lambda: M.astype(float),
         "strided": lambda: np.repeat(M.astype(float), 2, axis=1)[:, ::2],
         "int": lambda: M,
+        "bool": lambda: M,
         "frame": lambda: pd.DataFrame(M).astype({0: np.float32, 1: "Int64", 2: float}),
         "object": lambda: M.astype(object),
     }[kind]()

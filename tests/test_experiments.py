@@ -581,7 +581,7 @@ def test_spoilt_traffic(load, trial):
     features = rows["features"]
     assert features["robust"] <= load("traffic").BAR * features["clean"]
     assert features["least_squares"] > 1.5 * features["robust"]
-    assert features["recall_large"] > 0.98 and features["precision_new"] > 0.98
+    assert features["recall_large"] > 0.98 and features["precision_new"] > 0.95
     assert features["flagged"] == pytest.approx(0.11, abs=0.02)
 
 

@@ -47,7 +47,8 @@ class HeldOut:
 
     def met(self, fit: Fit) -> bool:
         """Whether most held-out entries are as good as exact, and no row or column went astray: none can be better."""
-        if not fit.nearly_exact or len(fit.astray(0)) or len(fit.astray(1)):
+        told_apart = np.median(self.least) <= 10 * constants.TOLD_APART * np.std(self.values)  # else all would be met
+        if not told_apart or not fit.nearly_exact or len(fit.astray(0)) or len(fit.astray(1)):
             return False
         close = np.abs(self.values - fit.L.entries(self.rows, self.cols)) <= self.least
         return bool(close.mean() > constants.MOST)
@@ -130,6 +131,7 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     ]
     best = max(tied, key=lambda c: float(c.score.density.mean()))
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]
+    best = tied[0]  # the first that was tried: which one chance made a little better would change with the draw
     simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]
     if simpler:
         rival = choose(held, simpler)[0]

@@ -107,8 +107,10 @@ class NoiseModel:
     def learn_scales(self, sums: Sums, axis: int) -> None:
         """Scales of the rows (0) or columns from the sums of a read; s is that of a line in the middle."""
         lines, name = (sums.rows, sums.cols)[axis], ("rows", "cols")[axis]
-        new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
         energy, trust = lines.sum(axis=0)
+        if not energy > 0:  # no entry is believed, or all are met
+            return
+        new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
         new /= energy / max(trust, 1e-9)  # what all have in common is s
         low, high = constants.SCALE_LIMITS
         new = np.clip(new, low * float(np.median(new)), high * float(np.median(new)))

@@ -49,7 +49,7 @@ class LifeExpectancy:
             ======  =======  =====  ===========  =============
             degree  flagged  noise  Rwanda 1994  Cambodia 1977
             ======  =======  =====  ===========  =============
-            2       0.4 %    0.44   −44 years    −30 years
+            2       0.5 %    0.44   −44 years    −30 years
             3       0.3 %    0.29   −40 years    −29 years
             4       0.3 %    0.22   −41 years    −30 years
             5       0.8 %    0.16   −38 years    −32 years
