@@ -131,7 +131,6 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     ]
     best = max(tied, key=lambda c: float(c.score.density.mean()))
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]
-    best = tied[0]  # the first that was tried: which one chance made a little better would change with the draw
     simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]
     if simpler:
         rival = choose(held, simpler)[0]

@@ -22,6 +22,7 @@ FEW_NOISY = 0.05  # of all lines: if more are so noisy, lines differ in their no
 LOG_VARIANCE = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, more with tails
 NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) that s starts from; prototype
 NOISE_STEPS = 40  # of EM in one dimension
+NOISE_AT_REST = 1e-4  # nats that a step gains, below which they end: a fiftieth of what counts
 NOISE_GAIN = 0.005  # nats by which another mixture must be better; prototype
 NOISE_LOOK = 5_000  # residuals to look at: the scale is known to 1 % then
 AFRESH = (8, 16, 32, 64)  # sweeps after which the mixture is looked for afresh; HEART 3 (c)

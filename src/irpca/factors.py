@@ -221,12 +221,12 @@ class Fit:
         energy, P = np.linalg.eigh(root @ E2 @ root)
         energy, P = np.maximum(energy[::-1], constants.ROUNDING**2 * max(float(energy[-1]), TINY)), P[:, ::-1]
         if self.directions is None:
-            # What stands out: posterior means without their uncertainty, against the energy at which noise hides one
-            # (Baik, Ben Arous and Péché 2005; Nadler 2008).
-            U, V = self.rows.mean @ (back @ P), self.cols.mean @ (root @ P)
-            seen = (U * U).sum(axis=0) * (V * V).sum(axis=0) / (n1 * n2)
-            alive = seen > constants.ALIVE * self.noise.s**2 / np.sqrt(n1 * n2)
-            energy, P = energy[alive], P[:, alive]
+            # Weaker ones are hidden by noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
+            noise = self.noise
+            scaled = self.rows.mean / np.sqrt(noise.rows)[:, None], self.cols.mean / np.sqrt(noise.cols)[:, None]
+            seen = LowRank.from_product(*scaled).singular_values ** 2
+            alive = int(np.count_nonzero(seen > constants.ALIVE * self.noise.s**2 * np.sqrt(n1 * n2)))
+            energy, P = energy[:alive], P[:, :alive]
         length = energy**0.25
         return replace(self, rows=self.rows.turned(back @ P * length), cols=self.cols.turned(root @ P / length))
 

@@ -113,7 +113,8 @@ class NoiseModel:
         new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
         new /= energy / max(trust, 1e-9)  # what all have in common is s
         low, high = constants.SCALE_LIMITS
-        new = np.clip(new, low * float(np.median(new)), high * float(np.median(new)))
+        usual = float(np.median(new))
+        new = np.clip(new, low * usual, high * usual)
         new = np.maximum(new, (self.lowest / self.s) ** 2)  # below, it is rounding
         middle = float(np.exp(np.log(new).mean()))
         setattr(self, name, new / middle)
@@ -234,8 +235,12 @@ def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
     for q, k in constants.NOISE_STARTS:
         s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
         found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
+        score = -np.inf
         for _ in range(constants.NOISE_STEPS):
+            last = score
             found, score = _step(found, z2)
+            if score < last + constants.NOISE_AT_REST:
+                break
         if score > highest:
             best, highest = found, score
     return best if highest > now + constants.NOISE_GAIN and best.s < model.s else None

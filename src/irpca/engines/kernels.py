@@ -7,6 +7,7 @@ a kernel is first asked for; a kernel is compiled, or fetched from the cache on 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from math import lgamma
 from typing import Any
@@ -259,7 +260,7 @@ def _weigh_list(
 
 def _pairs(V: Array, out: Array) -> None:
     """The lower triangle of ``v vᵀ`` for every row v, diagonal included."""
-    a, b = np.tril_indices(V.shape[1])
+    a, b = _lower(V.shape[1])
     np.multiply(V[:, a], V[:, b], out=out)
 
 
@@ -267,7 +268,7 @@ def _sum_along(
     starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
     """Add the moments Σ ω v vᵀ (lower triangle), Σ T v and Σ ω κ of every row to H, g and kappa."""
-    a, b = np.tril_indices(V.shape[1])
+    a, b = _lower(V.shape[1])
     _along(starts, indices, W, V[:, a] * V[:, b], H)
     _along(starts, indices, T, V, g)
     kappa += np.bincount(_rows(starts), W * spread[indices], len(kappa))
@@ -277,23 +278,29 @@ def _sum_across(
     starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
     """The same of every column."""
-    a, b = np.tril_indices(U.shape[1])
+    a, b = _lower(U.shape[1])
     _across(starts, indices, W, U[:, a] * U[:, b], H)
     _across(starts, indices, T, U, g)
     kappa += np.bincount(indices, W * spread[_rows(starts)], len(kappa))
 
 
+@cache
+def _lower(K: int) -> tuple[Array, Array]:
+    """Places of the lower triangle, diagonal included."""
+    return np.tril_indices(K)
+
+
 def _triangles(H: Array, n: int, K: int) -> Array:
     """Lower triangles that lie side by side, (blocks, places, LANES), as n matrices."""
     found = np.zeros((n, K, K))
-    p, q = np.tril_indices(K)
+    p, q = _lower(K)
     found[:, p, q] = H.transpose(0, 2, 1).reshape(H.shape[0] * H.shape[2], H.shape[1])[:n]
     return found
 
 
 def _side_by_side(matrices: Array, H: Array) -> None:
     n, K = matrices.shape[:2]
-    p, q = np.tril_indices(K)
+    p, q = _lower(K)
     packed = np.zeros((len(H) * LANES, len(p)))
     packed[:n] = matrices[:, p, q]
     H[:] = packed.reshape(len(H), LANES, len(p)).transpose(0, 2, 1)
@@ -320,7 +327,7 @@ def _prepare(
     arrays of shape (blocks, places, LANES): what is at the same place of as many triangles lies together.
     """
     K = mean.shape[1]
-    p, q = np.tril_indices(K)
+    p, q = _lower(K)
     whole = np.zeros((len(mean), K, K))
     whole[:, p, q] = whole[:, q, p] = packed
     b[:] = np.einsum("iab,ib->ia", whole, mean) + g
