@@ -305,13 +305,16 @@ def _lost(case: Case, axis: int, lines: Array) -> Array:
     for i in np.flatnonzero((left < constants.LOST) & ~few):
         own = B[seen[i]]
         dropped = np.array([case.rng.permutation(kept[i, seen[i]]) for _ in range(constants.LOST_DRAWS)])
-        if left[i] < _least_moments(own, dropped, np.ones_like(dropped)).min() / 2:
+        if left[i] < _least_moments(own, dropped, np.ones((1, len(own)), bool)).min() / 2:
             lost.append(i)
     return lines[lost]
 
 
 def _least_moments(B: Array, kept: Array, seen: Array) -> Array:
-    """Of every row of ``kept``: the smallest eigenvalue of the kept moments over that of all, by the share kept."""
+    """Of every row of ``kept``: the smallest eigenvalue of the kept moments over that of all, by the share kept.
+
+    ``seen`` has as many rows, or one for all.
+    """
     products = np.einsum("ja,jb->jab", B, B).reshape(len(B), -1)
     kept_least, least = (
         np.linalg.eigvalsh((A @ products).reshape(-1, B.shape[1], B.shape[1]))[:, 0] for A in (kept * 1.0, seen * 1.0)
