@@ -1,6 +1,7 @@
 """Every check of a finished fit: it sees what it should, and does not see what is not there."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -230,7 +231,32 @@ def test_a_component_left_in_the_residuals():
     assert kinds(a_case(noise=NOISE * (rng.standard_normal(SHAPE) + 0.8 * left), limit=50.0)) == ["structure-left"]
 
 
+def test_a_free_part_where_few_rows_and_columns_meet():
+    rng = np.random.default_rng(12)
+    features = tuple(Features.of(rng.standard_normal((n, 3)), n) for n in SHAPE)
+    inside = LowRank(features[0].Q, 30 * rng.standard_normal((3, 3)), features[1].Q).dense()
+    rows, cols = (np.where(np.arange(n) < n // 3, rng.standard_normal(n), 0.0) for n in SHAPE)
+    everywhere = np.outer(*(rng.standard_normal(n) for n in SHAPE))
+    fit = SimpleNamespace(tied=(False, False))
+    for free, expected in ((np.outer(rows, cols), True), (everywhere, False)):
+        L = LowRank.from_product(inside + free, np.eye(SHAPE[1]), 4)
+        case = a_case(L=L, features=features)
+        case = replace(case, state=replace(case.state, fit=fit))
+        assert ("free-part-in-few" in kinds(case)) == expected
+
+
 # The outliers
+
+
+def test_outliers_of_one_sign_that_hide_in_the_noise():
+    rng = np.random.default_rng(13)
+    L, wrong = low_rank(rng, (800, 400), 1), rng.random((800, 400)) < 0.3
+    noise, size = NOISE * rng.standard_normal(L.shape), rng.uniform(0, 40 * NOISE, L.shape)
+    one_sided = a_case(L=L, M=L.dense() + noise + wrong * size)
+    assert "above L" in only(one_sided, "one-sided").text
+    both = a_case(L=L, M=L.dense() + noise + wrong * size * rng.choice([-1, 1], L.shape))
+    far = a_case(L=L, M=L.dense() + noise + wrong * (size + 20 * NOISE))
+    assert "one-sided" not in kinds(both) + kinds(far)
 
 
 def with_outliers(share, near=False):

@@ -510,26 +510,29 @@ def many_outliers(case: Case) -> Iterator[Doubt]:
 def one_sided(case: Case) -> Iterator[Doubt]:
     """Outliers of one sign that go on below the limit: those that hide in the noise draw L to their side.
 
-    Between the limit and twice the limit there are as many as are hidden; together they shift L by half the limit each.
+    Those are about as many as lie between the limit and twice the limit, or twice as many as lie just below it; they
+    shift L by half the limit each.
     """
     if case.S is None or case.noiseless or not case.L.rank:
         return
     size = _in_limits(case)
-    near = np.sign(case.sample.R[(np.abs(size) > 1) & (np.abs(size) < 2)])
-    excess = abs(float(near.sum()))
-    if len(near) < constants.FEWEST or excess <= constants.SURE * np.sqrt(len(near)):
+    beyond, below = (np.sign(size[(np.abs(size) > low) & (np.abs(size) < 2 * low)]) for low in (1.0, 0.5))
+    side = np.sign(beyond.sum())
+    excess = side * beyond.sum()
+    if len(beyond) < constants.FEWEST or excess <= constants.SURE * np.sqrt(len(beyond)):
+        return
+    if side * below.sum() <= constants.STANDARD_ERRORS * np.sqrt(len(below)):
         return
     typical = float(np.median(np.abs(case.sample.R / np.where(size == 0, np.inf, size))))
-    shift = excess / len(size) * typical / 2
+    shift = float(min(excess, 2 * side * below.sum())) / len(size) * typical / 2
     (n1, n2), rank = case.engine.shape, case.L.rank
     d = [F.d if tied else n for F, tied, n in zip(case.features, case.tied, (n1, n2), strict=True)]
     error = (case.state.noise or 0.0) * np.sqrt(rank * max(sum(d) - rank, 1) / case.engine.n_observed)
     if shift > error:
-        side = "above" if near.sum() > 0 else "below"
         yield Doubt(
             "one-sided",
-            f"outliers near the limit lie {side} L: those too small to be told from noise draw L there, by about "
-            f"{shift:.2g}, more than its standard error of {error:.2g}",
+            f"outliers near the limit lie {'above' if side > 0 else 'below'} L: those too small to be told from noise "
+            f"draw L there, by about {shift:.2g}, more than its standard error of {error:.2g}",
         )
 
 
