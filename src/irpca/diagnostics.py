@@ -56,7 +56,9 @@ class Assumptions:
         return "\n".join(lines)
 
 
-def check_assumptions(M: Any, F1: Any, F2: Any, result: Result, *, epsilon: float = 1e-6) -> Assumptions:
+def check_assumptions(
+    M: Any, F1: Any, F2: Any, result: Result, *, epsilon: float = 1e-6, random_state: Seed = None
+) -> Assumptions:
     """The assumptions of the paper's theorems, judged on a decomposition.
 
     Parameters
@@ -68,6 +70,8 @@ def check_assumptions(M: Any, F1: Any, F2: Any, result: Result, *, epsilon: floa
         What ``solve`` returned. L and S are taken for L* and S*: where they are wrong, so is the answer.
     epsilon : float
         Accuracy for the iteration bound, in units of max|L|.
+    random_state : int, Generator or None
+        For the directions in which M is looked at.
 
     Notes
     -----
@@ -101,7 +105,8 @@ def check_assumptions(M: Any, F1: Any, F2: Any, result: Result, *, epsilon: floa
         outside = _Outside(engine, result.L, result.zeta, A, B)
         noise = outside.trim.largest
     largest = max(float(np.abs(block).max()) for block in _blocks(result.L))
-    checks = [_feasibility(outside), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)]
+    rng = np.random.default_rng(random_state)
+    checks = [_feasibility(outside, rng), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)]
     checks += [*_noise(noise, largest, A, B), _iterations(A, B, result, epsilon * largest)]
     return Assumptions(tuple(checks))
 
@@ -310,10 +315,10 @@ class _Outside:
         GU = self.G.T @ (U if self.Q1 is None else self.Q1.T @ U)
         return self.ask_back(U)[0] - self.Q2 @ GU + self.B @ (self.A.T @ U)
 
-    def directions(self, most: int = 8) -> tuple[int, float]:
+    def directions(self, rng: np.random.Generator, most: int = 8) -> tuple[int, float]:
         """How many directions stand out of noise, and the energy in them. Reads M four times."""
         n1, n2 = len(self.A), len(self.B)
-        U = self.times(np.random.default_rng(0).standard_normal((n2, min(most, n1, n2))))
+        U = self.times(rng.standard_normal((n2, min(most, n1, n2))))
         U = self.times(np.linalg.qr(self.t_times(np.linalg.qr(U)[0]))[0])
         found, rest = 0, self.energy
         for s in np.linalg.svd(self.t_times(np.linalg.qr(U)[0]), compute_uv=False):
@@ -329,7 +334,7 @@ def _energy(U: Array, V: Array) -> float:
     return float(np.sum((U.T @ U) * (V.T @ V)))
 
 
-def _feasibility(outside: _Outside | None) -> Check:
+def _feasibility(outside: _Outside | None, rng: np.random.Generator) -> Check:
     name, meaning = "feasibility", "share of energy outside the features; limit: what noise explains"
     if outside is None:
         return Check(name, None, None, meaning)
@@ -338,7 +343,7 @@ def _feasibility(outside: _Outside | None) -> Check:
     tiny = 1e-12  # a millionth of L: rounding, or L not yet there
     if outside.share <= tiny:
         return Check(name, outside.share, tiny, meaning)
-    k, energy = outside.directions()
+    k, energy = outside.directions(rng)
     limit = max((outside.energy - energy) / outside.total, tiny)
     return Check(name, outside.share, limit, f"{meaning}; directions that stand out: {k}")
 

@@ -208,7 +208,14 @@ def _some_rows(F: Array) -> Array | None:
     """Rows to look at in place of all; None if that saves little."""
     n, d = F.shape
     m = max(ROWS_PER_FEATURE * d, FEWEST_ROWS)
-    return np.random.default_rng(0).integers(n, size=m) if n >= 4 * m else None
+    return _rng(F).integers(n, size=m) if n >= 4 * m else None
+
+
+def _rng(F: Array) -> np.random.Generator:
+    """Random numbers that follow from F, so that equal features are looked at alike, and none meets its own seed."""
+    n, d = F.shape
+    some = np.ascontiguousarray(F[:: max(1, n // 16)][:16], np.float64)
+    return np.random.default_rng([n, d, *np.frombuffer(some.tobytes(), np.uint32).tolist()])
 
 
 def _whitening(F: Array) -> Array | None:
@@ -232,7 +239,7 @@ def _whitening(F: Array) -> Array | None:
         return None
     A = np.linalg.inv(R * scale) * np.sqrt(len(rows) / n)
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = F @ (A @ np.random.default_rng(1).standard_normal((d, DIRECTIONS)))
+        lengths = F @ (A @ _rng(F).standard_normal((d, DIRECTIONS)))
         longest = np.einsum("ij,ij->i", lengths, lengths).max() / DIRECTIONS
     return A if longest * n / d <= FAR else None
 
