@@ -1,18 +1,33 @@
 import numpy as np
 import pytest
-from engines.conformance import Case, SoftSuite
+from engines.conformance import FEW_STORED, Case, EngineSuite, some_cases, some_stored
 
-from irpca.engines import Ascent, ReferenceEngine, Soft
+from irpca.engines import Ascent, ReferenceEngine
 from irpca.engines.base import Transposed
 from irpca.lowrank import LowRank
 
 
-class TestReference(SoftSuite):
+class ReferenceSuite(EngineSuite):
+    case = some_cases(
+        [
+            ((1, 5), np.float32, "C"),
+            ((7, 3), np.float64, "Fortran"),
+            ((60, 41), np.float64, "C"),
+            ((33, 129), np.float32, "strided"),
+        ]
+    )
+    stored = some_stored(FEW_STORED)
+    test_lines_of_any_number_of_directions = None  # nothing here depends on it
+
+
+class TestReference(ReferenceSuite):
+    test_lines = None  # they would only be compared with themselves
+
     def make(self, M):
         return ReferenceEngine(M)
 
 
-class TestTransposed(SoftSuite):
+class TestTransposed(ReferenceSuite):
     def make(self, M):
         return Transposed(ReferenceEngine(M.T))
 
@@ -49,19 +64,6 @@ def test_every_question_against_its_formula():
 
     S, _ = engine.corruption(case.L, 1.0)
     np.testing.assert_allclose(S.toarray(), R - T, rtol=0, atol=1e-13)
-
-
-def test_soft_weights_against_their_formula():
-    case = Case((9, 6))
-    R = case.M - case.L.left @ case.L.core @ case.L.right.T
-    soft = Soft(np.linspace(1, 4, 9), np.linspace(0.5, 2, 6), 1.5)
-    w = 2.5 / (1.5 + R**2 / (soft.rows[:, None] * soft.cols))
-    TX, sums, trim = ReferenceEngine(case.M).times(case.L, soft, case.X, case.col_weights)
-    np.testing.assert_allclose(TX, (w * R) @ case.X, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(sums, w @ case.col_weights, rtol=0, atol=1e-12)
-    assert (trim.kept, trim.trimmed) == (54, 0)
-    assert trim.energy == pytest.approx((w * R**2).sum(), rel=1e-13)
-    assert trim.largest == pytest.approx(np.abs(w * R).max(), rel=1e-13)
 
 
 def test_thresholds_and_duals_against_their_formulas():
