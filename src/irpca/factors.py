@@ -219,13 +219,14 @@ class Fit:
         w = np.maximum(w, constants.ROUNDING * max(float(w[-1]), TINY))
         root, back = (Q * np.sqrt(w)) @ Q.T, (Q / np.sqrt(w)) @ Q.T
         energy, P = np.linalg.eigh(root @ E2 @ root)
-        energy, P = np.maximum(energy[::-1], constants.ROUNDING**2 * max(float(energy[-1]), TINY)), P[:, ::-1]
+        energy, P = np.maximum(energy[::-1], max(constants.ROUNDING**2 * float(energy[-1]), TINY)), P[:, ::-1]
         if self.directions is None:
             # Weaker ones are hidden by noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
             noise = self.noise
             scaled = self.rows.mean / np.sqrt(noise.rows)[:, None], self.cols.mean / np.sqrt(noise.cols)[:, None]
             seen = LowRank.from_product(*scaled).singular_values ** 2
-            alive = int(np.count_nonzero(seen > constants.ALIVE * self.noise.s**2 * np.sqrt(n1 * n2)))
+            hidden = max(constants.ALIVE * noise.s**2 * np.sqrt(n1 * n2), constants.ROUNDING**2 * seen.max(initial=0.0))
+            alive = int(np.count_nonzero(seen > hidden))
             energy, P = energy[:alive], P[:, :alive]
         length = energy**0.25
         return replace(self, rows=self.rows.turned(back @ P * length), cols=self.cols.turned(root @ P / length))

@@ -49,11 +49,11 @@ class LifeExpectancy:
             ======  =======  =====  ===========  =============
             degree  flagged  noise  Rwanda 1994  Cambodia 1977
             ======  =======  =====  ===========  =============
-            2       0.5 %    0.44   −44 years    −30 years
-            3       0.3 %    0.29   −40 years    −29 years
-            4       0.3 %    0.22   −41 years    −30 years
-            5       0.8 %    0.16   −38 years    −32 years
-            6       0.5 %    0.12   −40 years    −27 years
+            2       0.5 %    0.30   −45 years    −30 years
+            3       0.8 %    0.28   −40 years    −29 years
+            4       0.5 %    0.21   −41 years    −31 years
+            5       1.1 %    0.15   −38 years    −32 years
+            6       0.4 %    0.13   −40 years    −28 years
             ======  =======  =====  ===========  =============
 
             The slow fall and rise of southern Africa asks for a high degree; as it is not sparse, it is taken for

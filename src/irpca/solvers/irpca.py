@@ -416,7 +416,8 @@ def finest(sample: Sample, unit: Array, typical: float) -> Array:
     x = sample.values
     step = 2 * resolution(*np.unique(x, return_counts=True), most=1.0) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
-    return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * typical)
+    spread = typical if typical > 0 else float(np.abs(x).max())  # NaN where all values are one
+    return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * spread)
 
 
 def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
