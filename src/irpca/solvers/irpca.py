@@ -381,7 +381,7 @@ def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
     value = float(np.median(sample.values))
     floor = rounding_floor(sample.dtype, abs(value))
     same = np.abs(sample.values - value) <= floor
-    if not value or same.mean() < constants.NEARLY_ALL:
+    if same.mean() < (constants.NEARLY_ALL if value else 1.0):  # zeros may be no measurements
         return None
     for lines in (sample.rows, sample.cols):
         seen = np.bincount(lines)
