@@ -3,10 +3,10 @@
     python -m benchmarks.sensitivity [tables] [--jobs N] [--first SEED] [--only NAME ...]
 
 The constants are those of :mod:`irpca.constants`: numbers, and tuples of them, which are scaled as a whole. Of a number
-between a half and one, such as a quantile, the distance to one is doubled and halved. For every constant: on how many
-tables the verdict of ``benchmarks.random_tables`` changes, better or worse, and on how many the answer changes at all.
-Where no answer changes the constant is never used on these tables, or it was copied at import and cannot be changed
-from here: by ``from .constants import NAME``, as a default argument, or inside compiled code.
+between a half and two, such as a quantile or the factor of a step, the distance to one is doubled and halved. For every
+constant: on how many tables the verdict of ``benchmarks.random_tables`` changes, better or worse, and on how many the
+answer changes at all. Where no answer changes the constant is never used on these tables, or it was copied at import and
+cannot be changed from here: by ``from .constants import NAME``, as a default argument, or inside compiled code.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ def scaled(value: Any, factor: float) -> Any:
         return value if value == 0 else max(1, round(value * factor)) if value > 0 else round(value * factor)
     if 0.5 < value < 1:
         return 1 - (1 - value) / factor
+    if 1 < value < 2:
+        return 1 + (value - 1) * factor
     return value * factor
 
 
