@@ -5,7 +5,7 @@
 The constants are those of :mod:`irpca.constants`: numbers, and tuples of them, which are scaled as a whole. Of a number
 between a half and two, such as a quantile or the factor of a step, the distance to one is doubled and halved. For every
 constant: on how many tables the verdict of ``benchmarks.random_tables`` changes, better or worse, and on how many the
-answer changes at all. Where no answer changes the constant is never used on these tables, or it was copied at import and
+answer changes at all. Where no answer changes the constant is not used on these tables, or it was copied at import and
 cannot be changed from here: by ``from .constants import NAME``, as a default argument, or inside compiled code.
 """
 
