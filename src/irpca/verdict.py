@@ -614,9 +614,10 @@ def free_part_in_few(case: Case) -> Iterator[Doubt]:
     if any(case.tied) or not case.L.rank or not any(F.given for F in case.features):
         return
     free, few = outside(case.L, *case.features), []
-    for A in (free.left @ free.core, free.right @ free.core.T):
+    for A, F in zip((free.left @ free.core, free.right @ free.core.T), case.features, strict=True):
         energy = np.sort((A * A).sum(axis=1))
-        if energy[: len(energy) // 2].sum() >= constants.NOWHERE * energy.sum():
+        spread = F.d / F.n / 2 if F.given else 0.0  # as much is moved to half of the lines when it is left out
+        if energy[: len(energy) // 2].sum() >= (constants.NOWHERE + spread) * energy.sum():
             return
         few.append(int(np.count_nonzero(energy > energy.mean())))
     yield Doubt(
