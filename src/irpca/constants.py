@@ -60,6 +60,7 @@ MOST = 0.5  # of them as good as exact: no other fit can have more
 RACE_ENTRIES = 12_000  # of the sub-table on which proposals race
 MORE_ENTRIES = 4.0  # times as many where components are few, or where few entries are observed
 RACE_STEP = 3e-4  # relative step of L that ends a fit in the race
+SAME = 3e-3  # relative distance of two fits that came to the same end: ten times the last step of each
 FEW = 5  # directions of the simplest model without features
 WIDER = 3.0  # times the noise of a fit: where another begins that starts from it
 NARROWEST = 1e-3  # of the spread of the entries: no start is believed to be closer

@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import constants
 from ..choice import Candidate, HeldOut, choose
-from ..factors import Fit, begin, restricted
+from ..factors import Fit, begin, moved, restricted
 from ..lowrank import Array, LowRank
 from ..noise import with_piles
 from ..sampling import in_memory
@@ -219,13 +219,15 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
     starts = ("columns", "rows") if table.trimmed is None else ("trimmed", "columns", "rows")
     with_piles = (False, True) if table.piles.any() else (False,)
     for piles in with_piles:
+        ends: list[Fit] = []
         for start in starts:
             first = Recipe(ties[0], start, few, piles=piles)
             fit = run(first)
             if held.met(fit):
                 return first, list(tried.values())
-            if first not in tried:
-                continue
+            if first not in tried or any(moved(fit.L, other.L) < constants.SAME for other in ends):
+                continue  # what follows from an end that was reached before is known
+            ends.append(fit)
             if fit.forked:
                 run(replace(first, afresh=False))
             for share in constants.MODES:
