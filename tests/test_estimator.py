@@ -2,6 +2,7 @@
 
 import dataclasses
 import tracemalloc
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -633,15 +634,21 @@ def test_float32_stays_float32(sides):
     close(model.inverse_transform(scores), problem.L[-NEW:], 1e-5)
 
 
-@pytest.mark.parametrize("kind", ["list", "F", "read-only", "strided", "int", "bool", "frame", "object"])
-def test_kinds_of_M(kind):
+@cache
+def small_integers(kind):
+    """M, its L, and the fit to M as a plain array."""
     rng = np.random.default_rng(0)
     L = np.outer(rng.integers(1, 4, 80), rng.integers(1, 3, 60))
     M = np.where(rng.random(L.shape) < 0.1, 30, L)
     if kind == "bool":
         L = np.ones((80, 60))
         M = ~np.eye(80, 60, dtype=bool)
-    expected = InductiveRobustPCA(1).fit(M.astype(float))
+    return M, L, InductiveRobustPCA(1).fit(M.astype(float))
+
+
+@pytest.mark.parametrize("kind", ["list", "F", "read-only", "strided", "int", "bool", "frame", "object"])
+def test_kinds_of_M(kind):
+    M, L, expected = small_integers("bool" if kind == "bool" else "int")
     close(expected.low_rank_.dense(), L.astype(float))
     given = {
         "list": lambda: M.tolist(),
@@ -858,3 +865,28 @@ def test_features_that_the_solver_does_not_use_predict_nothing():
     assert not hasattr(model, "predict")
     with pytest.raises(ValueError, match="a solver that does not use them"):
         model.transform(problem.M, row_features=problem.F1)
+
+
+@pytest.mark.parametrize("rank", [1, "auto"])
+def test_all_ones_and_a_single_two(rank):
+    M = np.ones((40, 30))
+    M[3, 4] = 2
+    model = InductiveRobustPCA(rank).fit(M)
+    assert_allclose(model.low_rank_.dense(), 1, rtol=1e-12)
+    (outlier,) = model.outliers()
+    assert (outlier["row"], outlier["column"]) == (3, 4) and outlier["difference"] == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of wrong ranks
+@pytest.mark.parametrize("noise", [0.0, 1e-4])
+@pytest.mark.parametrize("sides", ["both", "none"])
+def test_the_true_rank_scores_best(sides, noise):
+    problem = make_problem(300, 60, 8, 8, rank=3, corruption=0.15, noise=noise, features="conditioned", random_state=1)
+    old, new = {}, {}
+    if sides == "both":
+        old = {"row_features": problem.F1[:150], "col_features": problem.F2}
+        new = {"row_features": problem.F1[150:]}
+    models = [InductiveRobustPCA(rank, extra_rank=0).fit(problem.M[:150], **old) for rank in (1, 2, 3, 4, 5)]
+    scores = [model.score(problem.M[150:], **new) for model in models]
+    assert scores[2] > max(scores) - 0.01  # a component too many costs little, one too few much
+    assert scores[2] > scores[1] + 1

@@ -51,11 +51,18 @@ def found(problem):
 # What it finds
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_true_rank(seed):
     found = compare(problem_of(seed=seed), {"rank": [1, 2, 3, 4]}, random_state=seed)
     assert found.best_params == {"rank": 2}
     assert found.best_estimator.rank_ == 2
+
+
+@pytest.mark.parametrize("extra", [0, 3])
+def test_the_true_number_of_free_directions(extra):
+    found = compare(problem_of(extra=extra), {"extra_rank": [0, 2, 3]}, InductiveRobustPCA())
+    assert found.best_params == {"extra_rank": extra}
+    assert found.best_estimator.rank_ == 2 + extra
 
 
 def test_the_true_rank_without_features():
