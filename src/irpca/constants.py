@@ -89,6 +89,7 @@ NEARLY_ALL = 0.95  # of the entries hold one number: the table is that number, a
 FINAL_STEP = 1e-4  # relative step of L that ends the fit to all of M
 FINAL_SWEEPS = 40  # at most
 LARGE_SWEEPS = 3  # the same where M is too large to be taken into memory
+LARGE_STEPS = 2  # of least squares there, where features say all: the error is within 1 % of that of many
 WHOLE = 1 << 24  # entries, observed or not, up to which all of M is taken into memory in units of its columns
 NEARLY_EXACT = 10.0  # times the least that noise can fall to: below, an exact fit is looked for
 GAUSSIAN = 0.9  # share of the narrowest component, from which on noise is Gaussian enough for plain least squares

@@ -10,6 +10,7 @@ Cauchy, by a share that is learned: some have a size, others know none.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import lgamma
 
 import numpy as np
 
@@ -133,9 +134,9 @@ class NoiseModel:
     def log_density(self, R: Array, s2: Array, var: Array | float = 0.0) -> Array:
         """Of residuals R, where clean ones have the variance s2, and L the variance var."""
         if np.isfinite(self.nu):
-            from scipy.stats import t
-
-            density: Array = t.logpdf(R, self.nu, scale=np.sqrt(s2 + var))
+            nu, scale2 = self.nu, s2 + var
+            constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
+            density: Array = constant - 0.5 * np.log(scale2) - 0.5 * (nu + 1) * np.log1p(R * R / (nu * scale2))
             return density
         total = sum(_wrong(R * R, self.gross, self.broad, self.heavy))
         for share, square in zip(self.shares, SQUARES, strict=True):

@@ -30,7 +30,7 @@ class Exactness:
     zeta : float or None
         Beyond it an entry is a gross error; None: the fit is not exact.
     clean : float
-        Share of the entries within it.
+        Share of the entries within it; if it is None, of those that seem exact.
     score : float
         Mean logarithm of the residuals: the lower, the better the fit.
     """
@@ -55,7 +55,9 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     needed *= len(telling)
     told_apart = floor <= constants.TOLD_APART * float(np.std(fitted))  # else rounding may be all there is to see
     if not told_apart or len(close) < max(needed, constants.FEWEST) or np.median(close) > floor:
-        return Exactness(None, len(close) / max(len(telling), 1), score)
+        # Of noise, twice as many are within twice as much.
+        twice = int(np.count_nonzero(telling <= 2 * constants.ROOM * floor))
+        return Exactness(None, max(2 * len(close) - twice, 0) / max(len(telling), 1), score)
     # Rounding grows where features are coherent; a gross error is far beyond what nearly all clean entries show.
     zeta = max(floor, 8 * float(np.quantile(close, 0.999)))
     return Exactness(zeta, float(np.mean(sizes <= zeta)), score)

@@ -18,7 +18,7 @@ from .. import constants
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
 from ..engines.base import Engine, Noise
-from ..factors import Fit, basis_of, moved, restricted
+from ..factors import Fit, Side, basis_of, moved, restricted
 from ..features import Features, outside
 from ..lowrank import Array, LowRank
 from ..result import Certificate, Choice, Expected, State
@@ -92,6 +92,10 @@ def irpca(
     fit = part.lifted(again)
     if fit is not again:
         _place_others(fit, part)
+    if part.large and all(fit.tied) and _gaussian(fit) and noise is None:
+        _steps_on_M(fit, part)
+        while True:
+            yield report.state(fit, settled=True)
     for rescues_left in reversed(range(constants.RESCUES + 1)):
         first = fit.sweeps
         while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_STEP, first):
@@ -146,9 +150,14 @@ class _Part:
     engine: Engine
 
     @property
+    def large(self) -> bool:
+        """Whether M is too large to be taken into memory."""
+        return self.engine is self.M
+
+    @property
     def sweeps(self) -> int:
         """How many sweeps over all of M may be made: each reads it twice."""
-        return constants.FINAL_SWEEPS if self.engine is not self.M else constants.LARGE_SWEEPS
+        return constants.LARGE_SWEEPS if self.large else constants.FINAL_SWEEPS
 
     def in_units_of_M(self, L: LowRank) -> LowRank:
         U, V = L.thin()
@@ -274,14 +283,51 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
     return None
 
 
+def _gaussian(fit: Fit) -> bool:
+    """Whether plain least squares on all but gross errors loses nothing."""
+    return bool(fit.noise.shares[0] >= constants.GAUSSIAN and np.isinf(fit.noise.nu))
+
+
+def _limit(fit: Fit) -> float:
+    """What gross errors exceed."""
+    limit = Calibration(fit.residuals / fit.noise.s, fit.noise.gross).limit
+    return fit.noise.s * max(limit, constants.LEAST_LIMIT)
+
+
+def _steps_on_M(fit: Fit, part: _Part) -> None:
+    """Steps of least squares on what is kept of all of M, for what features say of both sides; one read each.
+
+    The kept entries are many and lie everywhere, so that a gradient over their share is all but the solution: what is
+    left of the error falls by their scatter with every step.
+    """
+    sides = fit.rows, fit.cols
+    n1, n2 = part.M.shape
+    Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
+    L, zeta = part.in_units_of_M(fit.L), _limit(fit)
+    for _ in range(constants.LARGE_STEPS):
+        gradient, trim = part.M.core(L, zeta, Q1, Q2)
+        times = n1 * n2 / max(trim.kept, 1)
+        C = Q1.T @ L.left @ L.core @ L.right.T @ Q2 + times * gradient
+        # What noise makes of d1 × d2 numbers of its standard deviation each.
+        edge = fit.noise.deviation * np.sqrt(times) * (np.sqrt(len(C)) + np.sqrt(C.shape[1]))
+        seen = int(np.count_nonzero(np.linalg.svd(C, compute_uv=False) > constants.LEFT_OVER * edge))
+        L = LowRank.from_core(Q1, C, Q2, fit.directions or seen)
+    rank = L.rank
+    fit.step = 0.0
+    halves = np.sqrt(L.singular_values)
+    fit.rows, fit.cols = (
+        Side(A * halves, side.basis, True, np.zeros(rank), np.ones(rank))
+        for A, side in zip((L.left, L.right / part.unit[:, None]), sides, strict=True)
+    )
+    fit.noise = replace(fit.noise, s=fit.noise.s * Calibration(fit.residuals / fit.noise.s, fit.noise.gross).scale)
+
+
 def _efficient(fit: Fit) -> None:
     """Where noise is Gaussian and gross errors are told from it, least squares on all but those loses nothing."""
     noise = fit.noise
-    z = fit.residuals / noise.s
-    calibration = Calibration(z, noise.gross)
-    if noise.shares[0] < constants.GAUSSIAN or np.isfinite(noise.nu):
+    if not _gaussian(fit):
         return
-    fit.noise = replace(noise, zeta=noise.s * max(calibration.limit, constants.LEAST_LIMIT))
+    fit.noise = replace(noise, zeta=_limit(fit))
     for _ in range(constants.PATIENCE):
         fit.sweep()
     scale = Calibration(fit.residuals / noise.s, noise.gross).scale
