@@ -211,16 +211,6 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
             tried[recipe] = Candidate(recipe.name, fit, held.score(fit))
         return fit
 
-    def new(recipe: Recipe, fit: Fit, ends: list[Fit]) -> bool:
-        """Whether a fit came to an end of its own. If not it is no candidate: which of them wins would be chance."""
-        if recipe not in tried:
-            return False
-        if any(moved(fit.L, other.L) < constants.SAME for other in ends):
-            del tried[recipe]
-            return False
-        ends.append(fit)
-        return True
-
     def best(among: Callable[[Recipe], bool] = lambda recipe: True) -> Recipe:
         some = {candidate.name: recipe for recipe, candidate in tried.items() if among(recipe)}
         return some[choose(held, [tried[recipe] for recipe in some.values()])[0].name]
@@ -235,16 +225,15 @@ def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Ca
             fit = run(first)
             if held.met(fit):
                 return first, list(tried.values())
-            if not new(first, fit, ends):
+            if first not in tried or any(moved(fit.L, other.L) < constants.SAME for other in ends):
                 continue  # what follows from an end that was reached before is known
+            ends.append(fit)
             if fit.forked:
-                again = replace(first, afresh=False)
-                new(again, run(again), ends)
+                run(replace(first, afresh=False))
             for share in constants.MODES:
                 middle, width = densest(table.values - fit.L.dense(), share)
                 if abs(middle) > constants.OFF_CENTRE * width:
-                    aside = Recipe(ties[0], first, few, mode=share, piles=piles)
-                    new(aside, run(aside), ends)
+                    run(Recipe(ties[0], first, few, mode=share, piles=piles))
     for tied in ties[1:] or ties[:few]:
         for piles in with_piles:
             run(Recipe(tied, best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
