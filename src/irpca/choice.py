@@ -129,7 +129,8 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
         for c, error in zip(near, errors, strict=True)
         if error.mean() <= close or worse(error, least) <= constants.STANDARD_ERRORS
     ]
-    best = max(tied, key=lambda c: float(c.score.density.mean()))
+    highest = max(float(c.score.density.mean()) for c in tied)
+    best = next(c for c in tied if c.score.density.mean() >= highest - constants.NOISE_AT_REST)  # less is rounding
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]
     simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]
     if simpler:
