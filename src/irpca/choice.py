@@ -47,10 +47,11 @@ class HeldOut:
 
     def met(self, fit: Fit) -> bool:
         """Whether most held-out entries are as good as exact, and no row or column went astray: none can be better."""
-        told_apart = np.median(self.least) <= 10 * constants.TOLD_APART * np.std(self.values)  # else all would be met
+        L = fit.L.entries(self.rows, self.cols)
+        told_apart = float(np.median(self.least)) <= 10 * constants.TOLD_APART * float(np.std(L))  # else all are met
         if not told_apart or not fit.nearly_exact or len(fit.astray(0)) or len(fit.astray(1)):
             return False
-        close = np.abs(self.values - fit.L.entries(self.rows, self.cols)) <= self.least
+        close = np.abs(self.values - L) <= self.least
         return bool(close.mean() > constants.MOST)
 
 

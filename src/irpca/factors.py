@@ -251,11 +251,11 @@ class Fit:
         found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical)
         side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
 
-    def on(self, engine: Engine) -> Fit:
-        """A copy that goes on with other entries of the same rows and columns."""
+    def copy(self) -> Fit:
+        """Another fit to the same M, to go on with."""
         rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
-        return replace(self, engine=engine, rows=rows, cols=cols, noise=noise)
+        return replace(self, rows=rows, cols=cols, noise=noise)
 
     def least_squares(self, rank: int) -> Fit:
         """Plain least squares on what is kept, of this rank: the threshold falls with what is left, to rounding."""
@@ -270,7 +270,7 @@ class Fit:
         noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
         fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
         fit._polish()
-        again = fit.on(fit.engine)
+        again = fit.copy()
         if again._replace_astray(self.noise):
             again._polish()
             return min(fit, again, key=lambda fit: fit._size)
@@ -345,7 +345,7 @@ class Fit:
             return np.zeros(0, int)
         counts = np.maximum(self.engine.counts[axis], 1)
         share, scale = self.trust[axis] / counts, (self.noise.rows, self.noise.cols)[axis]
-        usual = float(np.median(share))
+        usual = float(np.median(share))  # a share of n entries has a standard deviation of at most 0.5 / √n
         few = share < np.maximum(constants.ASTRAY * usual, usual - constants.SURE * 0.5 / np.sqrt(counts))
         odd = few | (scale > constants.NOISIER * np.median(scale))
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))

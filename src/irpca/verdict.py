@@ -155,22 +155,24 @@ class Case:
 
     @cached_property
     def statistical(self) -> float:
-        """The relative standard error of L that noise makes on the part of M on which fits race.
+        """The relative standard error of L that noise makes on the part of M on which fits race."""
+        (n1, n2), entries = self.engine.shape, min(constants.RACE_ENTRIES, self.engine.n_observed)
+        size = float(np.linalg.norm(self.L.core)) / np.sqrt(n1 * n2)
+        cells = entries * n1 * n2 / self.engine.n_observed
+        short = min(n1, n2, np.sqrt(cells))
+        lines = (short, cells / short) if n1 <= n2 else (cells / short, short)
+        clean = max(float(self.sample.kept.mean()), 0.1)
+        return self.error(lines, clean * entries) / size if size else 0.0
+
+    def error(self, lines: tuple[float, float], entries: float) -> float:
+        """The standard error of L that noise makes, from so many entries of so many rows and columns.
 
         ``σ · sqrt(unknowns / entries)`` with ``rank · (d1 + d2 − rank)`` unknowns; d is the number of features of a
         side, or that of its lines if it has none or need not keep to them.
         """
-        (n1, n2), rank = self.engine.shape, self.L.rank
-        size = float(np.linalg.norm(self.L.core)) / np.sqrt(n1 * n2)
-        if not size or not self.state.noise:
-            return 0.0
-        entries = min(constants.RACE_ENTRIES, self.engine.n_observed)
-        cells = entries * n1 * n2 / self.engine.n_observed
-        short = min(n1, n2, np.sqrt(cells))
-        lines = (short, cells / short) if n1 <= n2 else (cells / short, short)
         d = [F.d if tied else n for F, tied, n in zip(self.features, self.tied, lines, strict=True)]
-        clean = max(float(self.sample.kept.mean()), 0.1)
-        return float(self.state.noise * np.sqrt(rank * max(sum(d) - rank, 1) / (clean * entries)) / size)
+        unknowns = self.L.rank * max(sum(d) - self.L.rank, 1)
+        return float((self.state.noise or 0.0) * np.sqrt(unknowns / entries))
 
     @property
     def tied(self) -> tuple[bool, bool]:
@@ -525,9 +527,7 @@ def one_sided(case: Case) -> Iterator[Doubt]:
         return
     typical = float(np.median(np.abs(case.sample.R / np.where(size == 0, np.inf, size))))
     shift = float(min(excess, 2 * side * below.sum())) / len(size) * typical / 2
-    (n1, n2), rank = case.engine.shape, case.L.rank
-    d = [F.d if tied else n for F, tied, n in zip(case.features, case.tied, (n1, n2), strict=True)]
-    error = (case.state.noise or 0.0) * np.sqrt(rank * max(sum(d) - rank, 1) / case.engine.n_observed)
+    error = case.error(case.engine.shape, case.engine.n_observed)
     if shift > error:
         yield Doubt(
             "one-sided",

@@ -20,7 +20,8 @@ from ..choice import HeldOut, choose
 from ..engines.base import Engine, Noise
 from ..factors import Fit, Side, basis_of, moved, restricted
 from ..features import Features, outside
-from ..lowrank import Array, LowRank
+from ..lowrank import Array, LowRank, relative_distance
+from ..noise import NoiseModel
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, in_memory, resolution
 from ..threshold import rounding_floor
@@ -92,10 +93,9 @@ def irpca(
     fit = part.lifted(again)
     if fit is not again:
         _place_others(fit, part)
-    if part.large and all(fit.tied) and _gaussian(fit) and noise is None:
-        _steps_on_M(fit, part)
+    if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
-            yield report.state(fit, settled=True)
+            yield report.state(stepped, settled=True)
     for rescues_left in reversed(range(constants.RESCUES + 1)):
         first = fit.sweeps
         while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_STEP, first):
@@ -294,32 +294,40 @@ def _limit(fit: Fit) -> float:
     return fit.noise.s * max(limit, constants.LEAST_LIMIT)
 
 
-def _steps_on_M(fit: Fit, part: _Part) -> None:
-    """Steps of least squares on what is kept of all of M, for what features say of both sides; one read each.
+def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
+    """Least squares on what is kept of all of M, for what features say of both sides; one read a step.
 
-    The kept entries are many and lie everywhere, so that a gradient over their share is all but the solution: what is
-    left of the error falls by their scatter with every step.
+    Where the kept entries lie evenly, their gradient over their share is all but the solution, and the next step is far
+    shorter. Where it is not (entries missing in some lines, errors in others), where noise has tails or differs between
+    lines, or is given, this is not for M: None.
     """
-    sides = fit.rows, fit.cols
-    n1, n2 = part.M.shape
+    noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
+    scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
+    apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
+    if not all(fit.tied) or not _gaussian(fit) or noise.target is not None or apart > constants.EQUAL_NOISE:
+        return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
     L, zeta = part.in_units_of_M(fit.L), _limit(fit)
+    steps = []
     for _ in range(constants.LARGE_STEPS):
         gradient, trim = part.M.core(L, zeta, Q1, Q2)
         times = n1 * n2 / max(trim.kept, 1)
         C = Q1.T @ L.left @ L.core @ L.right.T @ Q2 + times * gradient
-        # What noise makes of d1 × d2 numbers of its standard deviation each.
-        edge = fit.noise.deviation * np.sqrt(times) * (np.sqrt(len(C)) + np.sqrt(C.shape[1]))
+        deviation = noise.deviation * np.sqrt(times)  # of every number in C
+        edge = deviation * (np.sqrt(len(C)) + np.sqrt(C.shape[1]))
         seen = int(np.count_nonzero(np.linalg.svd(C, compute_uv=False) > constants.LEFT_OVER * edge))
-        L = LowRank.from_core(Q1, C, Q2, fit.directions or seen)
-    rank = L.rank
-    fit.step = 0.0
+        before, L = L, LowRank.from_core(Q1, C, Q2, fit.directions or seen)
+        steps.append(relative_distance(L, before) * float(np.linalg.norm(L.core)))
+    error = deviation * np.sqrt(max(L.rank, 1) * (sum(C.shape) - L.rank))
+    if steps[-1] ** 2 > constants.LITTLE_LEFT * error * steps[-2]:  # steps fall by a factor: so long is the next
+        return None
     halves = np.sqrt(L.singular_values)
-    fit.rows, fit.cols = (
-        Side(A * halves, side.basis, True, np.zeros(rank), np.ones(rank))
+    rows, cols = (
+        Side(A * halves, side.basis, True, np.zeros(L.rank), np.ones(L.rank))
         for A, side in zip((L.left, L.right / part.unit[:, None]), sides, strict=True)
     )
-    fit.noise = replace(fit.noise, s=fit.noise.s * Calibration(fit.residuals / fit.noise.s, fit.noise.gross).scale)
+    new = replace(fit, rows=rows, cols=cols, step=0.0)
+    return replace(new, noise=_one_component(new, noise))
 
 
 def _efficient(fit: Fit) -> None:
@@ -330,8 +338,13 @@ def _efficient(fit: Fit) -> None:
     fit.noise = replace(noise, zeta=_limit(fit))
     for _ in range(constants.PATIENCE):
         fit.sweep()
+    fit.noise = _one_component(fit, noise)
+
+
+def _one_component(fit: Fit, noise: NoiseModel) -> NoiseModel:
+    """The same noise as one Gaussian, of the scale that the residuals of the fit have."""
     scale = Calibration(fit.residuals / noise.s, noise.gross).scale
-    fit.noise = replace(noise, s=noise.s * scale, shares=np.eye(3)[0])
+    return replace(noise, s=noise.s * scale, shares=np.eye(len(noise.shares))[0])
 
 
 @dataclass(eq=False)

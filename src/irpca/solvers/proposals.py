@@ -63,7 +63,7 @@ class Table:
     ----------
     values : array with NaN where nothing is observed
     lines : rows and columns of M it consists of
-    bases : for each side, a basis of what features say of those lines, by whether the side is tied
+    bases : for each side, a basis of what features say of those lines, by whether the sides are tied; simplest first
     least : what the noise cannot fall below, for each column
     rank, extra : of what features say, and beside it; None to be found
     noise : its standard deviation, if it is known
