@@ -86,7 +86,7 @@ stars, own = cured.predict(), cured.transform(table(attacked[suspect], named), r
 stars.loc[named] = cured.inverse_transform(own)
 tell("robust, suspects left out", stars)
 
-flagged = model.outliers(500).rename(columns={"row": "user", "column": "film"})
+flagged = model.outliers(most=500).rename(columns={"row": "user", "column": "film"})
 cells = pd.MultiIndex.from_frame(flagged[["user", "film"]])
 flagged["in truth"] = train.set_index(["user", "film"]).stars.reindex(cells).array
 print(f"\nThe most suspicious ratings. Of the first 500, {(flagged['in truth'] != flagged.observed).sum()} are lies:\n")

@@ -11,7 +11,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from irpca import InductiveRobustPCA, LongTable
-from irpca.estimator import _Placement
+from irpca.placement import Placement
 from irpca.factors import Side
 from irpca.noise import NoiseModel
 
@@ -142,7 +142,7 @@ def test_all_kinds_of_holes_are_the_same(exact, kind):
         rows, cols = labels_of(M)
         assert list(found.columns) == cols
         assert list(model.predict().index) == rows
-        table = model.outliers(3)
+        table = model.outliers(most=3)
         assert_array_equal(
             table["observed"],
             [M[rows.index(i), cols.index(j)] for i, j in zip(table["row"], table["column"], strict=True)],
@@ -257,7 +257,7 @@ def test_a_row_without_observations_is_what_its_features_say(exact):
     model = InductiveRobustPCA().fit(M, **exact.features)
     close(model.low_rank_.dense(), exact.L[:-NEW, :-NEW])
     (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unseen-lines")
-    assert doubt.text == "2 rows have no observed entry (3, 77): L is what the features say there"
+    assert doubt.text == "2 rows have no values: 3, 77. What is expected there rests on the features alone"
     assert doubt.rows == (3, 77) and doubt.text in model.summary()
 
 
@@ -266,9 +266,9 @@ def test_doubts_name_labels(exact):
     M[[3, 77]], M[:, 5] = np.nan, np.nan
     model = InductiveRobustPCA().fit(pd.DataFrame(M, *labels_of(M)), **exact.features)
     told = [doubt for doubt in model.result_.doubts if doubt.kind == "unseen-lines"]
-    assert [doubt.text.partition(":")[0] for doubt in told] == [
-        "2 rows have no observed entry (user 3, user 77)",
-        "1 column has no observed entry (item 5)",
+    assert [doubt.text.partition(".")[0] for doubt in told] == [
+        "2 rows have no values: user 3, user 77",
+        "1 column has no values: item 5",
     ]
     assert (told[0].rows, told[1].columns) == ((3, 77), (5,))
     assert all(doubt.text in model.summary() for doubt in told)
@@ -277,7 +277,7 @@ def test_doubts_name_labels(exact):
 def test_warnings_name_labels(exact):
     M = exact.trained.copy()
     M[[3, 77]] = np.nan
-    with pytest.warns(ConvergenceWarning, match=r"(?s)^STOPPED.*\(user 3, user 77\)"):
+    with pytest.warns(ConvergenceWarning, match=r"(?s)^STOPPED.*: user 3, user 77\."):
         InductiveRobustPCA(callbacks=lambda state, history: True).fit(pd.DataFrame(M, *labels_of(M)), **exact.features)
 
 
@@ -287,7 +287,7 @@ def test_nothing_is_said_of_a_row_without_observations_or_features(exact):
     M[8, 1:], M[8, 0] = np.nan, 1e6  # one entry, of whatever size, says nothing either
     model = InductiveRobustPCA(2).fit(M, col_features=exact.F2[:-NEW])
     (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unknown-lines")
-    assert doubt.rows == (3, 8) and "L is not determined there" in doubt.text
+    assert doubt.rows == (3, 8) and "Nothing can be expected there" in doubt.text
     (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unseen-lines")
     assert doubt.columns == (5,)
     others = ~np.isin(np.arange(len(M)), (3, 8))
@@ -414,7 +414,7 @@ def placement(V, spread, noise, gross=1e-4, exact=0.0):
     model = NoiseModel(noise, 1e-300 * ones, np.ones(1), ones, 100.0, gross, np.array([1.0, 0.0, 0.0]))
     columns = Side(V, ones[:, None], False, np.zeros(K), np.zeros(K))
     posterior = noise**2 * np.linalg.inv(V.T @ V)
-    return _Placement(columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, exact)
+    return Placement(columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, spread, spread, exact=exact)
 
 
 def test_scores_are_the_mean_given_what_is_seen():
@@ -545,7 +545,7 @@ def test_false_alarms_are_held_down():
     assert (np.diff(every["probability"]) <= 0).all()
     assert (every["probability"][:1000] > 0.99).all() and every["probability"].min() > 0.5
     assert_array_equal(every["observed"], data.trained[every["row"], every["column"]])
-    assert len(model.outliers(7, fdr=0.1)) == 7
+    assert len(model.outliers(most=7, fdr=0.1)) == 7
 
 
 def test_an_attacker_and_a_dead_sensor_are_found():

@@ -50,7 +50,7 @@ def test_every_status_has_advice_that_reads_as_a_sentence(status):
 
 
 def test_no_two_statuses_have_the_same_advice():
-    assert len({status.advice for status in Status}) == len(Status) == 5
+    assert len({status.advice for status in Status}) == len(Status) == 6
 
 
 def test_only_converged_is_ok():
@@ -61,7 +61,8 @@ def test_only_converged_is_ok():
     "status, try_this",
     [
         (Status.MAX_ITER, "raise max_iter"),
-        (Status.STOPPED, "last complete iterate"),
+        (Status.STOPPED, "allow more time"),
+        (Status.INTERRUPTED, "fit again"),
         (Status.SATURATED, "check that the rows of the features belong"),
         (Status.DIVERGED, "lower the rank"),
     ],
@@ -76,17 +77,21 @@ def test_advice_says_what_to_do(status, try_this):
 @pytest.mark.parametrize("status", Status)
 def test_the_summary_tells_status_and_advice(status):
     result = a_result(status=status)
-    assert f"{status.name}: {status.advice}" in result.summary()
+    assert f"Fit: {status.name}, {status.advice}" in result.summary()
     assert result.converged == status.ok
 
 
 def test_the_summary_tells_the_numbers():
     lines = a_result().summary().splitlines()
-    assert lines[0] == "usable: no check found anything wrong"
-    assert lines[1] == "4 × 3 matrix = rank 1 + 8.33% gross errors + noise 0.0123"
-    assert "L explains 98.8% of the energy" in lines[3] and "beyond ±0.25" in lines[3]
-    assert lines[4].strip() == "solver irpca, engine cpu: 2 iterations, 3.25 reads of M, 0.25 s"
-    assert len(lines) == 5
+    assert lines == [
+        "usable: no check found anything wrong",
+        "Table: 4 rows × 3 columns",
+        "Outliers: 1 cell (8.33%), those more than 0.25 from what is expected",
+        "Expected values: 1 component; they explain 98.8% of the sum of squares of the other cells",
+        "Noise: standard deviation 0.0123; a typical cell is an outlier when more than 0.25 off",
+        "Fit: CONVERGED, the expected values no longer change. Solver irpca, engine cpu, 2 iterations, 3.25 reads of the "
+        "table, 0.25 s",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -94,42 +99,42 @@ def test_the_summary_tells_the_numbers():
     [
         (Status.CONVERGED, (), "usable", "no check found anything wrong"),
         (Status.CONVERGED, ("empty", "full-rank", "many-outliers"), "usable", "no check found anything wrong"),
-        (Status.CONVERGED, ("coarse", "empty", "noise-grows"), "use with care", "coarse, noise-grows; see"),
-        (Status.CONVERGED, ("coarse", "unstable"), "do not use", "unstable; see"),
-        (Status.CONVERGED, ("out-of-range",), "do not use", "out-of-range; see"),
-        (Status.SATURATED, ("failure",), "do not use", "failure; see"),
-        (Status.MAX_ITER, (), "do not use", "the run ended MAX_ITER"),
-        (Status.STOPPED, ("coarse",), "do not use", "the run ended STOPPED"),
+        (Status.CONVERGED, ("coarse", "empty", "noise-grows"), "use with care", "coarse was seen; and 1 more check below"),
+        (Status.CONVERGED, ("coarse", "unstable"), "do not use", "unstable was seen"),
+        (Status.CONVERGED, ("out-of-range",), "do not use", "out-of-range was seen"),
+        (Status.SATURATED, ("failure",), "do not use", Status.SATURATED.meaning),
+        (Status.MAX_ITER, (), "do not use", Status.MAX_ITER.meaning),
+        (Status.STOPPED, ("coarse",), "do not use", Status.STOPPED.meaning),
     ],
 )
 def test_the_summary_opens_with_whether_to_use_it(status, doubted, usable, why):
-    result = a_result(status=status, doubts=tuple(Doubt(kind, "a text") for kind in doubted))
+    result = a_result(status=status, doubts=tuple(Doubt(kind, f"{kind} was seen: and so on") for kind in doubted))
     assert result.usable == usable
-    assert result.summary().splitlines()[0].startswith(f"{usable}: {why}")
+    assert result.summary().splitlines()[0] == f"{usable}: {why}"
 
 
 def test_the_summary_tells_choices_with_their_reasons():
     choices = (Choice("rank", 3, "because of the gap"), Choice("noise", 0.0123456, "from the core"))
     text = a_result(choices=choices).summary()
-    chosen = text[text.index("chosen from the data:") :].splitlines()
+    chosen = text[text.index("Chosen from the data:") :].splitlines()
     assert chosen[1:] == ["  rank = 3: because of the gap", "  noise = 0.0123: from the core"]
-    assert "to doubt" not in text
+    assert "What to check" not in text
 
 
 def test_the_summary_tells_doubts():
     doubts = Doubt("coarse", "this may be wrong"), Doubt("piled-up", "and this", rows=(3,))
     text = a_result(doubts=doubts).summary()
-    assert text.splitlines()[-3:] == ["to doubt:", "  - this may be wrong", "  - and this"]
-    assert "chosen from the data" not in text
+    assert text.splitlines()[-3:] == ["What to check:", "  - this may be wrong", "  - and this"]
+    assert "Chosen from the data" not in text
 
 
 def test_the_summary_of_unknown_noise():
-    assert "noise unknown" in a_result(noise=None).summary()
+    assert "Noise: unknown to this solver" in a_result(noise=None).summary()
 
 
 @pytest.mark.parametrize("changes", [{"S": None}, {"corruption": np.nan}, {"explained": np.nan, "zeta": np.inf}])
 def test_the_summary_can_do_with_less(changes):
-    assert "4 × 3 matrix" in a_result(**changes).summary()
+    assert "Table: 4 rows × 3 columns" in a_result(**changes).summary()
 
 
 def test_repr_is_short():

@@ -11,6 +11,7 @@ from irpca import verdict
 from irpca.engines import ReferenceEngine
 from irpca.engines.base import Noise, Standardised
 from irpca.features import Features
+from irpca.labels import Labels
 from irpca.lowrank import LowRank
 from irpca.result import FATAL, HARMLESS, Certificate, Doubt, State, Status
 from irpca.verdict import Case, doubts_of, labelled
@@ -134,7 +135,7 @@ def test_a_direction_that_a_line_has_lost():
     M = L.dense() + NOISE * rng.standard_normal(SHAPE)
     M[7, 60:88] += 20.0
     doubt = only(a_case(L=L, M=M), "lost-direction")
-    assert doubt.rows == (7,) and doubt.columns == () and "(7)" in doubt.text
+    assert doubt.rows == (7,) and doubt.columns == () and "components: 7. " in doubt.text
     M[7] = L.dense()[7]
     M[7, rng.choice(90, 28, replace=False)] += 20.0  # as many, anywhere
     assert "lost-direction" not in kinds(a_case(L=L, M=M))
@@ -231,13 +232,36 @@ def test_a_component_left_in_the_residuals():
     assert kinds(a_case(noise=NOISE * (rng.standard_normal(SHAPE) + 0.8 * left), limit=50.0)) == ["structure-left"]
 
 
+def described(share):
+    """A fit whose features predict a share of the differences between lines."""
+    rng = np.random.default_rng(14)
+    sides = []
+    for n in SHAPE:
+        expected, own = rng.standard_normal((2, n, 2))
+        mean = np.sqrt(share) * expected + np.sqrt(1 - share) * own
+        sides.append(SimpleNamespace(mean=mean, expected=np.sqrt(share) * expected, second=np.eye(2)))
+    return SimpleNamespace(tied=(False, False), rows=sides[0], cols=sides[1])
+
+
+@pytest.mark.parametrize(("share", "doubted"), [(0.0, 2), (0.5, 0)])
+def test_features_that_predict_next_to_nothing(share, doubted):
+    rng = np.random.default_rng(12)
+    case = a_case(features=tuple(Features.of(rng.standard_normal((n, 3)), n) for n in SHAPE))
+    case = replace(case, state=replace(case.state, fit=described(share)))
+    found = [doubt for doubt in doubts_of(case) if doubt.kind == "hardly-predicted"]
+    assert len(found) == doubted
+    if doubted:
+        assert found[0].text.startswith("row_features explain 0% of the differences between rows")
+        assert found[1].text.startswith("col_features explain 0% of the differences between columns")
+
+
 def test_a_free_part_where_few_rows_and_columns_meet():
     rng = np.random.default_rng(12)
     features = tuple(Features.of(rng.standard_normal((n, 3)), n) for n in SHAPE)
     inside = LowRank(features[0].Q, 30 * rng.standard_normal((3, 3)), features[1].Q).dense()
     rows, cols = (np.where(np.arange(n) < n // 3, rng.standard_normal(n), 0.0) for n in SHAPE)
     everywhere = np.outer(*(rng.standard_normal(n) for n in SHAPE))
-    fit = SimpleNamespace(tied=(False, False))
+    fit = described(1.0)
     for free, expected in ((np.outer(rows, cols), True), (everywhere, False)):
         L = LowRank.from_product(inside + free, np.eye(SHAPE[1]), 4)
         case = a_case(L=L, features=features)
@@ -253,7 +277,7 @@ def test_outliers_of_one_sign_that_hide_in_the_noise():
     L, wrong = low_rank(rng, (800, 400), 1), rng.random((800, 400)) < 0.3
     noise, size = NOISE * rng.standard_normal(L.shape), rng.uniform(0, 40 * NOISE, L.shape)
     one_sided = a_case(L=L, M=L.dense() + noise + wrong * size)
-    assert "above L" in only(one_sided, "one-sided").text
+    assert "too high" in only(one_sided, "one-sided").text
     both = a_case(L=L, M=L.dense() + noise + wrong * size * rng.choice([-1, 1], L.shape))
     far = a_case(L=L, M=L.dense() + noise + wrong * (size + 20 * NOISE))
     assert "one-sided" not in kinds(both) + kinds(far)
@@ -307,7 +331,7 @@ def test_lines_of_few_entries_break_by_chance():
 def test_lines_of_which_nothing_is_known():
     known = (np.arange(120) > 1, np.ones(90, bool))
     doubt = only(a_case(known=known), "unknown-lines")
-    assert doubt.rows == (0, 1) and doubt.text.startswith("2 rows have fewer than 2 entries (0, 1)")
+    assert doubt.rows == (0, 1) and doubt.text.startswith("2 rows have fewer than 2 values: 0, 1.")
 
 
 def test_lines_for_which_features_speak():
@@ -315,7 +339,7 @@ def test_lines_for_which_features_speak():
     noise[:, 4] = np.nan
     F = Features.of(np.random.default_rng(1).standard_normal((90, 3)), 90, "F2", "columns")
     doubt = only(a_case(noise=noise, features=(Features.identity(120), F)), "unseen-lines")
-    assert doubt.columns == (4,) and "1 column has no observed entry (4): L is what the features say" in doubt.text
+    assert doubt.columns == (4,) and "1 column has no values: 4. What is expected there rests on the features" in doubt.text
 
 
 def test_a_failure_is_told_however_the_run_ended():
@@ -331,7 +355,7 @@ def test_a_run_that_was_stopped_is_not_judged():
 def test_little_explained():
     assert kinds(a_case(explained=0.3)) == ["little-explained"]
     zero = a_case(L=LowRank.zero(SHAPE), M=NOISE * np.random.default_rng(0).standard_normal(SHAPE))
-    assert "no component stands out" in only(zero, "little-explained").text
+    assert "no pattern stands out" in only(zero, "little-explained").text
 
 
 @pytest.mark.parametrize("share, seen", [(0.03, True), (0.9, False)])
@@ -366,14 +390,17 @@ def test_labels_take_the_place_of_positions():
     plain = Doubt("empty", "S is empty")
     assert rows.text == "in 10 rows: 0, 1, 2, 3, 4, 5, 6, 7, …"
     assert cols.text == "in a column {that}: 1"
-    named = labelled((rows, cols, plain), [f"r{i}" for i in range(10)], ["a", "b"])
+    named = labelled((rows, cols, plain), Labels.of([f"r{i}" for i in range(10)]), Labels.of(["a", "b"]))
     assert [doubt.text for doubt in named] == [
         "in 10 rows: r0, r1, r2, r3, r4, r5, r6, r7, …",
         "in a column {that}: b",
         "S is empty",
     ]
     assert [(d.kind, d.rows, d.columns) for d in named] == [(d.kind, d.rows, d.columns) for d in (rows, cols, plain)]
-    assert labelled((rows, cols), None, ["a", "b"])[0] is rows
+    assert labelled((rows,), None, None)[0] is rows
+    assert labelled((rows, cols), None, Labels.of(["a", "b"]))[0].text == rows.text
+    cell = Doubt("out-of-range", "as in row 3, column 1", (3,), (1,), "as in row {row}, column {column}")
+    assert labelled((cell,), None, Labels.of(["a", "b"]))[0].text == "as in row 3, column b"
 
 
 def test_S_of_a_case_is_counted_by_lines():

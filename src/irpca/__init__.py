@@ -10,8 +10,9 @@ from .lowrank import LowRank
 from .result import Choice, Doubt, History, Result, State, Status
 
 if TYPE_CHECKING:
-    from . import completion, diagnostics, engines, outliers, selection
+    from . import completion, diagnostics, encode, engines, outliers, plots, report, selection
     from .estimator import InductiveRobustPCA
+    from .persistence import load
 
 __version__ = "0.1.0"
 
@@ -29,8 +30,12 @@ __all__ = [
     "completion",
     "datasets",
     "diagnostics",
+    "encode",
     "engines",
+    "load",
     "outliers",
+    "plots",
+    "report",
     "selection",
     "solve",
 ]
@@ -40,7 +45,9 @@ def __getattr__(name: str) -> Any:
     """Import the estimator (and with it scikit-learn) and what few need only when they are asked for."""
     if name == "InductiveRobustPCA":
         return import_module(".estimator", __name__).InductiveRobustPCA
-    if name in ("completion", "diagnostics", "engines", "outliers", "selection"):
+    if name == "load":
+        return import_module(".persistence", __name__).load
+    if name in ("completion", "diagnostics", "encode", "engines", "outliers", "plots", "report", "selection"):
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -49,6 +49,8 @@ class Calibration:
         Standard deviation of the clean residuals, each weighted by the probability that it is clean.
     limit : float
         The size |z| from which on the probability exceeds one half; infinite if it never does.
+    edges, counts, clean : arrays
+        The cells of |z|: upper edges of all but the last, entries in each, and how many the clean noise alone explains.
 
     Examples
     --------
@@ -64,6 +66,7 @@ class Calibration:
         sizes = np.sort(np.abs(np.asarray(z, float).ravel()))
         sizes = sizes[np.isfinite(sizes)]
         self.edges, self.levels = np.zeros(0), np.zeros(1)
+        self.counts, self.clean = np.full(1, float(sizes.size)), np.full(1, float(sizes.size))
         self.share, self.scale, self.sd = 0.0, 0.0, 0.0
         if sizes.size and sizes[-1] > 0:
             self._learn(sizes, gross)
@@ -75,7 +78,11 @@ class Calibration:
 
     @property
     def limit(self) -> float:
-        wrong = np.flatnonzero(self.levels > 0.5)
+        return self.size_at(0.5)
+
+    def size_at(self, probability: float) -> float:
+        """The size |z| from which on the probability exceeds this; infinite if it never does."""
+        wrong = np.flatnonzero(self.levels > probability)
         return float(np.r_[0.0, self.edges][wrong[0]]) if len(wrong) else np.inf
 
     def _learn(self, sizes: Array, gross: float) -> None:
@@ -95,6 +102,7 @@ class Calibration:
         weight = np.exp(misfit.min() - misfit)
         weight /= weight.sum()
         self.levels = _probabilities(counts, weight @ np.where(outside, expected, counts))
+        self.counts, self.clean = counts, weight @ expected
         self.share = float(self.levels @ counts / sizes.size)
         width = np.array([np.interp(-np.log(0.3173), -row, grid) for row in table])
         self.scale = float(median * 2.0 ** (weight @ (width[shape] + shift / steps)))

@@ -11,33 +11,74 @@ import sys
 from collections.abc import Callable
 from typing import TextIO
 
+import numpy as np
+
+from .constants import FINAL_STEP
 from .result import History, State
+
+PLAIN_STEP = 1e-10  # the tolerance of solve(), which ends solvers of one stage
 
 Callback = Callable[[State, History], bool | None]
 
 
 class Progress:
-    """A line that is rewritten on a terminal, one line per iteration elsewhere.
+    """A bar with what is being done and about how long it will take, rewritten in place on a terminal.
+
+    Elsewhere it is a line when something new begins, and every ten seconds.
 
     Parameters
     ----------
     stream : text stream, default sys.stderr
     """
 
+    WIDTH = 24
+    EVERY = 10.0  # seconds
+
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = sys.stderr if stream is None else stream
+        self._said: tuple[str, float] = ("", -np.inf)
+        self._share = 0.0
 
     def __call__(self, state: State, history: History) -> None:
-        corruption = history.corruption[-1]
-        share = "     -" if corruption != corruption else f"{corruption:6.1%}"
-        line = (
-            f"iteration {len(history):3d}  reads {history.reads[-1]:5.1f}  zeta {state.zeta:8.3g}  "
-            f"step {state.step:8.2e}  in S {share}  {history.seconds[-1]:6.1f} s"
-        )
-        # Back up to the line before, so that the last one ends as a line should.
-        again = "\x1b[A" if len(history) > 1 and self.stream.isatty() else ""
-        self.stream.write(f"{again}{line}\n")
+        if len(history) == 1:
+            self._said, self._share = ("", -np.inf), 0.0
+        self._share = max(self._share, _share_done(state, history))
+        stage, seconds = state.stage or "fitting", history.seconds[-1]
+        done = int(self._share * self.WIDTH)
+        line = f"[{'#' * done}{'.' * (self.WIDTH - done)}] {stage}, {_duration(seconds)}{self._left(seconds)}"
+        if self.stream.isatty():
+            # Back up to the line before, so that the last one ends as a line should.
+            self.stream.write(f"{'' if len(history) == 1 else chr(27) + '[A'}{chr(27)}[2K{line}\n")
+        elif stage.partition(",")[0] != self._said[0] or seconds - self._said[1] >= self.EVERY:
+            self._said = stage.partition(",")[0], seconds
+            self.stream.write(f"{line}\n")
         self.stream.flush()
+
+    def _left(self, seconds: float) -> str:
+        if self._share < 0.05:
+            return ""
+        return f", about {_duration(seconds * (1 / self._share - 1))} left"
+
+
+def _share_done(state: State, history: History) -> float:
+    """What share of the work is done, as far as that can be known: by the solver, or from how steps have fallen."""
+    if state.progress is not None:
+        return state.progress
+    if state.settled:
+        return 1.0
+    steps = [step for step, stage in zip(history.step, history.stage, strict=True) if not stage and step > 0]
+    first, goal = (0.7, FINAL_STEP) if any(history.stage) else (0.0, PLAIN_STEP)
+    if len(steps) < 2 or steps[0] <= goal:
+        return first
+    fallen = np.log(steps[0] / steps[-1]) / np.log(steps[0] / goal)
+    return float(first + (1 - first) * np.clip(fallen, 0.0, 0.99))
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 class Log:
@@ -66,7 +107,7 @@ class Log:
 
 
 class TimeBudget:
-    """Stop after the first iteration that ends later than ``seconds`` after the start.
+    """Stop after the first step that ends later than ``seconds`` after the start; the best fit by then is kept.
 
     Parameters
     ----------
@@ -75,7 +116,7 @@ class TimeBudget:
 
     def __init__(self, seconds: float) -> None:
         if not seconds > 0:
-            raise ValueError(f"seconds must be positive, got {seconds!r}")
+            raise ValueError(f"a time budget is a positive number of seconds, got {seconds!r}")
         self.seconds = seconds
 
     def __call__(self, state: State, history: History) -> bool:

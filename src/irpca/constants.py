@@ -83,6 +83,7 @@ SIGN = 0.01  # share of the entries at rounding, without which an exact fit is n
 FEWEST = 20  # entries met to rounding, the least to call a fit exact
 BLOCK_LOOK = 1 << 13  # entries of a block by which its threshold is set
 LOOK = 1 << 15  # entries of M by which fits are judged
+HARDLY_PREDICTED = 0.05  # adjusted R² below which features narrow a prediction by less than 3 %, 1 − sqrt(1 − R²)
 NEARLY_ALL = 0.95  # of the entries hold one number: the table is that number, and the others are gross errors
 
 # The finish (solvers/irpca.py)

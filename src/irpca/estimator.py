@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -16,20 +17,21 @@ from sklearn.utils import check_array, gen_batches
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from . import constants
-from .callbacks import Callback
+from .callbacks import Callback, Progress, TimeBudget
+from .constants import WHOLE
+from .containers import Given, in_kind, kind_of, listing, taken
+from .described import Described, labels_of
 from .engines import choose
-from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior, Standardised
-from .factors import Side, placed
+from .engines.base import Engine, Noise, Standardised
 from .features import Features
-from .labels import as_table, few, labelled, labels_of, match, without_na
+from .labels import Labels, few, match, texts
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
-from .noise import NoiseModel
-from .outliers import probabilities, reported, score_lines, standardised
+from .outliers import score_lines, standardised
+from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
-from .sampling import in_memory
 from .solvers import SOLVERS
+from .tables import Cut, deviation, flagged, only, refuse_large, repaired
 from .threshold import rounding_floor
 from .verdict import about_lines
 from .verdict import labelled as with_labels
@@ -42,9 +44,6 @@ FOLDS = 5  # score() predicts each fifth of the columns from the others
 STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that of the fit by this
 ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
 UNSEEN = 1.5  # times the largest standardised residual of a fit without outliers: what is larger is one
-UNUSUAL = 3.0  # times the usual size of entries: rows of an exact fit that are larger are brought to that size
-SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
-SETTLED = 1e-12  # whatever other rows were placed along with a row
 
 
 class _IfFeatures:
@@ -79,8 +78,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     extra_rank : int or "auto"
         Number of components beside those that features explain, for solvers that allow any. "auto": as many as
         held-out entries call for, often none. Without features this means nothing.
-    col_features : array or DataFrame of shape (n2, d2), or None
-        F2. It may be given to ``fit`` instead; but scikit-learn's cross-validation cuts whatever is as long
+    col_features : array, frame of n2 rows, "index" or None
+        F2, see :meth:`fit`. It may be given there instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
     solver : str
         Any of those of :func:`irpca.solve`.
@@ -91,6 +90,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         Passed to the solver, such as ``{"noise": 0.1}``.
     callbacks : callable, several, or None
         Called after each iteration; see :mod:`irpca.callbacks`.
+    verbose : bool
+        Show what is being done, and about how long it will take, on the standard error stream.
+    time_budget : float or None
+        Seconds after which to stop and keep the best fit so far, with the status STOPPED.
     random_state : int, Generator or None
 
     Attributes
@@ -115,8 +118,19 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         How the fit went.
     result_ : Result
         All of it, as :func:`irpca.solve` returned it; doubts name labels, where M has some.
+    row_labels_, col_labels_ : Labels or None
+        Of the rows and columns of M, if it has some.
+    row_encoder_, col_encoder_ : Encoder or None
+        How features were made of frames with text, dates or gaps; see :mod:`irpca.encode`.
+    container_ : str
+        The library of M, in which answers come back: "numpy", "pandas", "polars", "pyarrow", "xarray" or "torch".
     n_features_in_, feature_names_in_ : int, array
         Number of columns of M, and their names if they are strings.
+
+    Notes
+    -----
+    The model keeps a reference to M, for :meth:`repaired` and to list more outliers later. M is neither pickled nor
+    saved with the model.
 
     Examples
     --------
@@ -152,6 +166,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         max_iter: int = 100,
         solver_options: dict[str, Any] | None = None,
         callbacks: Callback | Iterable[Callback] | None = None,
+        verbose: bool = False,
+        time_budget: float | None = None,
         random_state: int | np.random.Generator | None = 0,
     ) -> None:
         self.rank = rank
@@ -163,6 +179,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.max_iter = max_iter
         self.solver_options = solver_options
         self.callbacks = callbacks
+        self.verbose = verbose
+        self.time_budget = time_budget
         self.random_state = random_state
 
     def fit(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> InductiveRobustPCA:
@@ -170,23 +188,33 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
         Parameters
         ----------
-        M : array, DataFrame, sparse array or LongTable of shape (n1, n2)
-            float32 and float64 are used as they are, memory-mapped files too; integers become float64. NaN and what
-            is masked is not observed; the stored entries of a sparse array are the observed ones, zeros too.
+        M : table of shape (n1, n2)
+            An array, list of lists, masked or sparse array, :class:`~irpca.LongTable`, a frame of pandas, polars,
+            pyarrow or dask, a two-dimensional xarray or torch tensor. float32 and float64 arrays are used as they are,
+            memory-mapped files too; integers become float64. NaN and what is masked is missing; the stored entries of a
+            sparse array are the observed ones, zeros too. Of a frame without an index (polars, pyarrow) the first
+            column labels the rows, if it holds text or dates.
         y : ignored
-        row_features, col_features : array or DataFrame of shape (n1, d1) and (n2, d2), or None
-            F1 and F2. None: nothing is known about that side.
+        row_features, col_features : array or frame of n1 and n2 rows, "index", or None
+            F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
+            are. Frames with text, categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index"
+            makes features from the labels of M, dates or numbers. None: nothing is known about that side.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C. If a fit was there by then, the model keeps it, with the status INTERRUPTED.
         """
         if not isinstance(self.engine, str):
             raise ValueError("engine must be a name here: an Engine owns one matrix; pass it to irpca.solve")
-        matrix = self._matrix(M, reset=True)
-        rows, columns = labels_of(M, "index"), labels_of(M, "columns")
+        given = taken(M)
+        matrix = self._matrix(given, reset=True)
         options = self._options()
         col_features = self._chosen_col_features(col_features, matrix.shape)
-        match(row_features, M, "row_features", "rows")
-        match(col_features, M, "col_features", "columns")
-        F1 = Features.of(row_features, matrix.shape[0], "row_features", "rows")
-        F2 = Features.of(col_features, matrix.shape[1], "col_features", "columns")
+        rows = Described.of(row_features, "row_features", "rows", given.rows)
+        cols = Described.of(col_features, "col_features", "columns", given.columns)
+        F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
+        F2 = Features.of(cols.array(col_features), matrix.shape[1], "col_features", "columns")
         result = solve(
             matrix,
             F1,
@@ -196,27 +224,36 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             engine=self.engine,
             tol=self.tol,
             max_iter=self.max_iter,
-            callbacks=() if self.callbacks is None else self.callbacks,
+            callbacks=self._callbacks(),
             random_state=self.random_state,
             **options,
         )
-        self._keep(replace(result, doubts=with_labels(result.doubts, rows, columns)))
-        self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
+        self._M, self.container_, self._dims = matrix, given.container, given.dims
         U, s, V = _principal(result.L)
-        dtype = np.dtype(float) if result.S is None else result.S.dtype
-        self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
             F1, F2 = Features.identity(F1.n), Features.identity(F2.n)
         said = _said(result, F1, F2, U * s, V)
-        self._rows = _Side("row_features", rows, labels_of(row_features, "columns"), said[0])
-        self._cols = _Side("col_features", columns, labels_of(col_features, "columns"), said[1])
-        expected = None if said[0] is None or F1.F is None else said[0](F1.F)
-        self._placement = _Placement.of(result, U * s, V, expected)
+        self._rows, self._cols = replace(rows, expected=said[0]), replace(cols, expected=said[1])
+        expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
+        self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
+        self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
+        self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
+        dtype = np.dtype(float) if result.S is None else result.S.dtype
+        self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
+        if result.status is Status.INTERRUPTED:
+            raise KeyboardInterrupt  # whoever fits many models shall stop, too
         if not result.converged:
             doubts = map(str, self.result_.doubts)
-            told = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
-            warnings.warn(told, ConvergenceWarning, stacklevel=2)
+            text = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
+            warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
+
+    def _callbacks(self) -> list[Callback]:
+        given = self.callbacks
+        callbacks: list[Callback] = [] if given is None else [given] if callable(given) else list(given)
+        if self.time_budget is not None:
+            callbacks.append(TimeBudget(self.time_budget))
+        return [*callbacks, Progress()] if self.verbose else callbacks
 
     def fit_transform(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> Any:
         """``fit``, then ``transform`` of the same M with the same ``row_features``."""
@@ -239,7 +276,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         -------
         array of shape (m, r), or what ``set_output`` asks for
         """
-        engine, prior = self._new_rows(M, row_features)
+        engine, prior, _ = self._new_rows(M, row_features)
         return self._scores(engine, prior).scores.astype(engine.dtype, copy=False)
 
     def inverse_transform(self, scores: Any) -> Array:
@@ -251,32 +288,104 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return scores @ self.components_.astype(scores.dtype, copy=False)
 
     @_IfFeatures
-    def predict(self, row_features: Any = None, col_features: Any = None) -> Any:
-        """L for any rows and columns, by their features alone: ``row_features @ W @ col_features.T``.
+    def predict(self, row_features: Any = None, col_features: Any = None, *, return_std: bool = False) -> Any:
+        """What to expect of any rows and columns by their features alone: ``row_features @ W @ col_features.T``.
 
         NaN for rows and columns of the fit about which nothing is known: they have too few entries, and no features.
 
         Parameters
         ----------
-        row_features, col_features : array or DataFrame of shape (m, d1) and (k, d2), or None
-            None: the rows, or the columns, of the M that was fitted.
+        row_features, col_features : as in :meth:`fit`, for any number of rows and columns
+            None: the rows, or the columns, of the M that was fitted. Where the fit used "index": labels, such as dates.
+        return_std : bool
+            Return the standard deviation of a clean measurement about what is expected, too: that of the noise, and of
+            what features do not tell.
 
         Returns
         -------
-        array of shape (m, k), or a labelled DataFrame if M or the features are one
+        table of shape (m, k), in kind of M; with ``return_std`` two of them
         """
         check_is_fitted(self)
-        if row_features is None:
-            left, right = self.low_rank_.thin()
-            U, index = self._where_known(left @ (right.T @ self._V), 0), self._rows.labels
-        else:
-            U, index = self._rows.place(row_features), labels_of(row_features, "index")
-        if col_features is None:
-            V, columns = self._where_known(self._V, 1), self._cols.labels
-        else:
-            V, columns = self._cols.place(col_features), labels_of(col_features, "index")
-        dtype = self.components_.dtype
-        return labelled(U.astype(dtype, copy=False) @ V.T.astype(dtype, copy=False), index, columns)
+        given, sides, new = [], [], []
+        for F, side, axis in ((row_features, self._rows, 0), (col_features, self._cols, 1)):
+            given.append(side.labels if F is None else labels_of(F))
+            sides.append(self._fitted_factor(axis) if F is None else side.place(F))
+            new.append(F is not None)
+        scores, V = sides
+        frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy"}
+        container = self.container_ if self.container_ != "numpy" or not frames else frames.pop()
+        like = Given(None, given[0], given[1], container, self._dims)
+        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), like)
+        return (expected, in_kind(self._std(scores, V, (new[0], new[1])), like)) if return_std else expected
+
+    def expected(self, return_std: bool = False) -> Any:
+        """What every cell of the fitted table should be; NaN where nothing is known.
+
+        Parameters
+        ----------
+        return_std : bool
+            Return the standard deviation of a clean measurement about that, too: that of the noise there, and of the
+            expected value. About 95 % of the cells that are no outliers lie within two of them.
+
+        Returns
+        -------
+        table like M, with its labels; with ``return_std`` two of them
+        """
+        check_is_fitted(self)
+        refuse_large(self.low_rank_.shape, "expected")
+        scores, V = self._fitted_factor(0), self._fitted_factor(1)
+        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), self._like(self._rows.labels))
+        if not return_std:
+            return expected
+        return expected, in_kind(self._std_of_cells(self.result_, self._owner), self._like(self._rows.labels))
+
+    def repaired(
+        self,
+        M: Any = None,
+        *,
+        row_features: Any = None,
+        fdr: float | None = None,
+        probability: float | None = None,
+        threshold: float | None = None,
+        return_std: bool = False,
+        return_marks: bool = False,
+    ) -> Any:
+        """The table with outliers and missing cells replaced by what is expected there.
+
+        Parameters
+        ----------
+        M, row_features : new rows as in :meth:`transform`, or None
+            None: the table that was fitted.
+        fdr, probability, threshold : float or None
+            Which cells are outliers, see :meth:`outliers`.
+        return_std : bool
+            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept.
+        return_marks : bool
+            Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
+            missing and of which nothing is known stays NaN.
+
+        Returns
+        -------
+        table like M; with ``return_std`` and ``return_marks`` up to three of them
+        """
+        check_is_fitted(self)
+        result, engine, rows = self._looked_at(M, row_features)
+        refuse_large(result.L.shape, "repaired")
+        S, _, _ = flagged(result, Cut(fdr, probability, threshold), engine)
+        expected = result.L.dense()
+        if result.known is not None:
+            expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
+        values = _rows_of(engine(), slice(None))
+        made, marks = repaired(values, S, expected)
+        like, found = self._like(rows), []
+        found.append(in_kind(made, like))
+        if return_std:
+            found.append(in_kind(np.where(marks == "", 0.0, self._std_of_cells(result, engine)), like))
+        if return_marks:
+            found.append(
+                in_kind(marks.astype(object), replace(like, container=like.container.replace("torch", "numpy")))
+            )
+        return tuple(found) if len(found) > 1 else found[0]
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
         """New rows taken apart with what was learned from the old: W, ``components_``, the noise model.
@@ -285,13 +394,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         ----------
         M, row_features : as in :meth:`transform`
         """
+        engine, prior, rows = self._new_rows(M, row_features)
+        return self._decomposed(engine, prior, rows)
+
+    def _decomposed(self, engine: Engine, prior: Array | None, rows: Labels | None) -> Result:
         started = time.perf_counter()
-        engine, prior = self._new_rows(M, row_features)
         found, W = self._scores(engine, prior), self.W_
         if prior is None:
             W = None if self._cols.expected is None else found.scores @ self._cols.expected.coefficients.T
         # New rows may be larger than the old, or in lower precision: their rounding is no gross error.
-        rounding = rounding_floor(engine.dtype, _longest(found.scores) * _longest(self._V))
+        rounding = rounding_floor(engine.dtype, longest(found.scores) * longest(self._V))
         zeta = max(self.zeta_, rounding)
         L = LowRank.from_product(found.scores, self._V)
         weights = self._weights(found.spread)
@@ -311,9 +423,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             status=Status.CONVERGED,
             history=History(),
             choices=(),
-            doubts=with_labels(
-                tuple(self._doubts(engine, prior, corruption)), labels_of(M, "index"), self._cols.labels
-            ),
+            doubts=with_labels(tuple(self._doubts(engine, prior, corruption)), rows, self._cols.labels),
             solver=self.solver,
             engine=engine.name,
             reads=engine.reads,
@@ -359,7 +469,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         sample_weight : array of shape (m,), or None
             Weights of rows.
         """
-        engine, prior = self._new_rows(M, row_features)
+        engine, prior, _ = self._new_rows(M, row_features)
         counts = engine.counts[0]
         typical = float(np.linalg.norm(self.singular_values_)) / np.sqrt(np.prod(self.low_rank_.shape))
         sums = np.empty(engine.shape[0])
@@ -374,49 +484,66 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         # Models that differ by rounding alone shall tie, so that a search takes the first of them.
         return round(-float(weights @ sums / (weights @ counts)), 6)
 
-    def outliers(self, most: int | None = None, *, fdr: float | None = None) -> Any:
-        """The outliers as a table, the most certain first.
+    def outliers(
+        self,
+        M: Any = None,
+        *,
+        row_features: Any = None,
+        most: int | None = None,
+        fdr: float | None = None,
+        probability: float | None = None,
+        threshold: float | None = None,
+    ) -> Any:
+        """Which cells are wrong, the most certain first.
 
-        Cells of rows and columns about which nothing is known are not among them.
+        How many are listed is a choice that needs no new fit: give one of ``fdr``, ``probability`` and ``threshold``.
+        Without, they are all cells that are more likely outliers than noise. To list more than these, M is read again.
+        Cells of rows and columns about which nothing is known are never listed.
 
         Parameters
         ----------
+        M, row_features : new rows as in :meth:`transform`, or None
+            None: the table that was fitted.
         most : int or None
-            How many; None for all.
+            List the first ones only.
         fdr : float or None
-            The share of false alarms to allow among those reported, such as 0.05: the largest set whose mean of
-            ``1 − probability`` is at most that. None: all that are more likely outliers than noise.
+            Allow this share of false alarms among the cells listed, such as 0.05: the largest set whose mean of
+            ``1 − probability`` is at most that.
+        probability : float or None
+            List cells that are outliers with at least this probability.
+        threshold : float or None
+            List cells whose difference is larger than this, in units of M, however probable.
 
         Returns
         -------
-        DataFrame if M was one, else a structured array
-            ``row``, ``column``: labels, or positions where there are none. ``observed``, ``expected``: the
-            entry of M and of L. ``difference``: the first less the second, the entry of S. ``score``: the size of the
-            difference in units of its uncertainty; of an exact fit, and of solvers without a noise model, in multiples
-            of ``zeta_``. ``probability``: of an outlier, given the distribution of all residuals
-            (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no noise model.
+        frame in kind of M if it has labels, else a structured array
+            ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
+            ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
+            of a clean measurement there. ``score``: the size of the difference in units of its uncertainty; of an exact
+            fit, and of solvers without a noise model, in multiples of ``zeta_``. ``probability``: of an outlier, given
+            the distribution of all residuals (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no
+            noise model or the fit failed.
         """
         check_is_fitted(self)
+        if isinstance(M, (int, np.integer)):
+            raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
-        S, z = self._sparse.tocoo(), self._standardised.data
-        score, probability = np.abs(z), probabilities(z, self.result_.calibration, self.noise_ == 0)
-        order = np.lexsort((-score, -np.nan_to_num(probability)))
-        order = order[(self._known(0)[S.row] & self._known(1)[S.col])[order]]
-        if fdr is not None:
-            order = order[reported(probability[order], score[order], fdr)]
-        order = order[:most]
-        rows, cols, difference = S.row[order], S.col[order], S.data[order]
+        result, engine, rows = self._looked_at(M, row_features)
+        S, score, probability_ = flagged(result, Cut(fdr, probability, threshold), engine)
+        order = np.lexsort((-score, -np.nan_to_num(probability_)))[:most]
+        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))[order], S.indices[order]
         columns = {
-            "row": rows.astype(np.intp),
-            "column": cols.astype(np.intp),
-            "observed": self._observed[order],
-            "expected": self.low_rank_.entries(rows, cols).astype(difference.dtype),
-            "difference": difference,
+            "row": at[0].astype(np.intp),
+            "column": at[1].astype(np.intp),
+            "observed": self._entries(*at) if M is None else engine().entries(*at),
+            "expected": result.L.entries(*at).astype(S.dtype),
+            "difference": S.data[order],
+            "std": self._std_of_cells(result, engine, at),
             "score": score[order],
-            "probability": probability[order],
+            "probability": probability_[order],
         }
-        return as_table(columns, {"row": self._rows.labels, "column": self._cols.labels})
+        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How corrupted each row is, the most surprising first: which days are odd, which users lie?
@@ -437,13 +564,13 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """
         if M is None and row_features is None:
             return self._outlier_lines(0, "row", self._rows.labels)
-        engine, prior = self._new_rows(M, row_features)
+        engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
         weights = self._weights(np.zeros((len(prior), 2)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
         S = standardised(S, weights, self.zeta_)
-        return _lines_table(S, 0, engine.counts[0], "row", labels_of(M, "index"))
+        return _lines_table(S, 0, engine.counts[0], "row", labels, self.container_)
 
     def outlier_columns(self) -> Any:
         """How corrupted each column is, the most surprising first: which sensor is broken?"""
@@ -452,7 +579,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
         S = _without_unknown(self._standardised, (self._known(0), self._known(1)))
-        return _lines_table(S, axis, self.result_.counts[axis], name, labels)
+        return _lines_table(S, axis, self.result_.counts[axis], name, labels, self.container_)
 
     @property
     def _sparse(self) -> csr_array:
@@ -470,9 +597,109 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         known = self.result_.known
         return np.ones(self.low_rank_.shape[axis], bool) if known is None else known[axis]
 
-    def _where_known(self, factor: Array, axis: int) -> Array:
-        known = self._known(axis)
+    def _fitted_factor(self, axis: int) -> Array:
+        """Scores of the rows (0), or components at the columns, of the fit; NaN where nothing is known."""
+        left, right = self.low_rank_.thin()
+        factor, known = (left @ (right.T @ self._V), self._V)[axis], self._known(axis)
         return factor if known.all() else np.where(known[:, None], factor, np.nan)
+
+    def _like(self, rows: Labels | None) -> Given:
+        """What answers look like: the container of M, and its columns."""
+        return Given(None, rows, self._cols.labels, self.container_, self._dims)
+
+    def _std(self, scores: Array, V: Array, new: tuple[bool, bool]) -> Array:
+        weights = self._placement.weights(self.result_.weights, scores, V, new)
+        return deviation(weights, self._factor).astype(self.components_.dtype, copy=False)
+
+    @property
+    def _factor(self) -> float:
+        """The standard deviation of clean noise in units of its scale: more than 1 where it has tails."""
+        noise = self._placement.noise
+        return float(noise.deviation / noise.s)
+
+    def _std_of_cells(
+        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None
+    ) -> Array:
+        """The standard deviation of clean measurements about the expected values of a result."""
+        left, right = result.L.thin()
+        scores, new = left @ (right.T @ self._V), result is not self.result_
+        weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
+        dtype, var = self.components_.dtype, None
+        if np.prod(result.L.shape) <= WHOLE:
+            used = self._used(result, owner)
+            var = self._placement.variance(weights, scores, self._V, used, self._factor, new)
+        std = deviation(weights, self._factor, at, var).astype(dtype, copy=False)
+        if at is None and result.known is not None:
+            std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
+        return std
+
+    def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
+        """Which cells were observed, and are no outliers."""
+        S = self._sparse if result.S is None else result.S
+        used = np.ones(result.L.shape, bool)
+        if result.n_observed < used.size:
+            used = np.isfinite(_rows_of(owner(), slice(None)))
+        used[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = False
+        return used
+
+    def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
+        """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
+        if M is not None:
+            engine, prior, rows = self._new_rows(M, row_features)
+            return self._decomposed(engine, prior, rows), lambda: engine, rows
+        if row_features is not None:
+            raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
+        if self.sparse_ is None:
+            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
+        return self.result_, self._owner, self._rows.labels
+
+    def _owner(self) -> Engine:
+        """An owner of the M that was fitted."""
+        if not hasattr(self, "_M"):
+            raise ValueError("this needs the table that was fitted, which a saved model does not hold: pass it as M")
+        return choose(self._M, self.engine)
+
+    def _entries(self, rows: Array, cols: Array) -> Array:
+        """Observed values of the M that was fitted; of a model without it, those of the outliers."""
+        if hasattr(self, "_M"):
+            return self._owner().entries(rows, cols)
+        S, n2 = self._sparse, self.low_rank_.shape[1]
+        held = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)) * n2 + S.indices
+        order = np.argsort(held)
+        at = np.searchsorted(held, rows * n2 + cols, sorter=order)
+        return self._observed[order[at]]
+
+    @property
+    def row_labels_(self) -> Labels | None:
+        check_is_fitted(self)
+        return self._rows.labels
+
+    @property
+    def col_labels_(self) -> Labels | None:
+        check_is_fitted(self)
+        return self._cols.labels
+
+    @property
+    def row_encoder_(self) -> Any:
+        check_is_fitted(self)
+        return self._rows.encoder
+
+    @property
+    def col_encoder_(self) -> Any:
+        check_is_fitted(self)
+        return self._cols.encoder
+
+    def save(self, path: str | Path) -> None:
+        """Write the model to a file that :func:`irpca.load` reads: arrays and text, nothing that is executed.
+
+        M itself is not saved.
+        """
+        from .persistence import save
+
+        save(self, path)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__getstate__().items() if name != "_M"}
 
     def _weights(self, spread: Array) -> Noise | None:
         """The noise model for new rows, whose scores are uncertain by ``spread``."""
@@ -487,17 +714,26 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return Standardised(weights, min(calibration.limit, UNSEEN * float(calibration.edges[-1])))
 
     def summary(self) -> str:
-        """What was found, what was chosen and why, what to doubt, the clearest outliers: for people."""
+        """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
         check_is_fitted(self)
         lines = [self.result_.summary()]
-        if self.sparse_ is not None and len(table := self.outliers(5)):
-            records = table if isinstance(table, np.ndarray) else table.itertuples(index=False)
-            lines.append("clearest outliers (row, column):")
-            lines += [
-                f"  {row}, {column}: {observed:.4g} where {expected:.4g} is expected"
-                for row, column, observed, expected, *_ in records
-            ]
+        if self.sparse_ is not None and self.sparse_.nnz:
+            lines += ["Clearest outliers (row, column):", *self._clearest(5)]
+        for side in (self._rows, self._cols):
+            if side.encoder is not None:
+                lines += [f"{side.name}, as encoded:", *(f"  - {note}" for note in side.encoder.notes_)]
         return "\n".join(lines)
+
+    def _clearest(self, most: int) -> list[str]:
+        S, score, probability = flagged(self.result_, Cut(), self._owner)
+        order = np.lexsort((-score, -np.nan_to_num(probability)))[:most]
+        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))[order], S.indices[order]
+        names = [
+            texts(labels and labels.take(k), 0) if labels else list(map(str, k))
+            for labels, k in zip((self._rows.labels, self._cols.labels), at, strict=True)
+        ]
+        cells = zip(*names, self._entries(*at), self.low_rank_.entries(*at), strict=True)
+        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in cells]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -515,20 +751,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """``components_`` as columns, in double precision."""
         return self.components_.T.astype(float, copy=False)
 
-    def _matrix(self, M: Any, reset: bool = False) -> Any:
+    def _matrix(self, given: Given, reset: bool = False) -> Any:
         """M as solve() takes it, its columns checked: no copy and no other precision if it is a float array already."""
+        M = given.matrix
         if isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
             validate_data(self, M, reset=reset, skip_check_array=True)
             return M
-        if hasattr(M, "dtypes") and hasattr(M, "columns") and len(text := [c for c in M.columns if _is_text(M[c])]):
-            raise ValueError(
-                f"the columns {', '.join(map(repr, text[:4]))} of M hold text, and M is a table of numbers; "
-                "a list of observations becomes one by irpca.LongTable.from_frame(M, row=…, column=…, value=…)"
-            )
         least = 2 if reset else 1
         return validate_data(
             self,
-            without_na(M),
+            M,
             reset=reset,
             accept_sparse=True,
             dtype=[np.float64, np.float32],
@@ -567,18 +799,23 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.status_, self.converged_ = result.status, result.converged
         self.n_iter_, self.history_ = result.n_iter, result.history
 
-    def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None]:
-        """An owner of rows as they are used, and their scores as far as features tell them."""
+    def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None, Labels | None]:
+        """An owner of rows as they are used, their scores as far as features tell them, and their labels."""
         check_is_fitted(self)
-        matrix = self._matrix(M)
-        _check_columns(labels_of(M, "columns"), self._cols.labels)
+        given = taken(M)
+        matrix = self._matrix(given)
+        _check_columns(given.columns, self._cols.labels)
+        if row_features is None and self._rows.by_index and given.rows is not None and self._rows.expected is not None:
+            row_features = "index"
         prior = None
         if row_features is not None:
-            match(row_features, M, "row_features", "rows")
-            prior = self._rows.place(row_features)
+            match(
+                given.rows, None if isinstance(row_features, str) else labels_of(row_features), "row_features", "rows"
+            )
+            prior = self._rows.place(row_features, given.rows)
             if len(prior) != matrix.shape[0]:
                 raise ValueError(f"row_features has {len(prior)} rows but M has {matrix.shape[0]}")
-        return _owner(matrix, self.engine), prior
+        return _owner(matrix, self.engine), prior, given.rows
 
     @property
     def _explained_by_features(self) -> bool:
@@ -586,7 +823,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         energy = float(np.linalg.norm(self.singular_values_) ** 2 / self.low_rank_.shape[0])
         return self._placement.unexplained <= ROUNDING * energy
 
-    def _scores(self, engine: Engine, prior: Array | None) -> _Placed:
+    def _scores(self, engine: Engine, prior: Array | None) -> Placed:
         """Scores of rows, from what features say of them and from themselves."""
         if prior is not None and self._explained_by_features:
             return self._placement.given(prior)
@@ -594,7 +831,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             self._placement.place(_rows_of(engine, rows), prior if prior is None else prior[rows])
             for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1]))
         ]
-        return _Placed(*map(np.concatenate, zip(*pieces, strict=True)))
+        return Placed(*map(np.concatenate, zip(*pieces, strict=True)))
 
     def _held_out(self, M: Array, prior: Array | None) -> Array:
         """Every entry as features and other columns of its row predict it."""
@@ -606,218 +843,6 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             found = self._placement.place(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
-
-
-@dataclass(frozen=True, eq=False)
-class _Side:
-    """What a model remembers of the rows, or of the columns, of its M.
-
-    Attributes
-    ----------
-    name : of the features, as users know them
-    labels : of these rows or columns, if M was a frame
-    columns : the names of the features, if those were a frame
-    expected : what features say of the factor of L. None without features
-    """
-
-    name: str
-    labels: Any
-    columns: Any
-    expected: Expected | None
-
-    def place(self, F: Any) -> Array:
-        """The factor of L for features of other rows or columns."""
-        if self.expected is None:
-            what = "rows but their data: use transform or decompose with those"
-            raise ValueError(
-                f"{self.name} was given, but this model was fitted without, or by a solver that does not use them: "
-                "it knows nothing about new " + (what if self.name == "row_features" else "columns")
-            )
-        names, d = labels_of(F, "columns"), len(self.expected.coefficients)
-        F = check_array(F, dtype=np.float64, input_name=self.name)
-        if F.shape[1] != d:
-            hint = f"; did you mean {self.name}.T?" if len(F) == d else ""
-            raise ValueError(f"{self.name} has {F.shape[1]} columns but had {d} in fit{hint}")
-        if names is not None and self.columns is not None and not names.equals(self.columns):
-            raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}")
-        return self.expected(F)
-
-
-class _Placed(NamedTuple):
-    """Scores of new rows, m×r, and how uncertain they are: ``row_spread`` of a :class:`Noise`, m×2."""
-
-    scores: Array
-    spread: Array
-
-
-@dataclass(frozen=True, eq=False)
-class _Placement:
-    """What it takes to place new rows: factors of the columns, the noise, and what is expected of a row.
-
-    The same posterior as in the fit, in its own coordinates: ``factors @ turn`` are scores. Of an exact fit, and of
-    solvers without such a model, one is made from L, the noise and the share of outliers.
-
-    Attributes
-    ----------
-    columns : Side
-        Factors of the columns, in their units.
-    noise : NoiseModel
-    unit : array of shape (n2,)
-        Of each column of M.
-    turn : array of shape (K, r)
-    average : array of shape (K,)
-        The factors that are expected of a row without features.
-    own, whole : arrays of shape (K, K)
-        Covariance of the factors of rows about what features say, and about the average.
-    posterior : array of shape (K, K)
-        Covariance of the factors of a typical row, given its entries.
-    exact : float
-        0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
-    """
-
-    columns: Side
-    noise: NoiseModel
-    unit: Array
-    turn: Array
-    average: Array
-    own: Array
-    whole: Array
-    posterior: Array
-    exact: float = 0.0
-
-    @classmethod
-    def of(cls, result: Result, scores: Array, V: Array, expected: Array | None) -> _Placement:
-        """From a result with ``L = scores @ V.T``, whose scores the features of rows ``expected`` to be so."""
-        seen = result.counts[0] > 0  # of the others L is only what is expected
-        if result.fit is None:
-            average = scores[seen].mean(axis=0)
-            own = scores - (average if expected is None else expected)
-            spread = _covariance(own[seen]), _covariance((scores - average)[seen])
-            return cls._plain(result, scores, V, average, *spread)
-        fit, weights = result.fit, result.weights
-        assert weights is not None
-        unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
-        rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
-        own = np.zeros_like(rows.covariance)
-        if not rows.tied:
-            own = _covariance((rows.mean - rows.expected)[seen]) + rows.covariance
-        whole = own + _covariance(rows.expected[seen] - average)
-        turn = (fit.cols.mean * unit[:, None]).T @ V
-        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, rows.covariance)
-
-    @classmethod
-    def _plain(cls, result: Result, scores: Array, V: Array, average: Array, own: Array, whole: Array) -> _Placement:
-        """From L, with one noise for all entries."""
-        (n2, r), n1 = V.shape, len(scores)
-        ones, exact = np.ones(n2), 0.0
-        typical = float(np.linalg.norm(scores)) / np.sqrt(n1 * n2)
-        floor = max(constants.AS_GOOD_AS_EXACT * typical, np.finfo(float).tiny)
-        s, zeta = max(result.noise or result.residual, floor), np.inf
-        if result.noise == 0:
-            exact, s = max(result.zeta / max(_longest(scores) * _longest(V), floor), np.finfo(float).tiny), floor
-        elif np.isinf(result.zeta) and result.history.corruption[-1] == 0:  # as the fit, which trimmed nothing
-            zeta = np.finfo(float).max
-        S = result.S
-        wrong = float(np.sqrt(np.mean(S.data.astype(float) ** 2))) if S is not None and S.nnz else 0.0
-        gross = np.clip(np.nan_to_num(result.corruption, nan=constants.GROSS_AT_FIRST), *constants.GROSS_LIMITS)
-        broad = max(wrong, 3 * typical, constants.BROAD * s)
-        noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
-        columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
-        return cls(columns, noise, ones, np.eye(r), average, own, whole, s * s * np.eye(r), exact)
-
-    @property
-    def row_scale(self) -> float:
-        """The scale s² of a typical row."""
-        return max(self.noise.s, self.noise.lowest) ** 2
-
-    @property
-    def unexplained(self) -> float:
-        """The energy of a row's scores that features leave unexplained."""
-        return float(np.trace(self.turn.T @ self.own @ self.turn))
-
-    def given(self, scores: Array) -> _Placed:
-        """Scores as they are, as uncertain as those of a typical row."""
-        return _Placed(scores, np.column_stack([np.ones(len(scores)), self._along(scores @ self._back)]))
-
-    @property
-    def _back(self) -> Array:
-        return np.linalg.pinv(self.turn)
-
-    def _along(self, factors: Array) -> Array:
-        return np.einsum("ik,ik->i", factors @ self.columns.covariance, factors)
-
-    def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> _Placed:
-        """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
-        m, rounding = len(X), rounding_floor(X.dtype, 1.0)
-        if not self.turn.size:
-            return _Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)))
-        kept = np.arange(len(self.unit)) if kept is None else kept
-        expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
-        variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
-        columns, rotated = self.columns.turned(R).some(kept), replace(self, posterior=R.T @ self.posterior @ R)
-        noise = replace(self.noise, rows=np.ones(m), cols=self.noise.cols[kept], least=self.noise.least[kept])
-        typical = float(np.sum(rotated.posterior * columns.second))
-        X = np.asarray(X, float) / self.unit[kept]
-        size = self._sizes(X)
-        X, expected = X / size, expected / size
-        lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
-        lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
-        mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
-        factors = mean @ R.T * size
-        spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
-        return _Placed(factors @ self.turn, spread)
-
-    def _sizes(self, X: Array) -> Array:
-        """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
-        if not self.exact:
-            return np.ones((len(X), 1))
-        sizes = np.zeros(len(X))
-        seen = ~np.isnan(X).all(axis=1)
-        sizes[seen] = np.nanmedian(np.abs(X[seen]), axis=1)
-        return np.maximum(sizes / (UNUSUAL * self.noise.s / constants.AS_GOOD_AS_EXACT), 1.0)[:, None]
-
-    def _settled(
-        self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
-    ) -> Lines:
-        """The same with weights that have come to rest."""
-        engine, V = in_memory(X), columns.mean
-        prior = Prior(
-            variance, np.ones(len(X)), columns.covariance, columns.spread, columns.second, mean=lines.expected
-        )
-        both = float(np.sum(self.posterior * columns.covariance))
-        across = np.einsum("jk,jk->j", V @ self.posterior, V) + columns.spread * both
-        for _ in range(SETTLING):
-            before = lines.mean
-            along = np.einsum("ik,ik->i", before @ columns.covariance, before)
-            rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
-            weights = noise.weights(rows, np.column_stack([across, columns.spread]))
-            lines = engine.solve_rows(before, V, weights, prior)
-            if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():
-                break
-        return lines
-
-    def _trimmed(self, X: Array, start: Array, columns: Side, noise: NoiseModel, floor: float) -> Array:
-        """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit.
-
-        Rows that no such fit explains, because next to nothing of them is kept in the end, stay as they are.
-        """
-        V = columns.mean
-        typical = noise.s / constants.AS_GOOD_AS_EXACT
-        size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
-        engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
-        zeta = constants.BEYOND * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
-        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max()), 1.0))
-        for _ in range(constants.TRIM_STEPS):
-            zeta = max(zeta, floor)
-            weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
-            prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
-            lines = engine.solve_rows(mean, V, weights, prior)
-            before, mean = mean, lines.mean
-            if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
-                break
-            zeta /= constants.DECAY
-        enough = lines.sums.rows[:, 1] > mean.shape[1]
-        return np.where(enough[:, None], mean * size, start)
 
 
 def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tuple[Expected | None, Expected | None]:
@@ -835,21 +860,16 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
     )
 
 
-def _lines_table(S: Any, axis: int, counts: Array, name: str, labels: Any) -> Any:
+def _lines_table(S: Any, axis: int, counts: Array, name: str, labels: Labels | None, container: str) -> Any:
     lines = score_lines(S, axis, counts)
     _, *others = lines.dtype.names or ()
-    return as_table({name: lines["position"], **{other: lines[other] for other in others}}, {name: labels})
+    columns = {name: lines["position"], **{other: lines[other] for other in others}}
+    return listing(columns, {name: labels}, container)
 
 
 def _without_unknown(S: csr_array, known: tuple[Array, Array]) -> csr_array:
     """S without the cells of rows and columns about which nothing is known."""
-    if known[0].all() and known[1].all():
-        return S
-    from scipy.sparse import csr_array
-
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    kept = known[0][rows] & known[1][S.indices]
-    return csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+    return only(S, known[0][np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))] & known[1][S.indices])
 
 
 def _values_at(matrix: Any, S: csr_array) -> Array:
@@ -873,12 +893,7 @@ def _values_at(matrix: Any, S: csr_array) -> Array:
     return found
 
 
-def _is_text(column: Any) -> bool:
-    values = column.dropna()
-    return len(values) > 0 and isinstance(values.iloc[0], str)
-
-
-def _check_columns(given: Any, fitted: Any) -> None:
+def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
     """Refuse new rows whose columns are labelled, and not as in fit."""
     if given is None or fitted is None or given.equals(fitted):
         return
@@ -902,13 +917,3 @@ def _principal(L: LowRank) -> tuple[Array, Array, Array]:
     L = LowRank.from_product(*L.thin())
     sign = np.where(L.right[np.abs(L.right).argmax(axis=0), np.arange(L.rank)] < 0, -1.0, 1.0)
     return L.left * sign, np.diag(L.core), L.right * sign
-
-
-def _covariance(scores: Array) -> Array:
-    """About zero."""
-    covariance: Array = scores.T @ scores / len(scores)
-    return covariance
-
-
-def _longest(rows: Array) -> float:
-    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))

@@ -1,7 +1,9 @@
-"""Labels of rows and columns, where pandas came in: kept, matched and put back."""
+"""Labels of rows and columns: kept, matched and put back."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -9,58 +11,136 @@ import numpy as np
 from .lowrank import Array
 
 
-def labels_of(frame: Any, axis: str) -> Any:
-    """The index or the columns of a pandas frame, or what a long table has of them; None of anything else."""
-    if hasattr(frame, "iloc") and hasattr(frame, "columns"):
-        return getattr(frame, axis)
-    return getattr(frame, "row_labels" if axis == "index" else "col_labels", None)
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """The labels of the rows, or of the columns, of a table.
 
+    Attributes
+    ----------
+    levels : tuple of 1-D arrays
+        One array, or one for each level of nested labels.
+    names : tuple of str or None
+        Of the levels, such as ``("country",)``.
+    dtypes : tuple of str
+        What pandas calls the type of each level.
 
-def labelled(values: Array, index: Any, columns: Any) -> Any:
-    if index is None and columns is None:
-        return values
-    import pandas as pd
+    Examples
+    --------
+    >>> labels = Labels.of(["Chile", "Cuba"], "country")
+    >>> len(labels), labels[1], labels.names
+    (2, 'Cuba', ('country',))
+    """
 
-    return pd.DataFrame(values, index=index, columns=columns)
+    levels: tuple[Array, ...]
+    names: tuple[str | None, ...]
+    dtypes: tuple[str, ...]
 
+    @classmethod
+    def of(cls, given: Any, name: str | None = None) -> Labels:
+        """Labels from a pandas index, an array, a list or Labels."""
+        if isinstance(given, Labels):
+            return given
+        if hasattr(given, "get_level_values"):
+            levels = [given.get_level_values(k) for k in range(given.nlevels)]
+            found = cls(tuple(map(_values, levels)), tuple(given.names), tuple(str(level.dtype) for level in levels))
+            object.__setattr__(found, "_pandas", given)  # its frequency, for one, is in none of the fields
+            return found
+        values = _values(given)
+        return cls((values,), (name,), ("str" if _all_text(values) else str(values.dtype),))
 
-def without_na(frame: Any) -> Any:
-    """A pandas frame of objects with None for pandas' own NA, which does not become a number; all else as it is."""
-    objects = hasattr(frame, "iloc") and hasattr(frame, "columns") and "object" in map(str, frame.dtypes)
-    return frame.where(frame.notna(), None) if objects else frame
+    def __len__(self) -> int:
+        return len(self.levels[0])
 
+    def __getitem__(self, i: int) -> Any:
+        label = tuple(_plain(level[i]) for level in self.levels)
+        return label if len(label) > 1 else label[0]
 
-def match(F: Any, M: Any, name: str, side: str) -> None:
-    """Refuse features whose index is not that of the rows, or columns, of M, when both are labelled."""
-    labels = labels_of(M, "index" if side == "rows" else "columns")
-    index = labels_of(F, "index")
-    if index is None or labels is None or len(index) != len(labels) or index.equals(labels):
-        return
-    frame, table = ("index", "row_labels") if side == "rows" else ("columns", "col_labels")
-    of_M = f"M.{frame if hasattr(M, frame) else table}"
-    if index.is_unique and labels.is_unique and labels.isin(index).all():
-        advice = f"the labels are the same in another order: pass {name}.loc[{of_M}]"
-    else:
-        advice = f"if they belong together as they stand, pass {name}.set_axis({of_M})"
-    raise ValueError(
-        f"the index of {name} does not match the {side} of M: {few(index)} against {few(labels)}; {advice}"
-    )
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
 
+    def take(self, positions: Array) -> Labels:
+        return Labels(tuple(level[positions] for level in self.levels), self.names, self.dtypes)
 
-def few(labels: Any, most: int = 4) -> str:
-    return ", ".join(map(repr, labels[:most].tolist())) + (", …" if len(labels) > most else "")
+    def texts(self) -> list[str]:
+        """Every label as people read it: dates without a time of zero, nested labels with commas."""
+        levels = [_texts(level) for level in self.levels]
+        return levels[0] if len(levels) == 1 else [", ".join(label) for label in zip(*levels, strict=True)]
 
+    def column(self) -> Array:
+        """The labels as one array; nested ones are tuples."""
+        if len(self.levels) == 1:
+            return self.levels[0]
+        column = np.empty(len(self), object)
+        column[:] = list(zip(*self.levels, strict=True))
+        return column
 
-def as_table(columns: dict[str, Any], labels: dict[str, Any]) -> Any:
-    """Columns as a frame if some of them have labels in place of positions, else as a structured array."""
-    if any(names is not None for names in labels.values()):
+    def equals(self, other: Labels) -> bool:
+        return len(self) == len(other) and list(self) == list(other)
+
+    def positions(self, wanted: Labels) -> Array | None:
+        """Where each of ``wanted`` is among these, if all are, and each once."""
+        at = {label: i for i, label in enumerate(self)}
+        if len(at) < len(self) or any(label not in at for label in wanted):
+            return None
+        return np.array([at[label] for label in wanted], np.intp)
+
+    def pandas(self) -> Any:
+        """As a pandas index."""
         import pandas as pd
 
-        named = {name: names[columns[name]] for name, names in labels.items() if names is not None}
-        return pd.DataFrame({**columns, **named})
-    table = np.empty(
-        len(next(iter(columns.values()))), dtype=[(name, values.dtype) for name, values in columns.items()]
+        if (native := getattr(self, "_pandas", None)) is not None:
+            return native
+        levels = [
+            pd.Index(level, dtype=dtype, name=name)
+            for level, dtype, name in zip(self.levels, self.dtypes, self.names, strict=True)
+        ]
+        return levels[0] if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=list(self.names))
+
+
+def _values(given: Any) -> Array:
+    values = np.asarray(given)
+    if values.ndim != 1:
+        raise ValueError(f"labels must be one list, got an array of shape {values.shape}")
+    return values.astype(object) if values.dtype.kind in "UT" else values
+
+
+def _all_text(values: Array) -> bool:
+    return values.dtype == object and all(isinstance(value, str) for value in values)
+
+
+def _plain(value: Any) -> Any:
+    """A Python object in the place of a NumPy scalar; of dates, what compares equal to those of pandas."""
+    return value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+
+
+def _texts(level: Array) -> list[str]:
+    if level.dtype.kind == "M":
+        whole_days = bool((level == level.astype("datetime64[D]")).all())
+        text = np.datetime_as_string(level, unit="D" if whole_days else "auto")
+        return [day.replace("T", " ") for day in text.tolist()]
+    return [str(_plain(value)).removesuffix(" 00:00:00") for value in level]
+
+
+def texts(labels: Labels | None, n: int) -> list[str]:
+    """Labels as text; positions where there are none."""
+    return [str(i) for i in range(n)] if labels is None else labels.texts()
+
+
+def few(labels: Sequence[Any] | Labels, most: int = 4) -> str:
+    """The first of them, for a message."""
+    shown = [repr(_plain(labels[i])) for i in range(min(most, len(labels)))]
+    return ", ".join(shown) + (", …" if len(labels) > most else "")
+
+
+def match(labels: Labels | None, of_features: Labels | None, name: str, side: str) -> None:
+    """Refuse features whose labels are not those of the rows, or columns, of M, when both are labelled."""
+    if labels is None or of_features is None or len(labels) != len(of_features) or labels.equals(of_features):
+        return
+    frame = "M.index" if side == "rows" else "M.columns"
+    if of_features.positions(labels) is not None:
+        advice = f"the labels are the same in another order: pass {name}.loc[{frame}]"
+    else:
+        advice = f"if they belong together as they stand, pass {name}.set_axis({frame})"
+    raise ValueError(
+        f"the index of {name} does not match the {side} of M: {few(of_features)} against {few(labels)}; {advice}"
     )
-    for name, values in columns.items():
-        table[name] = values
-    return table

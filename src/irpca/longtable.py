@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .labels import Labels
 from .lowrank import Array
 
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
@@ -379,6 +380,10 @@ def _index(given: Any, name: str) -> Any:
     """All rows, or columns, of M by their labels, each once."""
     if given is None:
         return None
+    if isinstance(given, Labels):
+        if len(set(given)) < len(given):
+            raise ValueError(f"{name} must hold each label once")
+        return given
     import pandas as pd
 
     if hasattr(given, "columns"):

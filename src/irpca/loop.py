@@ -140,13 +140,13 @@ def solve(
                 if _as_expected(state, final[1]):
                     break
                 final = None
-            if len(history) >= max_iter:
+            if history.stage.count("") >= max_iter:
                 status = Status.MAX_ITER
                 break
     except KeyboardInterrupt:
         if state is None:
             raise
-        status = Status.STOPPED
+        status = Status.INTERRUPTED
     assert state is not None
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
@@ -163,7 +163,7 @@ def solve(
             if sparse and final is None:
                 S, trim = owner.corruption(state.L, limit)
         except KeyboardInterrupt:  # the fit is there, and all but its S
-            status = Status.STOPPED
+            status = Status.INTERRUPTED
             S, trim = owner.corruption(state.L, limit) if sparse else (None, state.trim)
     if S is not None and trim is not None:
         S, trim = _of_known(S, trim, known)

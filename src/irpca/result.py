@@ -23,28 +23,43 @@ class Status(Enum):
     CONVERGED = "converged"
     MAX_ITER = "max_iter"
     STOPPED = "stopped"
+    INTERRUPTED = "interrupted"
     SATURATED = "saturated"
     DIVERGED = "diverged"
 
     @property
+    def meaning(self) -> str:
+        return _MEANING[self][0]
+
+    @property
     def advice(self) -> str:
-        return _ADVICE[self]
+        return ": ".join(filter(None, _MEANING[self])) + "."
 
     @property
     def ok(self) -> bool:
         return self is Status.CONVERGED
 
 
-_ADVICE = {
-    Status.CONVERGED: "the last step changed L by less than the tolerance.",
-    Status.MAX_ITER: "the iterations ran out while L was still moving: raise max_iter, or loosen tol.",
-    Status.STOPPED: "stopped from outside; this is the last complete iterate. Give it more time, or use it as it is.",
-    Status.SATURATED: (
-        "no low-rank part could be told from the corruption, so L and S mean nothing here: check that the rows of the "
-        "features belong to the rows and columns of M, add features, change the rank, or accept that too many entries "
-        "are corrupted."
+_MEANING = {
+    Status.CONVERGED: ("the expected values no longer change", ""),
+    Status.MAX_ITER: (
+        "the expected values were still changing after max_iter iterations",
+        "raise max_iter, or loosen tol",
     ),
-    Status.DIVERGED: "the iterates grew without bound: check the scale of M and of the features, and lower the rank.",
+    Status.STOPPED: (
+        "stopped by a callback or the time budget, with the best fit by then",
+        "allow more time, or use it with that in mind",
+    ),
+    Status.INTERRUPTED: ("interrupted by Ctrl-C, with the best fit by then", "fit again to the end"),
+    Status.SATURATED: (
+        "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
+        "check that the rows of the features belong to the rows and columns of the table, add features, change the "
+        "rank, or accept that too many cells are wrong",
+    ),
+    Status.DIVERGED: (
+        "the numbers grew without bound",
+        "check the scale of the table and of the features, and lower the rank",
+    ),
 }
 
 
@@ -57,7 +72,12 @@ class Choice:
     reason: str
 
 
-HARMLESS = ("empty", "full-rank", "many-outliers")  # kinds of doubt that say something of the data, not of the fit
+HARMLESS = (
+    "empty",
+    "full-rank",
+    "many-outliers",
+    "hardly-predicted",
+)  # kinds of doubt that say something of the data, not of the fit
 FATAL = ("failure", "unstable", "out-of-range")  # kinds of doubt with which a result is not to be used
 
 
@@ -132,6 +152,7 @@ class State:
     certificate : how the fit was chosen, if several raced
     weights : the noise model, if there is one: gross errors are told by it in place of zeta
     fit : the model with its posteriors, for new rows
+    stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
     """
@@ -149,6 +170,8 @@ class State:
     certificate: Certificate | None = None
     weights: Noise | None = None
     fit: Any = None
+    stage: str = ""
+    progress: float | None = None
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[Doubt, ...] = ()
@@ -161,6 +184,7 @@ class History:
     Attributes
     ----------
     seconds : time since the start
+    stage : what was being done before the last fit began; "" after that
     reads : how many times M had been read
     zeta : threshold
     step : relative change of L
@@ -174,6 +198,7 @@ class History:
     step: list[float] = field(default_factory=list)
     corruption: list[float] = field(default_factory=list)
     residual: list[float] = field(default_factory=list)
+    stage: list[str] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.seconds)
@@ -182,6 +207,7 @@ class History:
         trim = state.trim
         self.seconds.append(seconds)
         self.reads.append(reads)
+        self.stage.append(state.stage)
         self.zeta.append(state.zeta)
         self.step.append(state.step)
         self.corruption.append(np.nan if trim is None else 1.0 - trim.kept_share)
@@ -267,7 +293,7 @@ class Result:
 
     @property
     def n_iter(self) -> int:
-        return len(self.history)
+        return self.history.stage.count("")
 
     @property
     def converged(self) -> bool:
@@ -283,43 +309,72 @@ class Result:
     @property
     def _why(self) -> str:
         """What :attr:`usable` rests on."""
-        fatal = [doubt.kind for doubt in self.doubts if doubt.kind in FATAL]
-        serious = [doubt.kind for doubt in self.doubts if doubt.kind not in HARMLESS]
-        if fatal or (serious and self.status.ok):
-            return f"{', '.join(fatal or serious)}; see what to doubt below"
-        return "no check found anything wrong" if self.status.ok else f"the run ended {self.status.name}"
+        if not self.status.ok:
+            return self.status.meaning
+        serious = [doubt for doubt in self.doubts if doubt.kind in FATAL] or [
+            doubt for doubt in self.doubts if doubt.kind not in HARMLESS
+        ]
+        if not serious:
+            return "no check found anything wrong"
+        first = str(serious[0]).partition(":")[0].partition(". ")[0]
+        return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
 
     def summary(self) -> str:
-        """Whether to use it, what was found, what was chosen and why, what to doubt: text for people."""
+        """Whether to use it, what was found, what was chosen and why, what to check: text for people."""
         n1, n2 = self.L.shape
-        noise = "unknown" if self.noise is None else f"{self.noise:.3g}"
-        holes = "" if self.n_observed == n1 * n2 else f", {self.n_observed / (n1 * n2):.2%} observed,"
+        missing = n1 * n2 - self.n_observed
+        holes = f"; {missing:,} cells ({missing / (n1 * n2):.2%}) are missing" if missing else ""
         lines = [
             f"{self.usable}: {self._why}",
-            f"{n1} × {n2} matrix{holes} = rank {self.rank} + {self.corruption:.2%} gross errors + noise {noise}",
-            f"  {self.status.name}: {self.status.advice}",
-            f"  L explains {self.explained:.1%} of the energy of the entries that are not gross errors;"
-            f" an entry is a gross error beyond ±{self.zeta:.3g}",
-            f"  solver {self.solver}, engine {self.engine}: {self.n_iter} iterations, {self.reads:.2f} reads of M, "
-            f"{self.seconds:.2f} s",
+            f"Table: {n1:,} rows × {n2:,} columns{holes}",
+            f"Outliers: {self._outliers}",
+            f"Expected values: {_counted(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
+            "squares of the other cells",
+            f"Noise: {self._noise}",
+            f"Fit: {self.status.name}, {self.status.advice} Solver {self.solver}, engine {self.engine}, "
+            f"{_counted(self.n_iter, 'iteration')}, {self.reads:.3g} reads of the table, {self.seconds:.2f} s",
         ]
         if self.shares:
-            lines.append(
-                "  of the energy of L: " + ", ".join(f"{part} {share:.1%}" for part, share in self.shares.items())
-            )
+            parts = {"features": "explained by the features", "free": "by further components"}
+            shares = (f"{share:.1%} {parts.get(part, part)}" for part, share in self.shares.items())
+            lines.append("Of the sum of squares of the expected values: " + ", ".join(shares))
         if self.choices:
-            lines.append("chosen from the data:")
+            lines.append("Chosen from the data:")
             lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]
         if self.doubts:
-            lines.append("to doubt:")
+            lines.append("What to check:")
             lines += [f"  - {doubt}" for doubt in self.doubts]
         return "\n".join(lines)
+
+    @property
+    def _outliers(self) -> str:
+        if self.S is None:
+            return "not asked for"
+        cells = f"{_counted(self.S.nnz, 'cell')} ({self.S.nnz / max(self.n_observed, 1):.2%})"
+        if self.noise == 0:
+            return f"{cells}, those that the other cells contradict"
+        if self.calibration is None:
+            return f"{cells}, those more than {self.zeta:.3g} from what is expected"
+        change = "outliers(fdr=…), outliers(probability=…) or outliers(threshold=…)"
+        return f"{cells}, those with a probability above 0.5; for more or fewer: {change}"
+
+    @property
+    def _noise(self) -> str:
+        if self.noise == 0:
+            return "none: the clean cells are met to rounding"
+        if self.noise is None:
+            return "unknown to this solver"
+        return f"standard deviation {self.noise:.3g}; a typical cell is an outlier when more than {self.zeta:.3g} off"
 
     def __repr__(self) -> str:
         return (
             f"Result(shape={self.L.shape}, rank={self.rank}, corruption={self.corruption:.3g}, "
             f"status={self.status.name}, n_iter={self.n_iter})"
         )
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _short(value: Any) -> str:

@@ -16,11 +16,12 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.parallel import Parallel, delayed
 
+from .containers import as_records, taken
+from .described import Described
 from .engines import single_threaded_blas
 from .engines.holes import compressed, observed_entries
 from .estimator import InductiveRobustPCA
 from .features import FeatureWarning
-from .labels import as_table, match
 from .lowrank import Array
 from .threshold import rounding_floor
 
@@ -106,7 +107,7 @@ class CrossValidation:
             columns[name], columns[f"{name}_se"] = _mean_and_error(getattr(self, name))
         columns["status"] = _objects([_counted(line) for line in self.status])
         columns["message"] = _objects(self.messages)
-        table: Array = as_table(columns, {})
+        table: Array = as_records(columns)
         return table
 
     def curve(self, name: str) -> tuple[Array, Array, Array]:
@@ -242,16 +243,18 @@ def cross_validate(
         raise ValueError(f"model must be an InductiveRobustPCA, got {type(model).__name__}")
     params = _settings(param_grid)
     models = [_with(model, setting) for setting in params]
-    matrix = clone(model)._matrix(M, reset=True)
-    match(row_features, M, "row_features", "rows")
-    match(col_features, M, "col_features", "columns")
+    given = taken(M)
+    matrix = clone(model)._matrix(given, reset=True)
+    # Encoded once: the parts that are fitted have no labels.
+    rows = Described.of(row_features, "row_features", "rows", given.rows).array(row_features)
+    cols = Described.of(col_features, "col_features", "columns", given.columns).array(col_features)
     entries = observed_entries(matrix)
     described = row_features is not None, not (col_features is None and model.col_features is None)
     folds = _folds(entries, cv, hold_out, described, np.random.default_rng(random_state))
     with warnings.catch_warnings():  # here too: threads of one process share their filters
         _silence()
         outcomes = Parallel(n_jobs=n_jobs)(
-            delayed(_outcome)(one, train, held_out, row_features, col_features)
+            delayed(_outcome)(one, train, held_out, rows, cols)
             for train, held_out in _splits(entries, folds, cv)
             for one in models
         )

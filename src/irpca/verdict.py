@@ -16,6 +16,7 @@ import numpy as np
 from . import constants
 from .engines.base import MOST_SPREAD, Engine, Standardised
 from .features import Features, outside
+from .labels import Labels
 from .lowrank import Array, LowRank
 from .result import Doubt, State, Status
 from .sampling import resolution
@@ -189,18 +190,24 @@ def doubts_of(case: Case) -> tuple[Doubt, ...]:
     return (*case.state.doubts, *(doubt for check in checks for doubt in check(case)))
 
 
-def labelled(
-    doubts: Sequence[Doubt], row_labels: Sequence[Any] | None, column_labels: Sequence[Any] | None
-) -> tuple[Doubt, ...]:
+def labelled(doubts: Sequence[Doubt], row_labels: Labels | None, column_labels: Labels | None) -> tuple[Doubt, ...]:
     """The same doubts, with labels in the place of positions where there are labels."""
     return tuple(_labelled(doubt, row_labels, column_labels) for doubt in doubts)
 
 
-def _labelled(doubt: Doubt, row_labels: Sequence[Any] | None, column_labels: Sequence[Any] | None) -> Doubt:
-    lines, labels = (doubt.rows, row_labels) if doubt.rows else (doubt.columns, column_labels)
-    if not doubt.template or labels is None:
+def _labelled(doubt: Doubt, row_labels: Labels | None, column_labels: Labels | None) -> Doubt:
+    if not doubt.template or (row_labels is None and column_labels is None):
         return doubt
-    return replace(doubt, text=doubt.template.replace("{lines}", _names([labels[i] for i in lines[: NAMED + 1]])))
+    rows, columns = _texts(doubt.rows, row_labels), _texts(doubt.columns, column_labels)
+    text = doubt.template.replace("{lines}", _names(rows or columns))
+    for place, names in (("{row}", rows), ("{column}", columns)):
+        text = text.replace(place, names[0] if names else "")
+    return replace(doubt, text=text)
+
+
+def _texts(lines: tuple[int, ...], labels: Labels | None) -> list[str]:
+    some = np.array(lines[: NAMED + 1], np.intp)
+    return [str(i) for i in some] if labels is None else labels.take(some).texts()
 
 
 def _names(labels: Sequence[Any]) -> str:
@@ -232,12 +239,12 @@ def unknown_lines(case: Case) -> Iterator[Doubt]:
     for axis, (F, known, counts) in enumerate(zip(case.features, case.known, case.engine.counts, strict=True)):
         unknown, empty = np.flatnonzero(~known), np.flatnonzero(known & (counts == 0))
         if len(unknown):
-            few = "no observed entry" if not counts[unknown].any() else f"fewer than {max(case.L.rank, 1)} entries"
-            text = f"{_counted(len(unknown), axis, 'has', 'have')} {few} ({{lines}}): L is not determined there"
-            yield about_lines("unknown-lines", axis, unknown, f"{text}, and nothing of it is in S")
+            few = "no values" if not counts[unknown].any() else f"fewer than {max(case.L.rank, 1)} values"
+            text = f"{_counted(len(unknown), axis, 'has', 'have')} {few}: {{lines}}. Nothing can be expected there"
+            yield about_lines("unknown-lines", axis, unknown, f"{text}, and no cell of theirs is called an outlier")
         if len(empty) and F.given:
-            text = f"{_counted(len(empty), axis, 'has', 'have')} no observed entry ({{lines}}): "
-            yield about_lines("unseen-lines", axis, empty, text + "L is what the features say there")
+            text = f"{_counted(len(empty), axis, 'has', 'have')} no values: {{lines}}. "
+            yield about_lines("unseen-lines", axis, empty, text + "What is expected there rests on the features alone")
 
 
 # How the fit was found
@@ -252,8 +259,8 @@ def unstable(case: Case) -> Iterator[Doubt]:
     if certificate.moved > max(constants.MOVED, constants.STATISTICAL * case.statistical):
         yield Doubt(
             "unstable",
-            f"L changes by {certificate.moved:.1%} when a tenth of the entries is left out, far more than noise "
-            "explains: other entries would give another answer. Add features or entries, or lower the rank",
+            f"the expected values change by {certificate.moved:.1%} when a tenth of the cells is left out, far more "
+            "than noise explains: other data would give another answer. Add data or features, or lower the rank",
         )
 
 
@@ -265,8 +272,9 @@ def candidates_disagree(case: Case) -> Iterator[Doubt]:
     if certificate.disagreement > max(constants.DISAGREEMENT, error):
         yield Doubt(
             "candidates-disagree",
-            f"another fit predicts held-out entries as well, and its L differs by {certificate.disagreement:.1%}: the "
-            "data do not decide between the two. More entries, features or a given rank may",
+            f"another fit predicts held-out cells as well, and its expected values differ by "
+            f"{certificate.disagreement:.1%}: the data do not decide between the two. More data, features or a given "
+            "rank may",
         )
 
 
@@ -280,8 +288,9 @@ def lost_direction(case: Case) -> Iterator[Doubt]:
         found = _lost(case, axis, _suspects(case, axis))
         if len(found):
             text = (
-                f"in {_counted(len(found), axis, 'the', 'the')} entries called outliers are those that speak for one "
-                "component ({lines}): L may be wrong there, and the outliers right. Compare with a lower rank"
+                f"in {_counted(len(found), axis, 'the', 'the')} cells called outliers are just those that would "
+                "determine one of the components: {lines}. The expected values may be wrong there rather than the "
+                "cells. Compare with a lower rank"
             )
             yield about_lines("lost-direction", axis, found, text)
 
@@ -346,9 +355,9 @@ def piled_up(case: Case) -> Iterator[Doubt]:
             where = ("the smallest value" if k == 0 else "the largest value") if bound else "one value"
             yield Doubt(
                 "piled-up",
-                f"{counts[k] / len(look.values):.1%} of the entries are {values[k]:.6g}, {where}, far more than are "
-                "near it, and are not outliers: a limit of detection, a code for missing or a stuck sensor draws L to "
-                "it. If they are not measurements, make them NaN",
+                f"{counts[k] / len(look.values):.1%} of the cells are exactly {values[k]:.6g}, {where}, far more than "
+                "are close to it, and were not called outliers. If this is a code for missing, a limit of detection "
+                "or a stuck sensor, make these cells NaN: they bias the expected values",
             )
 
 
@@ -359,8 +368,8 @@ def coarse(case: Case) -> Iterator[Doubt]:
     if case.step > constants.COARSE * spread > 0:
         yield Doubt(
             "coarse",
-            f"values come in steps of {case.step:.3g}, and what L leaves has a standard deviation of {spread:.3g}: "
-            "much of the noise is rounding, which is not independent of L. Small outliers are not to be believed",
+            f"values come in steps of {case.step:.3g}, and residuals have a standard deviation of {spread:.3g}: "
+            "much of the noise is rounding. Do not trust outliers that are only a few steps off",
         )
 
 
@@ -388,13 +397,13 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
         if outside.any():
             i, j = (line[k] for line, k in zip(lines, np.unravel_index(outside.argmax(), outside.shape), strict=True))
             worst = far.max() if far.max() - high > low - far.min() else far.min()
-            yield Doubt(
-                "out-of-range",
-                f"L reaches {worst:.3g}, and the entries that are not outliers are between {low:.3g} and {high:.3g}: "
-                f"too many components for so few entries, as in row {i} and column {j}. Lower the rank",
-                (int(i),),
-                (int(j),),
+            template = (
+                f"some expected values reach {worst:.3g}, and the cells that are no outliers are between {low:.3g} and "
+                f"{high:.3g}: too many components for so little data, as in row {{row}}, column {{column}}. "
+                "Lower the rank"
             )
+            text = template.replace("{row}", str(i)).replace("{column}", str(j))
+            yield Doubt("out-of-range", text, (int(i),), (int(j),), template)
 
 
 def _longest(B: Array, known: Array) -> Array:
@@ -418,9 +427,10 @@ def noise_grows(case: Case) -> Iterator[Doubt]:
         small, large = (float(np.sqrt(np.mean(size[part] ** 2))) for part in (low >= L, high <= L))
         yield Doubt(
             "noise-grows",
-            f"residuals are {large / max(small, 1e-300):.1f} times as large in the quarter of the entries where L is "
-            f"largest as where it is smallest (rank correlation {r:.2f}): outliers among large values are overstated, "
-            "among small ones missed. Take logarithms, or square roots of counts",
+            f"the noise grows with the values: residuals are {large / max(small, 1e-300):.1f} times as large in the "
+            "quarter of the cells with the largest expected values as in that with the smallest (rank correlation "
+            f"{r:.2f}). Too many outliers are found among large values, too few among small ones. Take logarithms of "
+            "the table, or square roots of counts",
         )
 
 
@@ -438,9 +448,10 @@ def autocorrelated(case: Case) -> Iterator[Doubt]:
     if r > max(constants.CORRELATED, constants.SURE / np.sqrt(max(n, 1))):
         yield Doubt(
             "autocorrelated",
-            f"residuals of neighbouring {SIDES[axis]}s have a correlation of {r:.2f}: the noise drifts, or L leaves "
-            "out what changes smoothly. Components and outliers in runs are not to be believed one by one; add "
-            f"features of the order of the {SIDES[axis]}s, such as a trend or a season",
+            f"residuals of neighbouring {SIDES[axis]}s are correlated ({r:.2f}): something changes smoothly that the "
+            "model does not have. Outliers that follow each other count as one finding, not as many. Add features of "
+            f"the order of the {SIDES[axis]}s, such as a trend or a season: "
+            f'{("row", "col")[axis]}_features="index" makes them from dates',
         )
 
 
@@ -476,8 +487,8 @@ def structure_left(case: Case) -> Iterator[Doubt]:
     if s > constants.LEFT_OVER * edge > 0:
         yield Doubt(
             "structure-left",
-            f"what L leaves is not noise: its largest singular value is {s / edge:.1f} times that of noise, so a "
-            "component is left out, and looks like noise and outliers. Raise the rank; with features, "
+            f"the residuals still hold a pattern (their largest singular value is {s / edge:.1f} times that of noise): "
+            "a component is missing, and looks like noise and outliers. Raise the rank; with features, "
             "extra_rank='auto' looks for what they leave out",
         )
 
@@ -504,8 +515,8 @@ def many_outliers(case: Case) -> Iterator[Doubt]:
         return
     yield Doubt(
         "many-outliers",
-        f"{share:.0%} of the entries are outliers: more likely the model is too simple than the data that bad. "
-        "Features or rank may leave out a part of L, which then looks the same",
+        f"{share:.0%} of the cells are outliers: more likely the model is too simple than the data that bad. "
+        "A higher rank, or features, may explain them",
     )
 
 
@@ -531,8 +542,8 @@ def one_sided(case: Case) -> Iterator[Doubt]:
     if shift > error:
         yield Doubt(
             "one-sided",
-            f"outliers near the limit lie {'above' if side > 0 else 'below'} L: those too small to be told from noise "
-            f"draw L there, by about {shift:.2g}, more than its standard error of {error:.2g}",
+            f"most small outliers are {'too high' if side > 0 else 'too low'}. Those too small to be found bias the "
+            f"expected values by about {side * shift:+.2g}, more than their standard error of {error:.2g}",
         )
 
 
@@ -553,9 +564,7 @@ def _separated(case: Case) -> bool:
 def no_outliers(case: Case) -> Iterator[Doubt]:
     looked = np.isfinite(case.state.zeta) or case.state.weights is not None
     if case.S is not None and case.S.nnz == 0 and looked:
-        yield Doubt(
-            "empty", "S is empty: nothing stands out of the noise. If gross errors are expected, try a lower rank"
-        )
+        yield Doubt("empty", "no cell stands out of the noise. If you know of errors in the table, try a lower rank")
 
 
 def broken_lines(case: Case) -> Iterator[Doubt]:
@@ -569,8 +578,8 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
         chance = usual * counts + constants.SURE * np.sqrt(usual * (1 - usual) * counts)
         lines = np.flatnonzero((share > constants.BROKEN) & (found > chance))
         if len(lines):
-            rest = "rest on their features alone" if case.features[axis].given else "are unreliable"
-            text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the entries are outliers; "
+            rest = "rest on the features alone" if case.features[axis].given else "are unreliable"
+            text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the cells are outliers; "
             text += f"{'its' if len(lines) == 1 else 'their'} expected values {rest}: {{lines}}"
             yield about_lines("broken-lines", axis, lines, text)
 
@@ -582,14 +591,14 @@ def little_explained(case: Case) -> Iterator[Doubt]:
     if case.L.rank == 0:
         yield Doubt(
             "little-explained",
-            "no component stands out of the noise: L is zero. With features of the rows or columns, or more entries, "
-            "one may",
+            "no pattern stands out of the noise: all expected values are zero. More data, or features of the rows or "
+            "columns, may show one",
         )
     elif case.explained < constants.LITTLE:
         yield Doubt(
             "little-explained",
-            f"L explains only {case.explained:.0%} of the energy of the entries that are not gross errors: the other "
-            f"{1 - case.explained:.0%} is noise, or lies outside what these features and this rank can say",
+            f"expected values explain only {case.explained:.0%} of the sum of squares of the cells that are no "
+            "outliers: the rest is noise, or needs other features or a higher rank",
         )
 
 
@@ -604,9 +613,37 @@ def weak_features(case: Case) -> Iterator[Doubt]:
     if share < min(constants.WEAK * by_chance, 1 - by_chance):
         yield Doubt(
             "weak-features",
-            f"the features explain {share:.1%} of L, and as many random ones would explain {by_chance:.1%}: they say "
-            "next to nothing. Check that their rows belong to the rows and columns of M, or leave them out",
+            f"the features explain {share:.1%} of the expected values, and as many random ones would explain "
+            f"{by_chance:.1%}: next to nothing. Check that their rows are in the order of the rows and columns of the "
+            "table, or leave them out",
         )
+
+
+def hardly_predicted(case: Case) -> Iterator[Doubt]:
+    """How much of the differences between lines features predict, by adjusted R² of their factors."""
+    fit = case.state.fit
+    if fit is None or any(case.tied) or not case.L.rank:
+        return
+    for axis, (F, side, other) in enumerate(
+        zip(case.features, (fit.rows, fit.cols), (fit.cols, fit.rows), strict=True)
+    ):
+        seen = case.engine.counts[axis] > 0
+        freedom = int(seen.sum()) - F.d - 1
+        if not F.given or freedom < 1:
+            continue
+        away, all_of_it = (
+            float(np.sum((A.T @ A) * other.second))
+            for A in ((side.mean - side.expected)[seen], (side.mean - side.mean[seen].mean(axis=0))[seen])
+        )
+        predicted = 1 - away / max(all_of_it, 1e-300) * (int(seen.sum()) - 1) / freedom
+        if predicted < constants.HARDLY_PREDICTED:
+            name, what = ("row_features", "row_features=…")[:2] if axis == 0 else ("col_features", "col_features=…")
+            yield Doubt(
+                "hardly-predicted",
+                f"{name} explain {max(predicted, 0.0):.0%} of the differences between {SIDES[axis]}s: for new "
+                f"{SIDES[axis]}s, predict({what}) is hardly better than the average {SIDES[axis]}. Add features that "
+                "have to do with the values, or judge new data by their own values: outliers(M_new)",
+            )
 
 
 def free_part_in_few(case: Case) -> Iterator[Doubt]:
@@ -622,15 +659,15 @@ def free_part_in_few(case: Case) -> Iterator[Doubt]:
         few.append(int(np.count_nonzero(energy > energy.mean())))
     yield Doubt(
         "free-part-in-few",
-        f"what the features do not explain lies where some {few[0]} rows and {few[1]} columns meet, and nowhere else: "
-        "those cells follow a rule of their own, or are wrong together. If they are wrong, set extra_rank=0",
+        f"what the features do not explain is found in the cells of about {few[0]} rows and {few[1]} columns only: "
+        "these cells follow a pattern of their own, or are wrong together. If they are wrong, set extra_rank=0",
     )
 
 
 def full_rank(case: Case) -> Iterator[Doubt]:
     most = min(F.d for F in case.features)
     if case.L.rank == most and case.state.expected is None:  # with a free part it may be higher
-        yield Doubt("full-rank", f"the rank is {most}, as high as it can be: try a lower one, unless that is meant")
+        yield Doubt("full-rank", f"the rank is {most}, the highest possible: try a lower one, unless you mean that")
 
 
 Check = Callable[[Case], Iterator[Doubt]]
@@ -641,6 +678,7 @@ FINISHED: tuple[Check, ...] = (
     out_of_range,
     little_explained,
     weak_features,
+    hardly_predicted,
     free_part_in_few,
     structure_left,
     lost_direction,

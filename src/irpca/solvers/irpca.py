@@ -26,7 +26,7 @@ from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, in_memory, resolution
 from ..threshold import rounding_floor
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
-from .proposals import Recipe, Table, Tied, bases_of, race, sub_table
+from .proposals import Race, Recipe, Table, Tied, bases_of, sub_table
 
 EXACT = Choice("noise", 0.0, "residuals of the clean entries are rounding")
 
@@ -70,19 +70,23 @@ def irpca(
         most = rank or min(F1.d, F2.d)
         for trimmed in trimmed_fits(engine, F1, F2, most, sample, rng):
             if trimmed.exact.zeta is None:
-                yield State(trimmed.L, np.inf, 1.0, settled=False)
+                yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
         if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
     # Propose: a race of fits on a part of M; choose by held-out entries.
     part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds)
-    recipe, candidates = race(part.nine_tenths, part.held, part.ties)
+    race = Race(part.nine_tenths, part.held, part.ties)
+    for k, fit in enumerate(race, 1):
+        yield part.interim(part.lifted(fit), f"comparing fits, {k} made", 0.7 * min(k / race.about, 1.0))
+    assert race.winner is not None
+    candidates = list(race.tried.values())
     best, tied = choose(part.held, candidates)
-    yield State(part.in_units_of_M(part.lifted(best.fit).L), np.inf, 1.0, settled=False)
+    yield part.interim(part.lifted(best.fit), "fitting all of the table", 0.7)
 
     # Finish: the same fit to all entries of that part, then to all of M.
-    again = part.table.make(recipe)
+    again = part.table.make(race.winner)
     certificate = Certificate(
         moved=moved(again.L, best.fit.L),
         candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
@@ -162,6 +166,21 @@ class _Part:
     def in_units_of_M(self, L: LowRank) -> LowRank:
         U, V = L.thin()
         return LowRank.from_product(U, V * self.unit[:, None])
+
+    def interim(self, fit: Fit, stage: str, progress: float) -> State:
+        """A fit that is not the last, to be kept if no more time is left."""
+        deviation, weights = fit.noise.deviation, self.weights_in_units_of_M(fit)
+        return State(
+            self.in_units_of_M(fit.L),
+            constants.TYPICAL * deviation,
+            1.0,
+            noise=deviation,
+            settled=False,
+            weights=weights,
+            fit=fit,
+            stage=stage,
+            progress=progress,
+        )
 
     def weights_in_units_of_M(self, fit: Fit) -> Noise:
         square = self.unit**2

@@ -6,7 +6,7 @@ No single start serves every table. Each is fitted to nine tenths of the entries
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -197,55 +197,90 @@ def piled(X: Array) -> Array:
     return cells
 
 
-def race(table: Table, held: HeldOut, ties: list[Tied]) -> tuple[Recipe, list[Candidate]]:
-    """The recipe of the best fit to the table by what was held out, and all that were tried.
+@dataclass(eq=False)
+class Race:
+    """Fits to a table from several starts, one after the other; entries that none has seen decide between them.
 
     Starts are tried with the simplest model first: what features say, or few directions. What is best among those is
-    where the full model starts, beside the plain start.
-    """
-    tried: dict[Recipe, Candidate] = {}
+    where the full model starts, beside the plain start. Iterating makes the fits, and yields the best so far each time.
 
-    def run(recipe: Recipe) -> Fit:
-        fit = table.make(recipe)
-        if recipe not in tried and np.isfinite(fit.L.left).all():
-            tried[recipe] = Candidate(recipe.name, fit, held.score(fit))
+    Attributes
+    ----------
+    table, held : the table, and what was held out of it
+    ties : what may be tied to features, the simplest first
+    winner : the recipe of the best fit, when all were tried
+    tried : every fit that took part, by its recipe
+    about : about how many fits there will be
+    """
+
+    table: Table
+    held: HeldOut
+    ties: list[Tied]
+    winner: Recipe | None = None
+    tried: dict[Recipe, Candidate] = field(default_factory=dict)
+
+    @property
+    def about(self) -> int:
+        return (2 if self.table.piles.any() else 1) * (len(self._starts) + len(self.ties)) + 3
+
+    @property
+    def _starts(self) -> tuple[str, ...]:
+        return ("columns", "rows") if self.table.trimmed is None else ("trimmed", "columns", "rows")
+
+    def __iter__(self) -> Iterator[Fit]:
+        table, ties = self.table, self.ties
+        few = not any(ties[0]) and table.rank is None
+        with_piles = (False, True) if table.piles.any() else (False,)
+        for piles in with_piles:
+            ends: list[Fit] = []
+            for start in self._starts:
+                first = Recipe(ties[0], start, few, piles=piles)
+                fit = self._run(first)
+                if self.held.met(fit):
+                    self.winner = first
+                    return
+                if first not in self.tried or any(moved(fit.L, other.L) < constants.SAME for other in ends):
+                    continue  # what follows from an end that was reached before is known
+                yield self._best_fit
+                ends.append(fit)
+                if fit.forked:
+                    self._run(replace(first, afresh=False))
+                    yield self._best_fit
+                for share in constants.MODES:
+                    middle, width = densest(table.values - fit.L.dense(), share)
+                    if abs(middle) > constants.OFF_CENTRE * width:
+                        self._run(Recipe(ties[0], first, few, mode=share, piles=piles))
+                        yield self._best_fit
+        for tied in ties[1:] or ties[:few]:
+            for piles in with_piles:
+                self._run(Recipe(tied, self._best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
+                yield self._best_fit
+            self._run(Recipe(tied, "columns", piles=self._best().piles))
+            yield self._best_fit
+        winner = self._best()
+        if not winner.piles and table.piles.any() and _mostly_wrong(table, self.tried[winner].fit):
+            self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
+            self.winner = self._best()
+            return
+        self._run(replace(winner, start=winner, mode=None, student=True))
+        yield self._best_fit
+        if (student := self._best()).student:
+            self._run(replace(student, start=student, student=False))
+        self.winner = self._best()
+
+    def _run(self, recipe: Recipe) -> Fit:
+        fit = self.table.make(recipe)
+        if recipe not in self.tried and np.isfinite(fit.L.left).all():
+            self.tried[recipe] = Candidate(recipe.name, fit, self.held.score(fit))
         return fit
 
-    def best(among: Callable[[Recipe], bool] = lambda recipe: True) -> Recipe:
-        some = {candidate.name: recipe for recipe, candidate in tried.items() if among(recipe)}
-        return some[choose(held, [tried[recipe] for recipe in some.values()])[0].name]
+    def _best(self, among: Callable[[Recipe], bool] = lambda recipe: True) -> Recipe:
+        some = {candidate.name: recipe for recipe, candidate in self.tried.items() if among(recipe)}
+        return some[choose(self.held, [self.tried[recipe] for recipe in some.values()])[0].name]
 
-    few = not any(ties[0]) and table.rank is None
-    starts = ("columns", "rows") if table.trimmed is None else ("trimmed", "columns", "rows")
-    with_piles = (False, True) if table.piles.any() else (False,)
-    for piles in with_piles:
-        ends: list[Fit] = []
-        for start in starts:
-            first = Recipe(ties[0], start, few, piles=piles)
-            fit = run(first)
-            if held.met(fit):
-                return first, list(tried.values())
-            if first not in tried or any(moved(fit.L, other.L) < constants.SAME for other in ends):
-                continue  # what follows from an end that was reached before is known
-            ends.append(fit)
-            if fit.forked:
-                run(replace(first, afresh=False))
-            for share in constants.MODES:
-                middle, width = densest(table.values - fit.L.dense(), share)
-                if abs(middle) > constants.OFF_CENTRE * width:
-                    run(Recipe(ties[0], first, few, mode=share, piles=piles))
-    for tied in ties[1:] or ties[:few]:
-        for piles in with_piles:
-            run(Recipe(tied, best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
-        run(Recipe(tied, "columns", piles=best().piles))
-    winner = best()
-    if not winner.piles and table.piles.any() and _mostly_wrong(table, tried[winner].fit):
-        winner = best(lambda recipe: recipe.piles)
-        return winner, [candidate for recipe, candidate in tried.items() if recipe.piles]
-    run(replace(winner, start=winner, mode=None, student=True))
-    if (student := best()).student:
-        run(replace(student, start=student, student=False))
-    return best(), list(tried.values())
+    @property
+    def _best_fit(self) -> Fit:
+        return self.tried[self._best()].fit
 
 
 def _mostly_wrong(table: Table, fit: Fit) -> bool:

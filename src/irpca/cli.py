@@ -1,0 +1,302 @@
+"""The command ``irpca``: from a file to its outliers, a repaired table, a model and a report."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+USABLE, FOUND, USAGE, INPUT, DO_NOT_USE, OUTPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
+
+EXIT_CODES = """exit codes:
+  0    done; the result is usable, or to be used with care
+  1    irpca check: there are outliers in the new data
+  2    the command line is wrong
+  3    an input cannot be read, or does not fit
+  4    the verdict is "do not use"; files are written all the same
+  5    the output cannot be written, or is there already (--force replaces it)
+  70   an error in irpca itself
+  130  stopped by Ctrl-C; nothing is written
+"""
+FORMATS = """DATA: csv, tsv (also .gz, .bz2, .xz), parquet, feather, npy, npz, mtx, zarr; - is csv on standard input.
+Missing values in csv: empty fields, NA, N/A, n/a, NaN, nan, null, NULL, None, <NA>, #N/A and the like, and --missing.
+"""
+
+
+class Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, after which a fit would first finish what it has."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"irpca: {message}. See {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line, and return its exit code.
+
+    Parameters
+    ----------
+    argv : list of str, or None
+        Arguments without the name of the command; None: those of this process.
+
+    Examples
+    --------
+    >>> main(["fit", "no-such-file.csv", "--quiet"])
+    3
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _parser().parse_args(words)
+    except SystemExit as end:  # --help, --version and wrong usage, which argparse has written about
+        _flush()
+        return int(end.code or 0)
+    arguments.command_line = shlex.join(["irpca", *words])
+    before = _stop_on_interrupt()
+    try:
+        return _run(arguments)
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
+        _flush()
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        from . import commands
+
+        return int(getattr(commands, arguments.command)(arguments))
+    except (Interrupted, KeyboardInterrupt):
+        return _failed("stopped; nothing was written", INTERRUPTED)
+    except Exception as error:
+        if arguments.debug:
+            raise
+        return _failed(*_explained(error))
+
+
+def _explained(error: Exception) -> tuple[str, int]:
+    """One line about an error, and its exit code."""
+    text = " ".join(str(error).split())
+    if (code := getattr(error, "exit_code", None)) is not None:
+        return text, code
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory for this table ({text or 'out of memory'})", INPUT
+    if isinstance(error, ValueError):
+        return text, INPUT
+    return f"{type(error).__name__}: {text}. This should not happen; --debug shows where it comes from", INTERNAL
+
+
+def _failed(text: str, code: int) -> int:
+    print(f"irpca: {text}", file=sys.stderr)
+    return code
+
+
+def _stop_on_interrupt() -> Any:
+    """Make Ctrl-C end the command at once, unless the parent process has it ignored."""
+    try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            return signal.signal(signal.SIGINT, _interrupt)
+    except ValueError:  # not in the main thread
+        pass
+    return None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _flush() -> None:
+    """Write out what is left; a reader who has gone, as head does, is no error."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="irpca",
+        description="Find what is grossly wrong in a table, and what should be there.",
+        epilog=f"{FORMATS}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
+    _add_fit(commands)
+    _add_predict(commands)
+    _add_check(commands)
+    _add_report(commands)
+    _add_demo(commands)
+    _add_experiment(commands)
+    return parser
+
+
+def _version() -> str:
+    from . import __version__
+
+    return f"irpca {__version__}"
+
+
+def _command(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"{epilog}\n{EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    return parser
+
+
+def _add_fit(commands: Any) -> None:
+    parser = _command(commands, "fit", "find outliers in a table and repair it", FORMATS)
+    parser.add_argument("data", metavar="DATA", help="the table: one row in each line, or --long")
+    _add_reading(parser)
+    parser.add_argument("--rows", metavar="F", help='features of the rows: a table, or "index" for their labels')
+    parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
+    parser.add_argument("--rank", type=_rank, default="auto", metavar="R", help="number of components (default: auto)")
+    _add_cut(parser)
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="of random numbers (default: 0)")
+    parser.add_argument("--time-budget", type=_positive, metavar="S", help="stop after about S seconds")
+    parser.add_argument("--report", action="store_true", help="write report.html, too")
+    parser.add_argument("--out", metavar="DIR", help="folder to write to (default: name of DATA + -irpca)")
+    _add_output(parser)
+
+
+def _add_predict(commands: Any) -> None:
+    parser = _command(commands, "predict", "expected values for new rows or columns, by their features alone")
+    parser.add_argument("model", metavar="MODEL", help="a model.irpca that was fitted with features")
+    parser.add_argument("--rows", metavar="F", help="features of the new rows, as in the fit")
+    parser.add_argument("--cols", metavar="F", help="features of the new columns, as in the fit")
+    parser.add_argument("--out", metavar="FILE", help="csv file to write (default: standard output)")
+    _add_csv(parser)
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+
+
+def _add_check(commands: Any) -> None:
+    parser = _command(commands, "check", "find outliers in new rows by a model that was fitted before", FORMATS)
+    parser.add_argument("model", metavar="MODEL", help="a model.irpca")
+    parser.add_argument("data", metavar="DATA", help="new rows, with the same columns as in the fit")
+    _add_reading(parser)
+    parser.add_argument("--rows", metavar="F", help='features of the new rows: a table, or "index"')
+    _add_cut(parser)
+    parser.add_argument("--out", metavar="FILE", help="csv file to write (default: name of DATA + -outliers.csv)")
+    _add_output(parser)
+
+
+def _add_report(commands: Any) -> None:
+    parser = _command(commands, "report", "write the report of a fitted model, one HTML file", FORMATS)
+    parser.add_argument("model", metavar="MODEL", help="a model.irpca")
+    parser.add_argument("data", metavar="DATA", help="the table that it was fitted to")
+    _add_reading(parser)
+    parser.add_argument("--out", metavar="FILE", default="report.html", help="default: report.html")
+    parser.add_argument("--force", action="store_true", help="replace FILE if it is there")
+
+
+def _add_demo(commands: Any) -> None:
+    parser = _command(commands, "demo", "life expectancy in 202 countries: what 50 years do not explain")
+    parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
+    _add_output(parser)
+
+
+def _add_experiment(commands: Any) -> None:
+    parser = _command(commands, "experiment", "run an experiment of the repository")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m experiments")
+
+
+def _add_reading(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("how to read DATA")
+    group.add_argument("--index", metavar="COL", help="column with the labels of the rows")
+    group.add_argument("--long", type=_three, metavar="ROW,COLUMN,VALUE", help="one observation in each line")
+    group.add_argument(
+        "--feature", action="append", default=[], metavar="COL", help=_AGAIN.format("describes the rows")
+    )
+    group.add_argument("--drop", action="append", default=[], metavar="COL", help=_AGAIN.format("is left out"))
+    group.add_argument("--key", metavar="NAME", help="which array of an npz or zarr file")
+    _add_csv(group)
+
+
+_AGAIN = "a column that {} (may be repeated)"
+
+
+def _add_csv(group: Any) -> None:
+    group.add_argument("--text", action="append", default=[], metavar="COL", help=_AGAIN.format("is kept as text"))
+    group.add_argument(
+        "--missing", action="append", default=[], metavar="TOKEN", help="stands for a missing value, too (repeatable)"
+    )
+    group.add_argument("--no-header", dest="header", action="store_false", help="the first line is data")
+    group.add_argument("--delimiter", type=_delimiter, metavar="C", help="between fields (default: found out)")
+    group.add_argument("--decimal", choices=[",", "."], help="the decimal mark (default: found out)")
+    group.add_argument("--encoding", metavar="NAME", help="such as latin-1 (default: UTF-8)")
+
+
+def _add_cut(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--fdr", type=_share, metavar="Q", help="allow this share of false alarms among the outliers")
+    group.add_argument("--probability", type=_share, metavar="P", help="least probability of an outlier (default: 0.5)")
+    group.add_argument("--threshold", type=_positive, metavar="T", help="least difference from the expected value")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--force", action="store_true", help="replace files that are there")
+    parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
+
+
+def _three(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if len(names) != 3 or len(set(names)) != 3 or not all(names):
+        raise argparse.ArgumentTypeError(f"three different names of columns are needed, ROW,COLUMN,VALUE; got {text!r}")
+    return names
+
+
+def _delimiter(text: str) -> str:
+    text = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
+    if len(text) != 1 or text in '"\r\n':
+        raise argparse.ArgumentTypeError(f"one character, or tab, or space; got {text!r}")
+    return text
+
+
+def _rank(text: str) -> int | str:
+    return "auto" if text == "auto" else _at_least(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _at_least(text, 0)
+
+
+def _at_least(text: str, least: int) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"a whole number, {least} or larger, is needed; got {text!r}")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed; got {text!r}")
+    return value
+
+
+def _positive(text: str) -> float:
+    value = _number(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"a number above 0 is needed; got {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"a number is needed; got {text!r}") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

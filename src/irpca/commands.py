@@ -1,0 +1,277 @@
+"""What each command of ``irpca`` does. Each takes the arguments of the command line and returns an exit code."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import findings, printed, readers, writers
+from .cli import FOUND, USABLE, USAGE
+from .readers import Data, Options, ReaderError, Side, Table
+
+PACKED = (".gz", ".bz2", ".xz")
+
+
+class UsageError(ValueError):
+    """Arguments that do not go together."""
+
+    exit_code = USAGE
+
+
+def fit(arguments: Namespace) -> int:
+    folder = arguments.out or f"{_stem(arguments.data)}-irpca"
+    names = ["outliers.csv", "repaired.csv", "model.irpca", *(["report.html"] if arguments.report else [])]
+    _refuse_together(arguments)
+    with writers.staged(folder, names, arguments.force) as place:
+        data = _data(arguments)
+        rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
+        cols, col_notes = _features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
+        notes = [*data.notes, *row_notes, *col_notes]
+        model = _fitted(arguments, data, data.features if rows is None else rows, cols, notes)
+        found = findings.outliers(model, data, _cut(arguments))
+        _write_all(model, data, found, place, arguments)
+    files = {name: str(Path(folder, name)) for name in names}
+    printed.say_fit(arguments, model, data, found, notes, files)
+    return printed.code_of(model)
+
+
+def _fitted(arguments: Namespace, data: Data, rows: Any, cols: Any, notes: list[str]) -> Any:
+    from .callbacks import Progress
+    from .estimator import InductiveRobustPCA
+
+    watched = sys.stderr.isatty() and not arguments.quiet
+    model = InductiveRobustPCA(
+        getattr(arguments, "rank", "auto"),
+        time_budget=getattr(arguments, "time_budget", None),
+        callbacks=Progress(sys.stderr) if watched else None,
+        random_state=getattr(arguments, "seed", 0),
+    )
+    with _warnings_as(notes):
+        return model.fit(data.M, row_features=rows, col_features=cols)
+
+
+@contextmanager
+def _warnings_as(notes: list[str]) -> Iterator[None]:
+    """Warnings become notes, but for that of a fit that did not end well, which the verdict says."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        yield
+    own = [warning for warning in caught if warning.category.__name__ != "ConvergenceWarning"]
+    notes += dict.fromkeys(" ".join(str(warning.message).split()) for warning in own)
+
+
+def _write_all(model: Any, data: Data, found: dict[str, list[Any]], place: Path, arguments: Namespace) -> None:
+    findings.write_outliers(place / "outliers.csv", found)
+    findings.write_repaired(place / "repaired.csv", model, data, _cut(arguments))
+    model.save(place / "model.irpca")
+    if arguments.report:
+        from . import report as reports
+
+        reports.write(model, place / "report.html", title=Path(data.name).name, command=arguments.command_line)
+
+
+def check(arguments: Namespace) -> int:
+    target = Path(arguments.out or f"{_stem(arguments.data)}-outliers.csv")
+    _refuse_together(arguments)
+    with writers.staged(target.parent, [target.name], arguments.force) as place:
+        model = _loaded(arguments.model)
+        data = _data(arguments, _side_of(model.col_labels_))
+        rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
+        notes = [*data.notes, *row_notes]
+        with _warnings_as(notes):
+            features = data.features if rows is None else rows
+            found = findings.outliers(model, data, {**_cut(arguments), "M": data.M, "row_features": features})
+        findings.write_outliers(place / target.name, found)
+    printed.say_check(arguments, model, data, found, notes, str(target))
+    return printed.code_of(model) or (FOUND if found["row"] else USABLE)
+
+
+def report(arguments: Namespace) -> int:
+    target = Path(arguments.out)
+    with writers.staged(target.parent, [target.name], arguments.force) as place:
+        model = _loaded(arguments.model)
+        data = _data(arguments, _side_of(model.col_labels_))
+        if data.shape != model.low_rank_.shape:
+            shapes = [f"{n1} × {n2}" for n1, n2 in (data.shape, model.low_rank_.shape)]
+            raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to a table of {shapes[1]}")
+        from . import report as reports
+
+        title = Path(data.name).name
+        reports.write(model, place / target.name, data.M, title=title, command=arguments.command_line)
+    printed.say(arguments, f"{printed.verdict(model)}\nReport: {target}")
+    return printed.code_of(model)
+
+
+def predict(arguments: Namespace) -> int:
+    if arguments.rows is None and arguments.cols is None:
+        raise UsageError("predict needs --rows, --cols or both: the features of what is new. See irpca predict --help")
+    if arguments.out is None:
+        writers.csv_lines(printed.Stdout(), ("row", "column", "expected", "std"), list(_predicted(arguments)))
+        return USABLE
+    target = Path(arguments.out)
+    with writers.staged(target.parent, [target.name], arguments.force) as place:
+        writers.write_csv(place / target.name, ("row", "column", "expected", "std"), _predicted(arguments))
+    printed.say(arguments, f"Expected values: {target}")
+    return USABLE
+
+
+def _predicted(arguments: Namespace) -> Iterator[tuple[str, ...]]:
+    """The lines of a long table."""
+    model = _loaded(arguments.model)
+    if not hasattr(model, "predict"):
+        raise ReaderError(f"{arguments.model} was fitted without features (--rows, --cols): it cannot predict")
+    rows, row_texts = _new_features(arguments, arguments.rows, model, 0)
+    cols, col_texts = _new_features(arguments, arguments.cols, model, 1)
+    expected, std = model.predict(row_features=rows, col_features=cols, return_std=True)
+    expected, std = (np.asarray(getattr(table, "values", table)) for table in (expected, std))
+    for text, means, deviations in zip(row_texts, expected.tolist(), std.tolist(), strict=True):
+        written = zip(col_texts, writers.rounded(means), writers.rounded(deviations), strict=True)
+        yield from ((text, *cell) for cell in written)
+
+
+def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int) -> tuple[Any, Sequence[str]]:
+    """Features of new rows (0) or columns as predict() takes them, and what to call these."""
+    side = (model._rows, model._cols)[axis]
+    if path is None:
+        return None, _texts(side.labels, model.low_rank_.shape[axis])
+    table = _table(path, _options(arguments))
+    used = _used(table, side)
+    label = next((name for name in table.columns if name not in used), None)
+    texts = [str(i) for i in range(len(table))] if label is None else table.spelt(label)
+    if side.by_index:
+        return readers.as_labels(texts, label).levels[0], texts
+    features = {name: table.columns[name] for name in table.columns if name in used}
+    return (np.column_stack(list(features.values())) if side.encoder is None else features), texts
+
+
+def _used(table: Table, side: Any) -> list[str]:
+    """Which columns are features: those that the fit had; of a fit to plain numbers, the last ones, as many."""
+    if side.by_index:
+        return []
+    if side.encoder is not None:
+        return list(side.encoder.columns_)
+    numeric = [name for name, values in table.columns.items() if values.dtype.kind in "fb"]
+    return numeric[-len(side.expected.coefficients) :] if side.expected is not None else numeric
+
+
+def demo(arguments: Namespace) -> int:
+    from .containers import Labelled
+    from .datasets import load_life_expectancy
+
+    arguments.report = True
+    names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
+    with writers.staged(arguments.out, names, arguments.force) as place:
+        life = load_life_expectancy()
+        rows, columns = Side.of(life.countries, "country"), Side.of([str(year) for year in life.years], None)
+        M = Labelled(life.M, rows.labels, columns.labels)
+        data, notes = Data("life_expectancy.csv", M, rows, columns), list[str]()
+        model = _fitted(arguments, data, None, life.col_features(), notes)
+        found = findings.outliers(model, data, {})
+        _write_all(model, data, found, place, arguments)
+        findings.write_wide(place / "life_expectancy.csv", data, life.M)
+    printed.say_fit(arguments, model, data, found, notes, {name: str(Path(arguments.out, name)) for name in names})
+    return printed.code_of(model)
+
+
+def experiment(arguments: Namespace) -> int:
+    if not Path("experiments", "fig1.py").exists():
+        raise ReaderError("the experiments are not installed with irpca: run this in a clone of its repository")
+    return subprocess.run([sys.executable, "-m", "experiments", *arguments.arguments], check=False).returncode
+
+
+def _refuse_together(arguments: Namespace) -> None:
+    if arguments.long and (arguments.index or arguments.feature):
+        raise UsageError("--long takes one line for each observation: --index and --feature are for wide tables")
+    if arguments.feature and arguments.rows:
+        raise UsageError("give the features of the rows by --feature or by --rows, not both")
+
+
+def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
+    return Options(
+        missing=tuple(arguments.missing),
+        text=tuple(arguments.text),
+        labels=tuple(labels),
+        delimiter=arguments.delimiter,
+        decimal=arguments.decimal,
+        encoding=arguments.encoding,
+        header=arguments.header,
+        key=getattr(arguments, "key", None),
+    )
+
+
+def _data(arguments: Namespace, columns: Side | None = None) -> Data:
+    """The table of the command line; with the columns of a model, if there is one."""
+    long = arguments.long or ()
+    labels = long[:2] or ((arguments.index,) if arguments.index else ())
+    options = replace(_options(arguments, labels), drop=tuple(arguments.drop), only=tuple(long))
+    found = readers.read(arguments.data, options)
+    if not isinstance(found, Table):
+        _refuse_names(arguments)
+        return Data.of_matrix(arguments.data, found)
+    if long:
+        return readers.long(found, long, columns)
+    return readers.wide(found, arguments.index, arguments.feature, columns)
+
+
+def _refuse_names(arguments: Namespace) -> None:
+    for option in ("index", "long", "feature", "drop"):
+        if getattr(arguments, option):
+            raise UsageError(f"--{option}: {arguments.data} holds a matrix, whose columns have no names")
+
+
+def _table(path: str, options: Options) -> Table:
+    found = readers.read(path, options)
+    if isinstance(found, Table):
+        return found
+    if not isinstance(found, np.ndarray):
+        raise ReaderError(f"{path}: features must not be sparse")
+    return Table(path, {str(j): column for j, column in enumerate(found.T.astype(float))}, named=False)
+
+
+def _features(arguments: Namespace, path: str | None, side: Side, n: int, option: str) -> tuple[Any, tuple[str, ...]]:
+    """Features of the rows, or columns, of M as fit() takes them, and notes."""
+    if path is None or path == "index":
+        return path, ()
+    options = replace(_options(arguments, (side.name,) if side.name else ()), loose=True)  # --text may be about DATA
+    return readers.align(_table(path, options), side, n, option)
+
+
+def _side_of(labels: Any) -> Side:
+    return Side() if labels is None else Side(labels, labels.texts(), labels.names[0])
+
+
+def _texts(labels: Any, n: int) -> list[str]:
+    return [str(i) for i in range(n)] if labels is None else labels.texts()
+
+
+def _loaded(path: str) -> Any:
+    from .persistence import load
+
+    try:
+        return load(path)
+    except OSError as error:
+        raise ReaderError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _cut(arguments: Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")}
+
+
+def _stem(path: str) -> str:
+    """The name of DATA without its endings, in the current folder."""
+    if path == "-":
+        return "stdin"
+    name = Path(path).name
+    for ending in PACKED:
+        name = name.removesuffix(ending)
+    return os.path.splitext(name)[0]

@@ -1,0 +1,255 @@
+"""What people hand in, and answers in kind: pandas, polars, pyarrow, xarray, dask frames, torch, lists, arrays."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from .labels import Labels, few
+from .lowrank import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """An array with the labels of its rows and columns, where no library of frames is installed.
+
+    Examples
+    --------
+    >>> table = Labelled(np.zeros((2, 2)), rows=["a", "b"])
+    >>> taken(table).rows[1]
+    'b'
+    """
+
+    values: Any
+    rows: Any = None
+    columns: Any = None
+
+
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A table as solve() takes it, its labels, and what answers are made of.
+
+    Attributes
+    ----------
+    matrix : array, pandas frame of numbers, sparse array or LongTable
+    rows, columns : Labels or None
+    container : {"numpy", "pandas", "polars", "pyarrow", "xarray", "torch"}
+    dims : names of the two sides, of an xarray
+    """
+
+    matrix: Any
+    rows: Labels | None = None
+    columns: Labels | None = None
+    container: str = "numpy"
+    dims: tuple[str, str] = ("row", "column")
+
+
+def kind_of(table: Any) -> str:
+    """The library that a table comes from; "numpy" of all others."""
+    library = type(table).__module__.partition(".")[0]
+    if library in ("polars", "pyarrow", "xarray", "torch", "dask", "modin", "cudf", "pandas"):
+        return library
+    return "pandas" if hasattr(table, "iloc") and hasattr(table, "columns") else "numpy"
+
+
+def taken(M: Any, name: str = "M") -> Given:
+    """M of any container, with labels where it has some; refused with what to do where it is no table of numbers."""
+    if isinstance(M, Given):
+        return M
+    kind = kind_of(M)
+    if isinstance(M, Labelled):
+        return _labelled(M, name)
+    if hasattr(M, "row_labels"):  # a LongTable
+        return _long(M)
+    if kind == "torch":
+        return Given(_from_torch(M), container="torch")
+    if kind == "xarray":
+        return _from_xarray(M, name)
+    if kind == "dask" and hasattr(M, "columns"):
+        return taken(M.compute(), name)
+    if kind in ("polars", "pyarrow"):
+        return _from_columns(M, kind, name)
+    if hasattr(M, "iloc") and hasattr(M, "columns"):
+        _refuse_text(M, name)
+        return Given(_without_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
+    if hasattr(M, "iloc"):
+        raise ValueError(f"{name} is one column; a table with rows and columns is needed. Of a long list, unstack it")
+    return Given(M)
+
+
+def _labelled(M: Labelled, name: str) -> Given:
+    values = np.asarray(M.values)
+    rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.rows, M.columns))
+    for labels, side, axis in ((rows, "rows", 0), (columns, "columns", 1)):
+        if labels is not None and len(labels) != values.shape[axis]:
+            raise ValueError(f"{name} has {values.shape[axis]} {side} and {len(labels)} labels for them")
+    return Given(values, rows, columns)
+
+
+def _long(M: Any) -> Given:
+    sides = [None if labels is None else Labels.of(labels) for labels in (M.row_labels, M.col_labels)]
+    pandas = any(hasattr(labels, "get_level_values") for labels in (M.row_labels, M.col_labels))
+    return Given(M, sides[0], sides[1], "pandas" if pandas else "numpy")
+
+
+def _from_torch(M: Any) -> Array:
+    M = M.detach().cpu()
+    values: Array = (M.float() if str(M.dtype) in ("torch.bfloat16", "torch.float16") else M).numpy()
+    return values
+
+
+def _from_xarray(M: Any, name: str) -> Given:
+    if hasattr(M, "data_vars"):
+        raise ValueError(f"{name} is a Dataset of {few(list(M.data_vars))}; pass one variable, such as {name}['…']")
+    if M.ndim != 2:
+        raise ValueError(
+            f"{name} has the dimensions {few(M.dims)}; two are needed: select from the others, or stack them into one"
+        )
+    rows, columns = (Labels.of(M.indexes[dim]) if dim in M.indexes else None for dim in M.dims)
+    return Given(np.asarray(M.data), rows, columns, "xarray", (str(M.dims[0]), str(M.dims[1])))
+
+
+def _from_columns(M: Any, kind: str, name: str) -> Given:
+    """A frame without an index: its first column holds the labels of rows, if it is no column of numbers."""
+    import narwhals as nw
+
+    if hasattr(M, "collect"):
+        raise ValueError(f"{name} is lazy, and has no values yet; pass {name}.collect()")
+    frame = nw.from_native(M, eager_only=True)
+    numeric = {column: dtype.is_numeric() or dtype == nw.Boolean for column, dtype in frame.schema.items()}
+    first, *others = frame.columns or [""]
+    wrong = [column for column in others if not numeric[column]]
+    if wrong:
+        raise ValueError(
+            f"the columns {few(wrong)} of {name} hold no numbers. The first column may hold the labels of the rows; "
+            f"drop the others, or pass them as row_features. {_LONG}"
+        )
+    rows = None
+    if not numeric.get(first, True):
+        rows = Labels.of(label_values(frame[first]), first)
+        _check_unique(rows, first, name)
+    columns = frame.columns if rows is None else others
+    values = np.column_stack([_numbers(frame[column]) for column in columns]) if columns else np.empty((len(frame), 0))
+    return Given(values, rows, Labels.of(columns), kind)
+
+
+_LONG = "A list of observations becomes a table by irpca.LongTable.from_frame(frame, row=…, column=…, value=…)"
+
+
+def label_values(column: Any) -> Array:
+    """Labels in a column of narwhals; text by way of a list, since encoded text with gaps is not what to_numpy says."""
+    return np.asarray(column.to_numpy() if column.dtype.is_temporal() else column.to_list())
+
+
+def _numbers(column: Any) -> Array:
+    values = np.asarray(column.to_numpy())
+    return values.astype(np.float32 if values.dtype == np.float32 else np.float64)
+
+
+def _check_unique(labels: Labels, column: str, name: str) -> None:
+    if len(set(labels)) < len(labels):
+        raise ValueError(
+            f"the first column of {name}, {column!r}, labels the rows, and holds some labels twice. {_LONG}"
+        )
+
+
+def _refuse_text(frame: Any, name: str) -> None:
+    """Refuse a pandas frame with columns that are no numbers, and say what to do with them."""
+    wrong = [
+        column for column, dtype in zip(frame.columns, frame.dtypes, strict=True) if _no_number(frame, dtype, column)
+    ]
+    if not wrong:
+        return
+    advice = f"make one the row labels, {name}.set_index({wrong[0]!r}), " if len(frame.columns) > len(wrong) else ""
+    raise ValueError(
+        f"the columns {few(wrong)} of {name} hold text or dates, and {name} is a table of numbers; {advice}"
+        f"drop them, or pass them as row_features. {_LONG}"
+    )
+
+
+def _no_number(frame: Any, dtype: Any, column: Any) -> bool:
+    if str(dtype) == "object" and column in frame.columns:
+        values = frame[column]
+        values = (values if values.ndim == 1 else values.iloc[:, 0]).dropna()
+        return len(values) > 0 and not isinstance(values.iloc[0], (bool, int, float, complex, np.number))
+    return getattr(dtype, "kind", "f") not in "biufc" or str(dtype) in ("str", "string", "category")
+
+
+def _without_na(frame: Any) -> Any:
+    """The frame with None for pandas' own NA in columns of objects, which does not become a number."""
+    return frame.where(frame.notna(), None) if "object" in map(str, frame.dtypes) else frame
+
+
+def in_kind(values: Array, given: Given) -> Any:
+    """A table of values, in the container of ``given`` and with its labels."""
+    if given.container == "torch":
+        import torch
+
+        return torch.as_tensor(values)
+    if given.container == "xarray":
+        return _to_xarray(values, given)
+    if given.rows is None and given.columns is None:
+        return values
+    if given.container in ("polars", "pyarrow"):
+        return _to_columns(values, given)
+    if given.container == "pandas":
+        import pandas as pd
+
+        index, columns = (None if side is None else side.pandas() for side in (given.rows, given.columns))
+        return pd.DataFrame(values, index=index, columns=columns)
+    return Labelled(values, given.rows, given.columns)
+
+
+def _to_xarray(values: Array, given: Given) -> Any:
+    import xarray
+
+    sides = zip(given.dims, (given.rows, given.columns), strict=True)
+    return xarray.DataArray(values, dims=given.dims, coords={d: side.pandas() for d, side in sides if side is not None})
+
+
+def _to_columns(values: Array, given: Given) -> Any:
+    rows, columns = given.rows, given.columns
+    names = [str(j) for j in range(values.shape[1])] if columns is None else columns.texts()
+    made = {} if rows is None else {rows.names[0] or "row": rows.column()}
+    return frame_of({**made, **{name: values[:, j] for j, name in enumerate(names)}}, given.container)
+
+
+def frame_of(columns: dict[str, Array], container: str) -> Any:
+    """Columns as a frame of that library."""
+    if container == "polars":
+        import polars
+
+        return polars.DataFrame({name: _list_of_text(values) for name, values in columns.items()})
+    if container == "pyarrow":
+        import pyarrow
+
+        return pyarrow.table({name: pyarrow.array(_list_of_text(values)) for name, values in columns.items()})
+    import pandas as pd
+
+    return pd.DataFrame(columns)
+
+
+def _list_of_text(values: Any) -> Any:
+    return list(values) if getattr(values, "dtype", None) is np.dtype(object) else values
+
+
+def as_records(columns: dict[str, Array]) -> Array:
+    """Columns as a structured array."""
+    table = np.empty(len(next(iter(columns.values()))), [(name, values.dtype) for name, values in columns.items()])
+    for name, values in columns.items():
+        table[name] = values
+    return table
+
+
+def listing(columns: dict[str, Array], labels: dict[str, Labels | None], container: str) -> Any:
+    """A list of things found, with labels in the place of positions: a frame if there are some, else records."""
+    if all(names is None for names in labels.values()):
+        return as_records(columns)
+    named = {name: names.take(columns[name]) for name, names in labels.items() if names is not None}
+    if container in ("polars", "pyarrow"):
+        return frame_of({**columns, **{name: taken.column() for name, taken in named.items()}}, container)
+    if container == "numpy":
+        return as_records({**columns, **{name: taken.column() for name, taken in named.items()}})
+    return frame_of({**columns, **{name: taken.pandas() for name, taken in named.items()}}, "pandas")

@@ -1,0 +1,136 @@
+"""What a model remembers of the rows, or of the columns, of its table: their labels, and what features say of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.utils import check_array
+
+from .containers import kind_of, label_values
+from .encode import Encoder, from_index, needs_encoding, numbers
+from .labels import Labels, few, match
+from .lowrank import Array
+from .result import Expected
+
+
+@dataclass(frozen=True, eq=False)
+class Described:
+    """One side of a model.
+
+    Attributes
+    ----------
+    name : of the features, as users know them
+    lines : "rows" or "columns"
+    labels : Labels or None
+    columns : names of the features, if they came in a frame
+    encoder : how numbers are made of the features, if they are no numbers
+    by_index : whether features are made from the labels
+    expected : what features say of the factor of L. None without features
+    """
+
+    name: str
+    lines: str
+    labels: Labels | None
+    columns: Labels | None = None
+    encoder: Encoder | None = None
+    by_index: bool = False
+    expected: Expected | None = None
+
+    @classmethod
+    def of(cls, F: Any, name: str, lines: str, labels: Labels | None) -> Described:
+        """The side of a table with these labels and features, not fitted yet."""
+        if F is None:
+            return cls(name, lines, labels)
+        if isinstance(F, str):
+            frame = cls(name, lines, labels)._index_frame(F, labels)
+            return cls(name, lines, labels, encoder=Encoder(name).fit(frame), by_index=True)
+        index, frame = split_labels(F, labels)
+        match(labels, index, name, lines)
+        if needs_encoding(frame):
+            return cls(name, lines, labels, encoder=Encoder(name).fit(frame))
+        return cls(name, lines, labels, columns=_names(frame))
+
+    def array(self, F: Any) -> Any:
+        """The features that this side was made from, as numbers; None without."""
+        if F is None:
+            return None
+        if self.encoder is None:
+            return _numeric(split_labels(F, self.labels)[1])
+        frame = self._index_frame(F, self.labels) if self.by_index else split_labels(F, self.labels)[1]
+        return self.encoder.transform(frame)
+
+    def place(self, F: Any, labels: Labels | None = None) -> Array:
+        """What features of other rows or columns, or "index" and their labels, say of the factor of L."""
+        if self.expected is None:
+            advice = "rows but their data: use transform or decompose with those"
+            raise ValueError(
+                f"{self.name} was given, but this model was fitted without, or by a solver that does not use them: "
+                "it knows nothing about new " + (advice if self.lines == "rows" else "columns")
+            )
+        return self.expected(self._numbers(F, labels))
+
+    def _numbers(self, F: Any, labels: Labels | None) -> Array:
+        if self.encoder is not None:
+            frame = self._index_frame(F, labels) if self.by_index else split_labels(F, labels)[1]
+            return self.encoder.transform(frame)
+        if isinstance(F, str):
+            raise ValueError(f"{self.name}={F!r}, but this model was fitted with a table of features: pass one here")
+        assert self.expected is not None
+        frame = split_labels(F, labels)[1]
+        names, d = _names(frame), len(self.expected.coefficients)
+        found: Array = check_array(_numeric(frame), dtype=np.float64, input_name=self.name)
+        if found.shape[1] != d:
+            hint = f"; did you mean {self.name}.T?" if len(found) == d else ""
+            raise ValueError(f"{self.name} has {found.shape[1]} columns but had {d} in fit{hint}")
+        if names is not None and self.columns is not None and not names.equals(self.columns):
+            raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}")
+        return found
+
+    def _index_frame(self, F: Any, labels: Labels | None) -> Any:
+        """A frame of the labels: those of the table if F is "index", else F itself."""
+        if not isinstance(F, str):
+            labels = Labels.of(F)
+        elif F != "index":
+            raise ValueError(f'{self.name}={F!r} is unknown: pass a table of features, or "index" to use the labels')
+        if labels is None:
+            raise ValueError(
+                f'{self.name}="index" makes features from the labels of the {self.lines}, and M has none: pass a frame '
+                "with an index, or the features themselves"
+            )
+        if len(labels.levels) > 1:
+            raise ValueError(f'{self.name}="index" needs labels of one level, and the {self.lines} have nested ones')
+        return from_index(labels.levels[0], labels.names[0] or "index")
+
+
+def labels_of(F: Any) -> Labels | None:
+    """The labels that features bring along: a pandas index."""
+    return Labels.of(F.index) if hasattr(F, "iloc") and hasattr(F, "columns") else None
+
+
+def split_labels(F: Any, labels: Labels | None) -> tuple[Labels | None, Any]:
+    """Features without their labels, and these: a pandas index; elsewhere a first column that holds those of M."""
+    kind = kind_of(F)
+    if kind not in ("polars", "pyarrow") or labels is None or not F.shape[1]:
+        return labels_of(F), F
+    import narwhals as nw
+
+    frame = nw.from_native(F, eager_only=True)
+    first = Labels.of(label_values(frame[frame.columns[0]]), frame.columns[0])
+    if set(first) != set(labels):
+        return None, F
+    return first, frame.drop(frame.columns[0]).to_native()
+
+
+def _numeric(F: Any) -> Any:
+    """Features that are numbers already, as what becomes an array."""
+    return numbers(F) if isinstance(F, dict) or kind_of(F) in ("polars", "pyarrow") else F
+
+
+def _names(F: Any) -> Labels | None:
+    if hasattr(F, "iloc") and hasattr(F, "columns"):
+        return Labels.of(F.columns)
+    if kind_of(F) in ("polars", "pyarrow"):
+        return Labels.of(list(getattr(F, "column_names", None) or F.columns))
+    return None

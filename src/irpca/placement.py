@@ -1,0 +1,299 @@
+"""Where new rows lie among those of a fit: their scores, and how uncertain these are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from . import constants
+from .engines.base import COMPONENTS, Lines, Noise, Prior
+from .factors import Side, placed
+from .lowrank import Array
+from .noise import NoiseModel
+from .result import Result
+from .sampling import in_memory
+from .threshold import rounding_floor
+
+UNUSUAL = 3.0  # times the usual size of entries: rows of an exact fit that are larger are brought to that size
+SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
+CHUNK = 1 << 22  # numbers that are made at once
+SETTLED = 1e-12  # whatever other rows were placed along with a row
+
+
+class Placed(NamedTuple):
+    """Scores of new rows, m×r, and how uncertain they are: ``row_spread`` of a :class:`Noise`, m×2."""
+
+    scores: Array
+    spread: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """What it takes to place new rows: factors of the columns, the noise, and what is expected of a row.
+
+    The same posterior as in the fit, in its own coordinates: ``factors @ turn`` are scores. Of an exact fit, and of
+    solvers without such a model, one is made from L, the noise and the share of outliers.
+
+    Attributes
+    ----------
+    columns : Side
+        Factors of the columns, in their units.
+    noise : NoiseModel
+    unit : array of shape (n2,)
+        Of each column of M.
+    turn : array of shape (K, r)
+    average : array of shape (K,)
+        The factors that are expected of a row without features.
+    own, whole : arrays of shape (K, K)
+        Covariance of the factors of rows about what features say, and about the average.
+    posterior : array of shape (K, K)
+        Covariance of the factors of a typical row, given its entries.
+    new_rows, new_cols : arrays of shape (K, K)
+        Covariance of the factors of rows, and of columns, of which only features are known.
+    free_columns : bool
+        Whether columns may differ from what features say of them.
+    exact : float
+        0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
+    """
+
+    columns: Side
+    noise: NoiseModel
+    unit: Array
+    turn: Array
+    average: Array
+    own: Array
+    whole: Array
+    posterior: Array
+    new_rows: Array
+    new_cols: Array
+    free_columns: bool = True
+    exact: float = 0.0
+
+    @classmethod
+    def of(cls, result: Result, scores: Array, V: Array, expected: tuple[Array | None, Array | None]) -> Placement:
+        """From a result with ``L = scores @ V.T``, of which features ``expected`` these scores, and these V."""
+        seen = result.counts[0] > 0  # of the others L is only what is expected
+        if result.fit is None:
+            average = scores[seen].mean(axis=0)
+            own = scores - (average if expected[0] is None else expected[0])
+            spread = covariance_of(own[seen]), covariance_of((scores - average)[seen])
+            columns = covariance_of(V - (V.mean(axis=0) if expected[1] is None else expected[1]))
+            return cls._plain(result, scores, V, average, *spread, columns)
+        fit, weights = result.fit, result.weights
+        assert weights is not None
+        unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
+        rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
+        own = np.zeros_like(rows.covariance) if rows.tied else _unlike_features(rows, seen)
+        whole = own + covariance_of(rows.expected[seen] - average)
+        turn = (fit.cols.mean * unit[:, None]).T @ V
+        new = (_unlike_features(rows, seen), _unlike_features(fit.cols, result.counts[1] > 0))
+        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, rows.covariance, *new, not fit.cols.tied)
+
+    @classmethod
+    def _plain(
+        cls, result: Result, scores: Array, V: Array, average: Array, own: Array, whole: Array, columns_own: Array
+    ) -> Placement:
+        """From L, with one noise for all entries."""
+        (n2, r), n1 = V.shape, len(scores)
+        ones, exact = np.ones(n2), 0.0
+        typical = float(np.linalg.norm(scores)) / np.sqrt(n1 * n2)
+        floor = max(constants.AS_GOOD_AS_EXACT * typical, np.finfo(float).tiny)
+        s, zeta = max(result.noise or result.residual, floor), np.inf
+        if result.noise == 0:
+            exact, s = max(result.zeta / max(longest(scores) * longest(V), floor), np.finfo(float).tiny), floor
+        elif np.isinf(result.zeta) and result.history.corruption[-1] == 0:  # as the fit, which trimmed nothing
+            zeta = np.finfo(float).max
+        S = result.S
+        wrong = float(np.sqrt(np.mean(S.data.astype(float) ** 2))) if S is not None and S.nnz else 0.0
+        gross = np.clip(np.nan_to_num(result.corruption, nan=constants.GROSS_AT_FIRST), *constants.GROSS_LIMITS)
+        broad = max(wrong, 3 * typical, constants.BROAD * s)
+        noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
+        columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
+        posterior = s * s * np.eye(r)
+        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, own, columns_own, exact=exact)
+
+    @property
+    def row_scale(self) -> float:
+        """The scale s² of a typical row."""
+        return max(self.noise.s, self.noise.lowest) ** 2
+
+    @property
+    def unexplained(self) -> float:
+        """The energy of a row's scores that features leave unexplained."""
+        return float(np.trace(self.turn.T @ self.own @ self.turn))
+
+    def given(self, scores: Array) -> Placed:
+        """Scores as they are, as uncertain as those of a typical row."""
+        return Placed(scores, np.column_stack([np.ones(len(scores)), self._along(scores @ self._back)]))
+
+    @property
+    def _back(self) -> Array:
+        return np.linalg.pinv(self.turn)
+
+    def _along(self, factors: Array) -> Array:
+        return np.einsum("ik,ik->i", factors @ self.columns.covariance, factors)
+
+    def weights(self, fitted: Noise | None, scores: Array, V: Array, new: tuple[bool, bool]) -> Noise:
+        """The noise model of rows and columns, those of the fit or, ``new``, known by their features alone.
+
+        Parameters
+        ----------
+        fitted : Noise or None
+            That of the fit.
+        scores, V : arrays of shape (m, r) and (k, r)
+            ``scores @ V.T`` is expected.
+        """
+        if fitted is None:
+            ones = np.ones((len(self.noise.rows), 1)), np.ones((len(self.unit), 1))
+            fitted = self.noise.weights(*(np.hstack([side, 0 * side]) for side in ones))
+        factors, columns = scores @ self._back, V @ self.turn.T
+        rows, spread, of_rows = fitted.rows, fitted.row_spread[:, 0], self.posterior
+        cols, across, of_cols = fitted.cols, self.columns.spread * self.unit**2, self.columns.covariance
+        if new[0]:
+            rows, spread, of_rows = np.full(len(scores), self.row_scale), np.ones(len(scores)), self.new_rows
+        if new[1]:
+            cols, across, of_cols = np.full(len(V), np.median(fitted.cols)), np.ones(len(V)), self.new_cols
+        along = np.einsum("ik,ik->i", factors @ of_cols, factors)
+        own = np.einsum("jk,jk->j", columns @ of_rows, columns) + across * float(np.sum(of_rows * of_cols))
+        return replace(
+            fitted,
+            rows=rows,
+            cols=cols,
+            row_spread=np.column_stack([spread, along]),
+            col_spread=np.column_stack([own, across]),
+        )
+
+    def variance(self, weights: Noise, scores: Array, V: Array, used: Array, factor: float, new_rows: bool) -> Array:
+        """The variance of every expected value, from which entries of its row and of its column were used.
+
+        The same of all entries of a line would do where each has many. Where a line has few, an entry that was not used
+        leaves open what it alone would tell.
+
+        Parameters
+        ----------
+        weights, scores, V : as :meth:`weights` takes and returns them
+        used : boolean array of shape (m, n2)
+            Observed, and no outlier.
+        factor : float
+            The standard deviation of clean noise in units of its scale.
+        new_rows : bool
+            Whether rows were placed after the fit: then columns are as certain as they were in the fit.
+        """
+        factors, columns = scores @ self._back, V @ self.turn.T
+        worth = used / (factor**2 * np.multiply.outer(weights.rows, weights.cols))
+        rows, cols = np.multiply.outer(weights.row_spread[:, 0], weights.col_spread[:, 0]), 0.0
+        if self.own.any():
+            rows = _from_entries(worth, columns, self.own)
+        if new_rows or not self.free_columns:
+            cols = np.multiply.outer(weights.row_spread[:, 1], weights.col_spread[:, 1])
+        else:
+            unit = self.unit[:, None]
+            cols = (_from_entries((worth * self.unit**2).T, factors, self.new_cols) * unit**2).T
+        total: Array = rows + cols
+        return total
+
+    def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
+        """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
+        m, rounding = len(X), rounding_floor(X.dtype, 1.0)
+        if not self.turn.size:
+            return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)))
+        kept = np.arange(len(self.unit)) if kept is None else kept
+        expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
+        variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
+        columns, rotated = self.columns.turned(R).some(kept), replace(self, posterior=R.T @ self.posterior @ R)
+        noise = replace(self.noise, rows=np.ones(m), cols=self.noise.cols[kept], least=self.noise.least[kept])
+        typical = float(np.sum(rotated.posterior * columns.second))
+        X = np.asarray(X, float) / self.unit[kept]
+        size = self._sizes(X)
+        X, expected = X / size, expected / size
+        lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
+        lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
+        mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
+        factors = mean @ R.T * size
+        spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
+        return Placed(factors @ self.turn, spread)
+
+    def _sizes(self, X: Array) -> Array:
+        """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
+        if not self.exact:
+            return np.ones((len(X), 1))
+        sizes = np.zeros(len(X))
+        seen = ~np.isnan(X).all(axis=1)
+        sizes[seen] = np.nanmedian(np.abs(X[seen]), axis=1)
+        return np.maximum(sizes / (UNUSUAL * self.noise.s / constants.AS_GOOD_AS_EXACT), 1.0)[:, None]
+
+    def _settled(
+        self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
+    ) -> Lines:
+        """The same with weights that have come to rest."""
+        engine, V = in_memory(X), columns.mean
+        prior = Prior(
+            variance, np.ones(len(X)), columns.covariance, columns.spread, columns.second, mean=lines.expected
+        )
+        both = float(np.sum(self.posterior * columns.covariance))
+        across = np.einsum("jk,jk->j", V @ self.posterior, V) + columns.spread * both
+        for _ in range(SETTLING):
+            before = lines.mean
+            along = np.einsum("ik,ik->i", before @ columns.covariance, before)
+            rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
+            weights = noise.weights(rows, np.column_stack([across, columns.spread]))
+            lines = engine.solve_rows(before, V, weights, prior)
+            if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():
+                break
+        return lines
+
+    def _trimmed(self, X: Array, start: Array, columns: Side, noise: NoiseModel, floor: float) -> Array:
+        """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit.
+
+        Rows that no such fit explains, because next to nothing of them is kept in the end, stay as they are.
+        """
+        V = columns.mean
+        typical = noise.s / constants.AS_GOOD_AS_EXACT
+        size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
+        engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
+        zeta = constants.BEYOND * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
+        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max()), 1.0))
+        for _ in range(constants.TRIM_STEPS):
+            zeta = max(zeta, floor)
+            weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
+            prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
+            lines = engine.solve_rows(mean, V, weights, prior)
+            before, mean = mean, lines.mean
+            if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
+                break
+            zeta /= constants.DECAY
+        enough = lines.sums.rows[:, 1] > mean.shape[1]
+        return np.where(enough[:, None], mean * size, start)
+
+
+def _unlike_features(side: Side, seen: Array) -> Array:
+    """Covariance of factors about what features say of them; of a side that is just that, of what they say."""
+    if side.tied:
+        return side.covariance
+    return covariance_of((side.mean - side.expected)[seen]) + side.covariance
+
+
+def _from_entries(worth: Array, V: Array, prior: Array) -> Array:
+    """``v_j · C_i v_j`` with ``C_i = (prior⁻¹ + Σ_j worth_ij v_j v_jᵀ)⁻¹``, m×n; a prior may be singular."""
+    values, Q = np.linalg.eigh(prior)
+    V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
+    n, K = V.shape
+    products = np.einsum("jk,jl->jkl", V, V).reshape(n, K * K)
+    found, step = np.empty(worth.shape), max(1, CHUNK // max(n * K, K * K))
+    for first in range(0, len(worth), step):
+        part = slice(first, first + step)
+        inverse = np.linalg.inv(np.eye(K) + (worth[part] @ products).reshape(-1, K, K))
+        found[part] = np.einsum("ijk,jk->ij", V @ inverse, V)
+    return found
+
+
+def covariance_of(scores: Array) -> Array:
+    """About zero."""
+    covariance: Array = scores.T @ scores / len(scores)
+    return covariance
+
+
+def longest(rows: Array) -> float:
+    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))

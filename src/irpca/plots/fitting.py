@@ -1,0 +1,196 @@
+"""How a fit was found: candidates by what was held out, and convergence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..lowrank import Array
+from ..result import Result, Status
+from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, counted, legend, plain_frame, sentence, title
+from .fitted import result_of
+
+FAR = 6.0  # times the range of the better half: a candidate further behind is drawn at the edge, with its number
+WORDS = {
+    "features only": "features only",
+    "few directions": "few components",
+    "from columns": "started at column medians",
+    "from rows": "started at row medians",
+    "from trimmed": "started at a trimmed fit",
+    "noise not looked for afresh": "noise estimated once",
+    "Student noise": "Student's t noise",
+    "without piled-up values": "repeated values left out",
+}
+
+
+def candidates(model: Any, ax: Any = None) -> Any:
+    """Draw how well every candidate fit predicted cells that it had not seen, and which one was chosen.
+
+    Parameters
+    ----------
+    model : InductiveRobustPCA
+        After ``fit``.
+    ax : matplotlib Axes, or None
+        None: the current Axes.
+
+    Returns
+    -------
+    matplotlib Axes
+        One line for each candidate, the best on top: its mean log predictive density at held-out cells (the higher the
+        better), and its mean absolute error at the left (without column features, in units of the spread of each
+        column). Density alone does not decide: see :mod:`irpca.choice`.
+
+    Examples
+    --------
+    >>> import irpca
+    >>> from irpca import plots
+    >>> from matplotlib.figure import Figure
+    >>> data = irpca.datasets.load_life_expectancy()
+    >>> model = irpca.InductiveRobustPCA(2).fit(data.M[:50])
+    >>> ax = plots.candidates(model, ax=Figure().subplots())
+    >>> ax.get_xlabel()
+    'mean log predictive density at held-out cells (higher is better)'
+    """
+    result, heading = result_of(model), "Candidate fits"
+    if result.certificate is None:
+        return sentence(axes_of(ax), heading, _why_none(result))
+    tried = sorted(result.certificate.candidates, key=lambda candidate: -np.nan_to_num(candidate[1], nan=-np.inf))
+    names = plain_names([name for name, *_ in tried])
+    density = np.array([value for _, value, _ in tried])
+    chosen = np.array([name == result.certificate.chosen for name, *_ in tried])
+    ax, y = axes_of(ax, max(3.6, 1.4 + 0.4 * len(tried))), np.arange(len(tried))
+    low = _lowest(density)
+    x = np.maximum(np.nan_to_num(density, nan=low), low)
+    ax.hlines(y, low, x, color=GREY, linewidth=0.6, alpha=0.5)
+    ax.plot(x[~chosen], y[~chosen], "o", color=GREY, markersize=5, markerfacecolor="white")
+    ax.plot(x[chosen], y[chosen], "D", color=ORANGE, markersize=7)
+    for k, name in enumerate(names):
+        behind = f" ({density[k]:.3g}, not to scale)" if density[k] < low else ""
+        text, style = (f"{name} (chosen)", "bold") if chosen[k] else (name + behind, "normal")
+        ax.text(0.01, k - 0.3, text, transform=ax.get_yaxis_transform(), va="center", fontsize=8, fontweight=style)
+    ax.set_yticks(y, [f"{error:.3g}" for *_, error in tried], fontsize=TICK_SIZE)
+    ax.set_ylim(len(tried) - 0.4, -0.8)
+    ax.set_xlabel("mean log predictive density at held-out cells (higher is better)")
+    ax.set_ylabel("mean absolute error there (lower is better)")
+    plain_frame(ax)
+    title(ax, f"{counted(len(tried), 'candidate fit')}, compared at cells that none of them had seen")
+    return ax
+
+
+def _lowest(density: Any) -> float:
+    """Where the axis begins: a candidate that failed shall not push all others together."""
+    finite = np.sort(density[np.isfinite(density)])[::-1]
+    if not len(finite):
+        return 0.0
+    half = finite[: max(2, -(-len(finite) // 2))]
+    spread = max(float(half[0] - half[-1]), 0.05)
+    return float(max(finite[-1], finite[0] - FAR * spread)) - 0.03 * spread
+
+
+def _why_none(result: Result) -> str:
+    if result.solver != "irpca":
+        return f"solver={result.solver!r} makes one fit, so there are no candidates to compare."
+    if result.noise == 0:
+        return "The fit is exact: it meets most cells to rounding, so no other candidate was needed."
+    return "One fit was made, so there are no candidates to compare."
+
+
+def plain_names(names: Sequence[str]) -> list[str]:
+    """Names of candidates in plain words, numbered; those that go on from another give its number.
+
+    Examples
+    --------
+    >>> plain_names(["few directions, from columns", "from (few directions, from columns)"])
+    ['1: few components, started at column medians', '2: all components, started at fit 1']
+    """
+    number = {name: k for k, name in enumerate(names, 1)}
+    return [f"{k}: {_plain(name, number)}" for name, k in number.items()]
+
+
+def _plain(name: str, number: dict[str, int]) -> str:
+    parts = _parts(name)
+    words = [] if {"features only", "few directions"} & set(parts) else ["all components"]
+    return ", ".join(words + [_word(part, number) for part in parts])
+
+
+def _word(part: str, number: dict[str, int]) -> str:
+    if nested := re.fullmatch(r"from \((.*)\)", part):
+        before = nested[1]
+        return f"started at fit {number[before]}" if before in number else f"started at ({_plain(before, number)})"
+    if mode := re.fullmatch(r"mode of (.*)%", part):
+        return f"moved to the densest {mode[1]} % of residuals"
+    return WORDS.get(part, part)
+
+
+def _parts(name: str) -> list[str]:
+    """Split at commas outside of parentheses."""
+    parts, depth = [""], 0
+    for character in name:
+        depth += (character == "(") - (character == ")")
+        if character == "," and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
+
+
+def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:
+    """Draw by how much the low-rank part changed in every iteration.
+
+    Parameters
+    ----------
+    model : InductiveRobustPCA or Result
+        After ``fit``, or what :func:`irpca.solve` returned.
+    against : {"seconds", "reads", "iterations"}
+        What the horizontal axis is: the time since the start, how often all of M had been read, or the iteration.
+    ax : matplotlib Axes, or None
+        None: the current Axes.
+
+    Returns
+    -------
+    matplotlib Axes
+
+    Examples
+    --------
+    >>> import irpca
+    >>> from irpca import plots
+    >>> from matplotlib.figure import Figure
+    >>> problem = irpca.datasets.make_problem(80, 50, d1=6, d2=5, rank=2, corruption=0.1)
+    >>> result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
+    >>> ax = plots.convergence(result, ax=Figure().subplots())
+    >>> len(ax.lines[0].get_ydata()) == result.n_iter
+    True
+    """
+    across = {"seconds": "seconds since the start", "reads": "times that all of M was read", "iterations": "iteration"}
+    if against not in across:
+        raise ValueError(f"against must be one of {', '.join(map(repr, across))}, got {against!r}")
+    result = model if isinstance(model, Result) else result_of(model)
+    history, ax = result.history, axes_of(ax)
+    if not len(history):
+        return sentence(ax, "Convergence", "Nothing was fitted iteratively here, so there are no steps to show.")
+    x = np.arange(1, len(history) + 1) if against == "iterations" else np.array(getattr(history, against))
+    last = np.array([not stage for stage in history.stage]) if any(history.stage) else np.ones(len(x), bool)
+    if not last.all():
+        ax.axvspan(0, x[~last].max(), color=LIGHT, linewidth=0, label="comparing candidate fits")
+    _draw_steps(ax, x[last], np.array(history.step, float)[last])
+    ax.set_yscale("log")
+    ax.set(xlabel=across[against], ylabel="relative change of the expected values", xlim=(0, 1.04 * x.max()))
+    plain_frame(ax)
+    legend(ax, loc="lower left")
+    title(ax, f"Convergence: {_ending(result.status)} after {counted(int(last.sum()), 'iteration')}")
+    return ax
+
+
+def _draw_steps(ax: Any, x: Array, step: Array) -> None:
+    shown = np.isfinite(step) & (step > 0)
+    ax.plot(x, np.where(shown, step, np.nan), "o-", color=BLUE, linewidth=1.2, markersize=4, label="change")
+    if (none := step == 0).any():  # a logarithm has no room for it
+        floor = np.full(none.sum(), step[shown].min(initial=1.0) / 10)
+        ax.plot(x[none], floor, "v", color=ORANGE, markersize=6, label="no change at all (not to scale)")
+
+
+def _ending(status: Status) -> str:
+    return {Status.MAX_ITER: "not converged", Status.SATURATED: "failed"}.get(status, status.name.lower())

@@ -1,0 +1,101 @@
+"""Whether probabilities are to be believed, where it is known what was wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..lowrank import Array
+from .drawing import BLUE, GREY, TICK_SIZE, axes_of, counted, plain_frame, title
+
+CONFIDENCE = 0.95
+
+
+def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: int = 10) -> Any:
+    """Draw which share of cells was really wrong, against the probability of being an outlier that was predicted.
+
+    Parameters
+    ----------
+    probability : array
+        Predicted, between 0 and 1, such as the field of ``model.outliers()``.
+    wrong : array of bool, of the same shape
+        Whether the cell really was an outlier.
+    bins : int
+        Of equal width, between 0 and 1.
+    ax : matplotlib Axes, or None
+        None: the current Axes.
+
+    Returns
+    -------
+    matplotlib Axes
+        One point for each bin, at its mean probability, with a 95 % interval for the share (Clopper and Pearson); on
+        the diagonal, probabilities are right. The number of cells is above each.
+
+    Examples
+    --------
+    >>> from irpca import plots
+    >>> from matplotlib.figure import Figure
+    >>> rng = np.random.default_rng(1)
+    >>> p = rng.random(1000)
+    >>> ax = plots.reliability(p, rng.random(1000) < p, bins=5, ax=Figure().subplots())
+    >>> len(ax.lines[1].get_xdata())
+    5
+    """
+    p, really = _checked(probability, wrong, bins)
+    cell = np.minimum((p * bins).astype(int), bins - 1)
+    counts = np.bincount(cell, minlength=bins)
+    full = np.flatnonzero(counts)
+    n, k = counts[full], np.bincount(cell, really, bins)[full]
+    x, share = np.bincount(cell, p, bins)[full] / n, k / n
+    low, high = _interval(k, n)
+    ax = axes_of(ax)
+    ax.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="probabilities are right")
+    bars = ax.errorbar(
+        x, share, yerr=[share - low, high - share], fmt="o", color=BLUE, markersize=5, elinewidth=1.2, capsize=3
+    )
+    bars.set_label("share that was wrong, with its 95 % interval")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="predicted probability of being an outlier")
+    ax.set_ylabel("share of cells that really were wrong")
+    _numbers(ax, x, n)
+    plain_frame(ax)
+    ax.legend(fontsize=8, frameon=False, loc="upper left")
+    title(ax, f"Are the probabilities right? {counted(len(p), 'cell')}, {int(really.sum()):,} of them wrong")
+    return ax
+
+
+def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array, Array]:
+    p, really = np.asarray(probability, float), np.asarray(wrong)
+    if p.shape != really.shape:
+        raise ValueError(f"probability has shape {p.shape} and wrong {really.shape}: they must be of the same cells")
+    if not p.size:
+        raise ValueError("probability is empty: there is nothing to compare")
+    if not ((p >= 0) & (p <= 1)).all():
+        bad = int((~((p >= 0) & (p <= 1))).sum())
+        raise ValueError(
+            f"probability must be between 0 and 1; {bad} of {p.size} values are not, or are NaN: leave them out"
+        )
+    if not np.isin(really, (0, 1)).all():
+        raise ValueError("wrong must be boolean: whether each cell really was an outlier")
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
+        raise ValueError(f"bins must be a positive integer, got {bins!r}")
+    return p.ravel(), really.ravel().astype(float)
+
+
+def _interval(k: Array, n: Array) -> tuple[Array, Array]:
+    """Of a binomial share (Clopper and Pearson)."""
+    from scipy.special import betaincinv
+
+    tail = (1 - CONFIDENCE) / 2
+    low = np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0)
+    high = np.where(k < n, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0)
+    return low, high
+
+
+def _numbers(ax: Any, x: Array, n: Array) -> None:
+    """How many cells are behind every point, above it."""
+    top = ax.secondary_xaxis("top")
+    top.set_xticks(x, [f"{count:,}" for count in n], fontsize=TICK_SIZE, rotation=90 if len(x) > 5 else 0)
+    top.set_xlabel("number of cells", fontsize=TICK_SIZE)
+    top.spines["top"].set_visible(False)

@@ -1,0 +1,155 @@
+"""What the command line prints: text for people, or one JSON object."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from . import writers
+from .cli import DO_NOT_USE, USABLE
+from .findings import FIELDS
+from .readers import Data
+from .tables import Cut
+
+SHOWN = 10  # outliers on the screen
+WIDEST = 32  # characters of a label on the screen
+
+
+def verdict(model: Any) -> str:
+    return str(model.result_.summary()).partition("\n")[0]
+
+
+def code_of(model: Any) -> int:
+    return DO_NOT_USE if model.result_.usable == "do not use" else USABLE
+
+
+def say(arguments: Namespace, text: str) -> None:
+    if not arguments.quiet:
+        _print(text)
+
+
+class Stdout:
+    """Standard output, on which a reader who has gone, as head does, is no error."""
+
+    def write(self, text: str) -> int:
+        try:
+            return sys.stdout.write(text)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return len(text)
+
+
+def _print(text: str) -> None:
+    Stdout().write(text + "\n")
+
+
+def say_fit(
+    arguments: Namespace,
+    model: Any,
+    data: Data,
+    found: dict[str, list[Any]],
+    notes: list[str],
+    files: dict[str, str],
+) -> None:
+    if arguments.json:
+        result = model.result_
+        facts = {
+            "verdict": result.usable,
+            "reason": verdict(model).partition(": ")[2],
+            "status": result.status.name,
+            "data": data.name,
+            "shape": list(data.shape),
+            "missing": int(np.prod(data.shape)) - result.n_observed,
+            "rank": result.rank,
+            "noise": result.noise,
+            "outliers": len(found["row"]),
+            "first_outliers": _records(found),
+            "doubts": [{"kind": doubt.kind, "text": str(doubt)} for doubt in result.doubts],
+            "notes": notes,
+            "files": files,
+            "seconds": result.seconds,
+            "exit_code": code_of(model),
+        }
+        return _print(writers.as_json(facts))
+    told = [*_notes(notes), *_summary(arguments, model, len(found["row"])), *_listed(found)]
+    if code_of(model) == DO_NOT_USE:
+        told.append("The files are written all the same, to look at what went wrong:")
+    say(arguments, "\n".join([*told, "Written:", *(f"  {path}" for path in files.values())]))
+
+
+def say_check(
+    arguments: Namespace, model: Any, data: Data, found: dict[str, list[Any]], notes: list[str], path: str
+) -> None:
+    verdict = model.result_.usable
+    if arguments.json:
+        facts = {
+            "model": arguments.model,
+            "verdict": verdict,
+            "data": data.name,
+            "shape": list(data.shape),
+            "outliers": len(found["row"]),
+            "first_outliers": _records(found),
+            "notes": notes,
+            "files": {"outliers.csv": path},
+            "exit_code": code_of(model) or int(bool(found["row"])),
+        }
+        return _print(writers.as_json(facts))
+    about = [f"The model itself is not to be used ({verdict(model)})"] if code_of(model) else []
+    n1, n2 = data.shape
+    head = f"{data.name}: {n1} rows × {n2} columns, {_counted(len(found['row']))} by {arguments.model}"
+    say(arguments, "\n".join([*_notes(notes), *about, head, *_listed(found), "Written:", f"  {path}"]))
+
+
+def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
+    """The summary of the fit, its line about outliers in the words of the command line."""
+    share, cells = number / max(model.result_.n_observed, 1), "cell" if number == 1 else "cells"
+    cut = Cut(*(getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")))
+    for line in str(model.result_.summary()).split("\n"):
+        yield (
+            f"Outliers: {number:,} {cells} ({share:.2%}), {cut}; for more or fewer: --fdr, --probability or --threshold"
+            if line.startswith("Outliers: ")
+            else line
+        )
+
+
+def _counted(number: int) -> str:
+    return "1 outlier" if number == 1 else f"{number:,} outliers"
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return [f"Note: {note}" for note in notes]
+
+
+def _records(found: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    return [
+        dict(zip(FIELDS, record, strict=True)) for record in list(zip(*(found[f] for f in FIELDS), strict=True))[:SHOWN]
+    ]
+
+
+def _listed(found: dict[str, list[Any]]) -> list[str]:
+    """The first outliers, in columns."""
+    total = len(found["row"])
+    if not total:
+        return []
+    names = ("row", "column", "observed", "expected", "std", "probability")
+    cells = [[_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in (names, *cells)]
+    head = (
+        "The outliers, the most certain first:"
+        if total <= SHOWN
+        else f"The {SHOWN} most certain of {total:,} outliers:"
+    )
+    return [head, *(f"  {line.rstrip()}" for line in lines)]
+
+
+def _cell(value: Any) -> str:
+    if not isinstance(value, str):
+        return f"{value:.4g}"
+    text = " ".join("".join(c if c.isprintable() else " " for c in value).split())
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"

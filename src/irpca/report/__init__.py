@@ -1,0 +1,86 @@
+"""A fit as one self-contained HTML file: whether to use it, which cells are outliers, and why this fit was chosen.
+
+The file needs no network and no other file. :mod:`irpca.report.payload` gathers what it shows,
+:mod:`irpca.report.words` puts it into sentences, and :mod:`irpca.report.page` makes the page.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+__all__ = ["write"]
+
+
+def write(
+    model: Any,
+    path: str | os.PathLike[str],
+    M: Any = None,
+    *,
+    title: str | None = None,
+    command: str | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the report of a fitted model to an HTML file, and return its path.
+
+    Parameters
+    ----------
+    model : InductiveRobustPCA
+        Fitted.
+    path : str or path
+        Where to write, such as ``"report.html"``. The file appears only when it is complete.
+    M : table, or None
+        What the model was fitted to. None: what the model remembers, which after :func:`irpca.load` is nothing; the
+        report then shows observed values at the outliers only, and says so.
+    title : str or None
+        The heading of the report.
+    command : str or None
+        The command line, or the code, by which the fit can be repeated.
+    overwrite : bool
+        Whether a file that is there may be replaced.
+
+    Examples
+    --------
+    >>> import tempfile, irpca
+    >>> problem = irpca.datasets.make_problem(60, 40, d1=4, d2=4, rank=2, corruption=0.05)
+    >>> model = irpca.InductiveRobustPCA().fit(problem.M, row_features=problem.F1, col_features=problem.F2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write(model, f"{folder}/report.html").name
+    'report.html'
+    """
+    from .page import render
+    from .payload import payload
+
+    target = _target(path, overwrite)
+    text = render(payload(model, M, title=title, command=command))
+    _write_whole(target, text)
+    return target
+
+
+def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
+    target = Path(path)
+    if target.is_dir():
+        raise IsADirectoryError(f"path={str(target)!r} is a folder; give a file in it, such as 'report.html'")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"the folder {str(target.parent)!r} of path={str(target)!r} does not exist; make it")
+    if target.exists() and not overwrite:
+        raise FileExistsError(f"{str(target)!r} exists; pass overwrite=True to replace it, or give another path")
+    return target
+
+
+def _write_whole(target: Path, text: str) -> None:
+    """Write beside the target, then rename: nobody sees half a file."""
+    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    try:
+        # Half of a surrogate pair, which a label may hold, is no character of UTF-8.
+        with os.fdopen(handle, "w", encoding="utf-8", errors="xmlcharrefreplace", newline="\n") as file:
+            file.write(text)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(name, 0o666 & ~umask)  # mkstemp's files are for their owner only
+        os.replace(name, target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

@@ -1,0 +1,140 @@
+"""A fitted model as a report sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ..engines.base import Engine
+from ..labels import texts
+from ..lowrank import Array
+from ..outliers import score_lines, standardised
+from ..tables import Cut, deviation, flagged
+from .values import Values
+
+MOST_CELLS = 1 << 22  # of a table of standard deviations
+
+
+@dataclass
+class Case:
+    """A fitted model, and what several parts of its report need of it.
+
+    Attributes
+    ----------
+    model : fitted
+    M : what it was fitted to, or None
+    """
+
+    model: Any
+    M: Any
+
+    @cached_property
+    def result(self) -> Any:
+        return self.model.result_
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        shape: tuple[int, int] = self.result.L.shape
+        return shape
+
+    @property
+    def labels(self) -> tuple[Any, Any]:
+        return self.model.row_labels_, self.model.col_labels_
+
+    @cached_property
+    def texts(self) -> tuple[list[str], list[str]]:
+        rows, columns = (texts(labels, n) for labels, n in zip(self.labels, self.shape, strict=True))
+        return rows, columns
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """What rows and columns are called: the names of their labels, if these have some."""
+        rows, columns = (_name(labels, side) for labels, side in zip(self.labels, ("Row", "Column"), strict=True))
+        return rows, columns
+
+    @cached_property
+    def values(self) -> Values | None:
+        return Values.of(self.model, self.M)
+
+    @cached_property
+    def _flagged(self) -> tuple[Any, Array, Array]:
+        from scipy.sparse import csr_array
+
+        if self.result.S is None:
+            return csr_array(self.shape), np.zeros(0), np.zeros(0)
+        return flagged(self.result, Cut(), self.model._owner)
+
+    @property
+    def S(self) -> Any:
+        """The outliers: observed less expected."""
+        return self._flagged[0]
+
+    @cached_property
+    def z(self) -> Any:
+        """The outliers in units of their uncertainty."""
+        return standardised(self.S, self.result.weights, self.result.zeta)
+
+    @property
+    def probability(self) -> Array:
+        return self._flagged[2]
+
+    @cached_property
+    def order(self) -> Array:
+        """The entries of S, the most certain first."""
+        return np.lexsort((-np.abs(self.z.data), -np.nan_to_num(self.probability)))
+
+    @cached_property
+    def cells(self) -> tuple[Array, Array]:
+        """Rows and columns of the entries of S."""
+        return np.repeat(np.arange(self.shape[0]), np.diff(self.S.indptr)), self.S.indices
+
+    @cached_property
+    def observed(self) -> Array:
+        """What was observed at the entries of S."""
+        if not self.S.nnz:
+            return np.zeros(0)
+        if self.M is None or self.values is None:
+            return np.asarray(self.model._entries(*self.cells))
+        self.values.refuse_others(*self.cells, self.result.L.entries(*self.cells) + self.S.data)
+        return self.values.at(*self.cells)
+
+    @cached_property
+    def _deviations(self) -> Array | None:
+        """The standard deviation of clean cells about their expected values, of a table that is not too large."""
+        if np.prod(self.shape) > MOST_CELLS or not self._can_tell:
+            return None
+        return np.asarray(self.model._std_of_cells(self.result, self._owner))
+
+    def deviation(self, rows: Array, cols: Array) -> Array:
+        """The same of some cells."""
+        rows, cols = np.broadcast_arrays(rows, cols)
+        if self._deviations is not None:
+            return self._deviations[rows, cols]
+        if self._can_tell:
+            return np.asarray(self.model._std_of_cells(self.result, self._owner, (rows, cols)))
+        weights = self.result.weights
+        return np.full(rows.shape, np.nan) if weights is None else deviation(weights, self.model._factor, (rows, cols))
+
+    @property
+    def _can_tell(self) -> bool:
+        """Whether it is known which cells were observed."""
+        return self.values is not None or self.result.n_observed == np.prod(self.shape)
+
+    def _owner(self) -> Engine:
+        """Who holds M: asked for where there are missing cells only."""
+        assert self.values is not None
+        return self.values.engine
+
+    @cached_property
+    def scored(self) -> tuple[Array, Array]:
+        """Rows, and columns, in the order of how surprising their outliers are."""
+        rows, columns = (score_lines(self.z, axis, self.result.counts[axis]) for axis in (0, 1))
+        return rows, columns
+
+
+def _name(labels: Any, side: str) -> str:
+    names = () if labels is None else [name for name in labels.names if name]
+    return ", ".join(map(str, names)) or side

@@ -1,0 +1,207 @@
+"""What a report shows, as a dictionary that JSON can hold: words, tables, and long columns of numbers in base64."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from ..lowrank import Array
+from . import words
+from .case import Case
+from .values import Values
+
+MOST_OUTLIERS = 1_000_000  # listed one by one: 22 MB of numbers, 30 MB of base64
+MOST_VALUES = 6_000_000  # bytes of observed and expected values
+MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
+WORST = 15  # rows and columns in the tables of the worst
+BLOCKS = 512  # along each side of the grid in which outliers are counted that are not listed
+TYPES = {"u1": "uint8", "u2": "uint16", "u4": "uint32", "f4": "float32", "f8": "float64"}
+
+
+def payload(
+    model: Any, M: Any = None, *, title: str | None = None, command: str | None = None, written: datetime | None = None
+) -> dict[str, Any]:
+    """All that the report of a fitted model shows.
+
+    Parameters
+    ----------
+    model, M, title, command : as in :func:`irpca.report.write`
+    written : datetime or None
+        When; None for now.
+    """
+    case = Case(model, M)
+    lines = {"row": _lines(case, 0), "column": _lines(case, 1)}
+    return {
+        "title": title or "What was found in the table",
+        "verdict": words.verdict(case),
+        "facts": words.facts(case),
+        "doubts": words.doubts(case.result),
+        "choices": words.choices(case),
+        "candidates": words.candidates(case.result),
+        "reproduce": words.reproduce(case, command, written or datetime.now().astimezone()),
+        "shape": list(case.shape),
+        "names": list(case.names),
+        "ordered": [_ordered(labels) for labels in case.labels],
+        "labels": [_labels(case, axis, lines) for axis in (0, 1)],
+        "worst": {side: found["worst"] for side, found in lines.items()},
+        "order": {side: found["order"] for side, found in lines.items()},
+        "outliers": _outliers(case),
+        "rest": _rest(case),
+        "values": _values(case),
+    }
+
+
+def packed(values: Any, unit: float = 0.0) -> dict[str, str]:
+    """Numbers in base64: the smallest integers that hold them, or floats; in double precision if ``unit`` needs it.
+
+    Examples
+    --------
+    >>> packed(np.array([1, 2, 300]))
+    {'type': 'uint16', 'data': 'AQACACwB'}
+    """
+    values = np.asarray(values)
+    largest = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
+    if values.dtype.kind in "bui":
+        code = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
+    else:
+        code = "f8" if largest * 2.0**-20 > unit > 0 or largest > 1e37 else "f4"
+    return {"type": TYPES[code], "data": b64encode(values.astype(f"<{code}").tobytes()).decode()}
+
+
+def _ordered(labels: Any) -> bool:
+    """Whether neighbours belong together, so that a line may join them: numbers and dates, but no names."""
+    return labels is None or all(
+        dtype.startswith(("int", "uint", "float", "datetime", "period", "timedelta")) for dtype in labels.dtypes
+    )
+
+
+def _labels(case: Case, axis: int, lines: dict[str, Any]) -> dict[str, Any] | None:
+    """All labels; where they are too many, those of lines that are listed; None where positions are the labels."""
+    if case.labels[axis] is None:
+        return None
+    labels = case.texts[axis]
+    if sum(map(len, labels)) <= MOST_LABELS:
+        return {"text": labels}
+    listed = case.cells[axis][case.order[:MOST_OUTLIERS]]
+    worst = [line["position"] for line in lines[("row", "column")[axis]]["worst"]]
+    at = np.unique(np.r_[listed, np.array(worst, int)])
+    return {"text": [labels[k] for k in at], "at": packed(at)}
+
+
+def _unit(case: Case) -> float:
+    """The size below which differences between values mean nothing."""
+    return float(case.result.noise or 0.0)
+
+
+def _outliers(case: Case) -> dict[str, Any]:
+    some = case.order[:MOST_OUTLIERS]
+    rows, cols = (cells[some] for cells in case.cells)
+    return {
+        "count": int(case.S.nnz),
+        "listed": len(some),
+        "row": packed(rows),
+        "column": packed(cols),
+        "observed": packed(case.observed[some], _unit(case)),
+        "difference": packed(case.S.data[some].astype(float)),
+        "std": packed(case.deviation(rows, cols)),
+        "score": packed(np.abs(case.z.data[some])),
+        "probability": packed(case.probability[some]),
+    }
+
+
+def _rest(case: Case) -> dict[str, Any] | None:
+    """Outliers that are not listed, counted in blocks, with the largest score in each; None if all are listed."""
+    some = case.order[MOST_OUTLIERS:]
+    if not len(some):
+        return None
+    size = [-(-n // BLOCKS) for n in case.shape]
+    rows, cols = (cells[some] // step for cells, step in zip(case.cells, size, strict=True))
+    block, which, count = np.unique(rows * BLOCKS + cols, return_inverse=True, return_counts=True)
+    largest = np.zeros(len(block))
+    z = case.z.data[some]
+    np.maximum.at(largest, which, np.abs(z))
+    below = np.bincount(which, z < 0, len(block)) > count / 2
+    return {
+        "size": size,
+        "row": packed(block // BLOCKS),
+        "column": packed(block % BLOCKS),
+        "count": packed(count),
+        "score": packed(np.where(below, -largest, largest)),
+    }
+
+
+def _lines(case: Case, axis: int) -> dict[str, Any]:
+    """Rows or columns in the order of how surprising their outliers are, and a table of the worst."""
+    scored = case.scored[axis]
+    worst = scored[scored["flagged"] > 0][:WORST]
+    return {
+        "order": packed(scored["position"]),
+        "worst": [
+            {
+                "position": int(line["position"]),
+                "label": case.texts[axis][line["position"]],
+                "observed": int(line["observed"]),
+                "flagged": int(line["flagged"]),
+                "share": float(line["share"]),
+                "signed": float(line["mean_signed"] / line["mean_size"]),
+                "broken": bool(line["broken"]),
+            }
+            for line in worst
+        ],
+    }
+
+
+def _values(case: Case) -> dict[str, Any]:
+    """Observed and expected values with standard deviations: of all cells, of some lines, or of the outliers only."""
+    values = case.values
+    if values is None or case.result.S is None:
+        return {"kind": "none"}
+    U, V = case.result.L.thin()
+    cells = case.shape[0] * case.shape[1]
+    if 2 * cells + 4 * (values.numbers + U.size + V.size) > MOST_VALUES:
+        return {"kind": "lines", "row": _drawn(case, 0, values), "column": _drawn(case, 1, values)}
+    std = case.deviation(np.arange(case.shape[0])[:, None], np.arange(case.shape[1]))
+    found = {"kind": "all", "rank": U.shape[1], **_factors(case, U, V), "std": logs(std.ravel())}
+    if not values.listed:
+        return {**found, "observed": packed(values.table().ravel(), _unit(case))}
+    starts, at, observed = values.listing()
+    return {**found, "starts": packed(starts), "at": packed(at), "observed": packed(observed, _unit(case))}
+
+
+def logs(values: Array) -> dict[str, Any]:
+    """Positive numbers to about four digits, in two bytes each: steps of their logarithms. 65535 is for all others."""
+    there = np.isfinite(values) & (values > 0)
+    exponents = np.log2(values, out=np.zeros(len(values)), where=there)
+    low, high = (float(find(exponents[there])) for find in (np.min, np.max)) if there.any() else (0.0, 0.0)
+    step = max((high - low) / 65534, 1e-9)
+    codes = np.where(there, np.rint((exponents - low) / step), 65535)
+    return {"low": low, "step": step, "codes": packed(codes.astype(np.uint16))}
+
+
+def _factors(case: Case, U: Array, V: Array) -> dict[str, Any]:
+    """Expected values are products of these; rows and columns of which nothing is known are NaN."""
+    known = case.result.known
+    if known is not None:
+        U, V = (np.where(there[:, None], factor, np.nan) for there, factor in zip(known, (U, V), strict=True))
+    unit = _unit(case) / max(1, U.shape[1])
+    return {"left": packed(U.ravel(), unit), "right": packed(V.ravel(), unit)}
+
+
+def _drawn(case: Case, axis: int, values: Values) -> dict[str, Any]:
+    """The worst lines and those of the most certain outliers, as many as half of the bytes hold."""
+    length = case.shape[1 - axis]
+    many = MOST_VALUES // 2 // (12 * length)
+    scored = case.scored[axis]
+    worst = scored["position"][scored["flagged"] > 0][: max(WORST, many // 2)]
+    wanted = np.r_[worst, case.cells[axis][case.order]]
+    _, first = np.unique(wanted, return_index=True)
+    at = wanted[np.sort(first)][:many]
+    lines, others = np.repeat(at, length), np.tile(np.arange(length), len(at))
+    cells = (lines, others) if axis == 0 else (others, lines)
+    observed = np.concatenate([values.line(axis, int(k)) for k in at]) if len(at) else np.zeros(0)
+    three = np.stack([observed, case.result.L.entries(*cells), case.deviation(*cells)])
+    table = three.reshape(3, len(at), length).swapaxes(0, 1)
+    return {"count": len(at), "at": packed(at), "values": packed(table.ravel(), _unit(case))}

@@ -1,0 +1,263 @@
+"""What a report says in sentences: for people who have never seen this project."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from inspect import signature
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..result import FATAL, HARMLESS, Result
+
+if TYPE_CHECKING:
+    from .case import Case
+
+MEANING = {
+    "usable": "No check found anything wrong with this result.",
+    "use with care": "The result is sound on the whole, but some checks found something. Read these points before you "
+    "rely on the numbers.",
+    "do not use": "The expected values and the outliers below are not to be relied on. The points below say why, and "
+    "what to do.",
+}
+TITLES = {
+    "failure": "The fit failed",
+    "unstable": "The fit is unstable",
+    "out-of-range": "Expected values leave the range of the data",
+    "candidates-disagree": "Another fit does as well",
+    "structure-left": "The model may be too simple",
+    "autocorrelated": "Neighbouring cells err together",
+    "noise-grows": "Large values scatter more",
+    "one-sided": "Small errors on one side may be hidden",
+    "piled-up": "One value occurs far too often",
+    "coarse": "Values come in coarse steps",
+    "many-outliers": "Very many outliers",
+    "broken-lines": "Rows or columns that are mostly wrong",
+    "unknown-lines": "Too few cells to say anything",
+    "unseen-lines": "Rows or columns without any value",
+    "hardly-predicted": "Held-out cells are hardly predicted",
+    "filling-up": "Too many components",
+    "unlike-fit": "Unlike the table of the fit",
+    "few-entries": "Rows or columns with few values",
+    "little-explained": "Little is explained",
+    "weak-features": "The features say little",
+    "lost-direction": "Something only a few rows or columns show",
+    "free-part-in-few": "Something only a few rows and columns share",
+    "full-rank": "As many patterns as are possible",
+    "empty": "No outliers",
+    "unused-features": "Features were not used",
+    "unused-rank": "The rank was not used",
+}
+
+
+def count(n: int, one: str, many: str | None = None) -> str:
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def percent(share: float) -> str:
+    """A share in per cent, with two significant digits, and never 0 % or 100 % of what is not.
+
+    Examples
+    --------
+    >>> percent(0.123), percent(0.00001), percent(1.0)
+    ('12 %', 'less than 0.01 %', '100 %')
+    """
+    if 0 < share < 1e-4:
+        return "less than 0.01 %"
+    if 0.9999 < share < 1:
+        return "more than 99.99 %"
+    near = min(share, 1 - share) * 100
+    digits = 0 if near in (0, 100) or near >= 10 else 1 if near >= 1 else 2
+    return f"{share * 100:.{digits}f} %"
+
+
+def number(value: float) -> str:
+    """Three significant digits, with commas where a number is long.
+
+    Examples
+    --------
+    >>> number(12345.6), number(0.27391)
+    ('12,300', '0.274')
+    """
+    if not np.isfinite(value):
+        return "unknown"
+    if value != 0 and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.3g}"
+    digits = 2 - int(np.floor(np.log10(abs(value)))) if value else 0
+    return f"{round(value, digits):,.{max(digits, 0)}f}"
+
+
+def verdict(case: Case) -> dict[str, Any]:
+    result = case.result
+    return {"word": result.usable, "meaning": MEANING[result.usable], "text": _overview(case)}
+
+
+def _overview(case: Case) -> list[str]:
+    """The table and its outliers in three sentences."""
+    (n1, n2), result = case.shape, case.result
+    cells, holes = n1 * n2, n1 * n2 - result.n_observed
+    said = f"The table has {count(n1, 'row')} and {count(n2, 'column')}, which makes {count(cells, 'cell')}. "
+    said += (
+        f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
+        if holes
+        else "Every cell has a value."
+    )
+    return [said, _found(case)]
+
+
+def _found(case: Case) -> str:
+    if case.result.S is None:
+        return "Which cells are outliers is not known: the fit did not come to an end."
+    n = int(case.S.nnz)
+    if n == 0:
+        return "No cell is an outlier: none is further from its expected value than ordinary scatter explains."
+    rows, cols = (len(np.unique(cells)) for cells in case.cells)
+    places = f"in {count(rows, 'row')} and {count(cols, 'column')}"
+    verb = "is an outlier" if n == 1 else "are outliers"
+    share = percent(n / max(case.result.n_observed, 1))
+    return (
+        f"{count(n, 'cell')} ({share} of those with a value) {verb}, {places}: what was observed there is too far from "
+        "what all other cells lead one to expect to be ordinary scatter."
+    )
+
+
+def facts(case: Case) -> list[dict[str, str]]:
+    """The few numbers to know, each with a word or two."""
+    (n1, n2), result = case.shape, case.result
+    holes = n1 * n2 - result.n_observed
+    noise = "unknown" if result.noise is None else f"± {number(result.noise)}" if result.noise else "none"
+    found = "unknown" if result.S is None else f"{case.S.nnz:,}"
+    share = percent(case.S.nnz / max(result.n_observed, 1))
+    return [
+        {"name": "Table", "value": f"{n1:,} × {n2:,}", "note": "rows × columns"},
+        {"name": "Outliers", "value": found, "note": f"{share} of the observed cells"},
+        {"name": "Empty cells", "value": f"{holes:,}", "note": f"{percent(holes / (n1 * n2))} of all cells"},
+        {"name": "Ordinary scatter", "value": noise, "note": "one standard deviation about the expected value"},
+    ]
+
+
+def doubts(result: Result) -> list[dict[str, str]]:
+    """What to doubt, the gravest first; how a run ended too, if that was not well."""
+    listed = [
+        {
+            "title": TITLES.get(doubt.kind, doubt.kind.replace("-", " ").capitalize()),
+            "text": sentence(doubt.text),
+            "weight": _weight(doubt.kind),
+        }
+        for doubt in result.doubts
+    ]
+    if not result.status.ok:
+        listed.insert(0, {"title": "How the fit ended", "text": sentence(result.status.advice), "weight": "fatal"})
+    return sorted(listed, key=lambda doubt: ("fatal", "care", "note").index(doubt["weight"]))
+
+
+def _weight(kind: str) -> str:
+    return "fatal" if kind in FATAL else "note" if kind in HARMLESS else "care"
+
+
+def sentence(text: str) -> str:
+    """With a capital, where it begins with a word, and a full stop."""
+    text = text.strip()
+    first = text.split(" ", 1)[0]
+    text = text[:1].upper() + text[1:] if first.isalpha() and first.islower() else text
+    return text if text.endswith((".", "!", "?")) else text + "."
+
+
+def beginning(text: str) -> str:
+    """What was seen: a text up to what it means.
+
+    Examples
+    --------
+    >>> beginning("Residuals are correlated (0.80): something is missing. Add features.")
+    'Residuals are correlated (0.80).'
+    """
+    return re.split(r"[:.;] ", text, maxsplit=1)[0].rstrip(".") + "."
+
+
+def choices(case: Case) -> list[dict[str, str]]:
+    """What was chosen from the data, and why."""
+    result = case.result
+    listed = [
+        {"name": choice.name, "value": _short(choice.value), "reason": sentence(choice.reason)}
+        for choice in result.choices
+    ]
+    explained = f"{percent(min(max(result.explained, 0.0), 1.0))}"
+    if np.isfinite(result.explained):
+        reason = "Share of the sum of squares of all cells that are not outliers which the expected values account for."
+        listed.append({"name": "explained", "value": explained, "reason": reason})
+    for part, share in result.shares.items():
+        reason = f"Share of the expected values that comes from the part called “{part}”."
+        listed.append({"name": f"share of {part}", "value": percent(share), "reason": reason})
+    return listed
+
+
+def _short(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def candidates(result: Result) -> dict[str, Any] | None:
+    """The fits that were compared at held-out cells, the best first."""
+    certificate = result.certificate
+    if certificate is None or not certificate.candidates:
+        return None
+    listed: list[dict[str, Any]] = [
+        {"name": str(name), "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
+        for name, density, error in certificate.candidates
+        if np.isfinite(density)
+    ]
+    listed.sort(key=lambda fit: -fit["density"])
+    stable = (
+        f"Fitted again without a tenth of the cells, the expected values change by {percent(certificate.moved)}."
+        if np.isfinite(certificate.moved)
+        else ""
+    )
+    return {"fits": listed, "stable": stable}
+
+
+def reproduce(case: Case, command: str | None, written: datetime) -> dict[str, Any]:
+    """What it takes to get the same result again."""
+    import scipy
+
+    import irpca
+
+    model, result = case.model, case.result
+    given = _parameters(model)
+    return {
+        "command": command or "",
+        "code": _code(given),
+        "facts": [
+            ["Report written", f"{written:%Y-%m-%d %H:%M %Z}".strip()],
+            ["irpca", irpca.__version__],
+            ["NumPy, SciPy", f"{np.__version__}, {scipy.__version__}"],
+            ["Solver, engine", f"{result.solver}, {result.engine}"],
+            ["random_state", repr(model.random_state)],
+            ["Iterations", f"{result.n_iter:,}"],
+            ["How the iterations ended", f"{result.status.name}: {result.status.advice}"],
+            ["Time", f"{result.seconds:.3g} s"],
+        ],
+    }
+
+
+def _parameters(model: Any) -> dict[str, Any]:
+    """Parameters that are not the default, in the order of the constructor."""
+    defaults = {name: p.default for name, p in signature(type(model)).parameters.items()}
+    given = model.get_params(deep=False)
+    return {name: given[name] for name in defaults if name in given and not _same(given[name], defaults[name])}
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, (str, int, float, bool)) and value == default)
+
+
+def _code(given: dict[str, Any]) -> str:
+    plain = (str, int, float, bool, dict, type(None))
+    arguments = ", ".join(
+        f"{name}={value!r}" if isinstance(value, plain) else f"{name}=…" for name, value in given.items()
+    )
+    return (
+        "import irpca\n\n"
+        f"model = irpca.InductiveRobustPCA({arguments})\n"
+        "model.fit(M)  # with row_features and col_features, if there were some\n"
+        'irpca.report.write(model, "report.html")'
+    )

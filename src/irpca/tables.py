@@ -1,0 +1,154 @@
+"""What people read and use of a fit: outliers, expected and repaired values, with how sure they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .engines.base import Engine, Noise, Standardised
+from .lowrank import Array
+from .outliers import probabilities, reported, standardised
+from .result import Result
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
+MARKS = np.array(["", "outlier", "missing"])
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Which cells are called outliers: by at most one of three numbers; none of them: probability above one half.
+
+    Attributes
+    ----------
+    fdr : the expected share of false alarms among the cells
+    probability : the least probability of being an outlier
+    threshold : the size of the difference between observed and expected that a cell must exceed, in units of M
+
+    Examples
+    --------
+    >>> print(Cut(fdr=0.05))
+    an expected share of false alarms of at most 0.05
+    """
+
+    fdr: float | None = None
+    probability: float | None = None
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        if len(given) > 1:
+            raise ValueError(f"give one of fdr, probability and threshold, got {', '.join(given)}")
+        if self.probability is not None and not 0 < self.probability <= 1:
+            raise ValueError(f"probability must be above 0 and at most 1, got {self.probability!r}")
+        if self.threshold is not None and not 0 <= self.threshold < np.inf:
+            raise ValueError(f"threshold is a size in units of M, not negative and finite; got {self.threshold!r}")
+        if self.fdr is not None and not 0 < self.fdr < 1:
+            raise ValueError(f"fdr is a share of false alarms between 0 and 1, such as 0.05; got {self.fdr!r}")
+
+    def __str__(self) -> str:
+        if self.fdr is not None:
+            return f"an expected share of false alarms of at most {self.fdr:g}"
+        if self.threshold is not None:
+            return f"a difference larger than {self.threshold:g}"
+        return "probability above 0.5" if self.probability is None else f"probability at least {self.probability:g}"
+
+    @property
+    def default(self) -> bool:
+        return self == Cut()
+
+
+def flagged(result: Result, cut: Cut, owner: Callable[[], Engine]) -> tuple[csr_array, Array, Array]:
+    """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
+
+    Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
+    """
+    exact = result.noise == 0
+    if not exact and result.calibration is None and (cut.fdr or cut.probability):
+        raise ValueError(
+            "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
+        )
+    assert result.S is not None
+    S = result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
+    z = standardised(S, result.weights, result.zeta).data
+    probability = probabilities(z, result.calibration, exact)
+    kept = np.ones(S.nnz, bool)
+    if cut.threshold is not None:
+        kept = np.abs(S.data) > cut.threshold
+    elif cut.probability is not None:
+        kept = probability >= cut.probability
+    elif cut.fdr is not None:
+        kept = reported(probability, np.abs(z), cut.fdr)
+    return only(S, kept), np.abs(z[kept]), probability[kept]
+
+
+def _enough(result: Result, cut: Cut) -> bool:
+    """Whether the outliers of the fit hold all that the cut asks for."""
+    if cut.threshold is not None:
+        return result.weights is None and cut.threshold >= result.zeta
+    return cut.probability is not None and cut.probability > 0.5
+
+
+def _beyond(result: Result, cut: Cut, engine: Engine) -> csr_array:
+    """All cells that may be in the cut, from one read of M."""
+    limit: float | Standardised
+    if cut.threshold is not None:
+        limit = cut.threshold
+    else:
+        assert result.weights is not None and result.calibration is not None
+        limit = Standardised(result.weights, result.calibration.size_at(np.nextafter(cut.probability or 0.0, -1)))
+    S, _ = engine.corruption(result.L, limit)
+    if result.known is not None:
+        rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+        S = only(S, result.known[0][rows] & result.known[1][S.indices])
+    return S
+
+
+def only(S: csr_array, kept: Array) -> csr_array:
+    """S with some of its entries."""
+    if kept.all():
+        return S
+    from scipy.sparse import csr_array
+
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    return csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+
+
+def deviation(weights: Noise, factor: float, at: tuple[Array, Array] | None = None, var: Array | None = None) -> Array:
+    """The standard deviation of a clean measurement about its expected value, everywhere or at some cells.
+
+    That of the noise, ``factor`` times its scale, and of the expected value itself: ``var``, or as the noise model has
+    it for entries of which nothing more is known.
+    """
+    if at is None:
+        s2 = np.multiply.outer(weights.rows, weights.cols)
+        own = weights.row_spread @ weights.col_spread.T if var is None else var
+    else:
+        rows, cols = at
+        s2 = weights.rows[rows] * weights.cols[cols]
+        own = np.einsum("kq,kq->k", weights.row_spread[rows], weights.col_spread[cols]) if var is None else var[at]
+    found: Array = np.sqrt(factor**2 * s2 + own)
+    return found
+
+
+def refuse_large(shape: tuple[int, int], what: str) -> None:
+    if shape[0] * shape[1] > MOST_CELLS:
+        raise ValueError(
+            f"a table of {shape[0]} × {shape[1]} {what} values does not fit into memory; take some rows of "
+            "low_rank_.thin(), or the cells of outliers()"
+        )
+
+
+def repaired(values: Array, S: csr_array, expected: Array) -> tuple[Array, Array]:
+    """Values with outliers and holes replaced by what is expected there, where that is known; and marks of both."""
+    wrong = np.zeros(values.shape, np.int8)
+    wrong[np.isnan(values)] = 2
+    wrong[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = 1
+    known = np.isfinite(expected)
+    made = np.where((wrong > 0) & known, expected, values)
+    return made.astype(values.dtype, copy=False), MARKS[np.where(known | (wrong == 2), wrong, 0)]

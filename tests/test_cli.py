@@ -1,0 +1,413 @@
+"""The command ``irpca``, through real processes."""
+
+import csv
+import gzip
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import irpca
+from irpca import cli, findings, printed, writers
+from irpca.readers import Data, ReaderError
+
+COMMAND = [sys.executable, "-W", "error::DeprecationWarning", "-m", "irpca.cli"]
+MONTHS = [f"2013-{month:02}" for month in range(1, 13)]
+
+
+def run(*words, cwd, given=None, code=0):
+    done = subprocess.run([*COMMAND, *map(str, words)], cwd=cwd, input=given, capture_output=True, timeout=110)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    assert done.returncode == code, (out, err)
+    assert "Traceback" not in err
+    return out, err
+
+
+def within(cwd, *words):
+    """The same in this process, which is quicker."""
+    before = os.getcwd()
+    os.chdir(cwd)
+    try:
+        return cli.main([str(word) for word in words])
+    finally:
+        os.chdir(before)
+
+
+def failing(*words, cwd, code, capsys):
+    """What is said about an error: one line, on standard error."""
+    assert within(cwd, *words) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("irpca: ") and err.count("\n") == 1
+    return err
+
+
+def lines_of(path):
+    with open(path, encoding="utf-8", newline="") as stream:
+        return list(csv.reader(stream))
+
+
+def table(rows=60, seed=7):
+    """Cities × months: one component, some gaps, one cell that is far off; of the second kind twice as much."""
+    rng = np.random.default_rng(seed)
+    kind = np.arange(rows) % 2
+    values = (10 + 10 * kind)[:, None] * (1 + 0.1 * np.arange(12)) + 0.1 * rng.normal(size=(rows, 12))
+    values[rng.random(values.shape) < 0.03] = np.nan
+    values[5, 5], values[0, 0] = 300, np.nan
+    names = ['Köln, "am" Rhein', "zwei\nZeilen", "=1+1", "NA", *(f"город {i}" for i in range(4, rows))]
+    return names, ["small" if k == 0 else "large" for k in kind], values
+
+
+def write(path, header, *columns):
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(header)
+        writer.writerows(zip(*columns, strict=True))
+    return path
+
+
+def write_table(path, **options):
+    names, kinds, values = table(**options)
+    cells = [["" if np.isnan(x) else f"{x:.3f}" for x in column] for column in values.T]
+    return write(path, ["Stadt", "kind", *MONTHS], names, kinds, *cells)
+
+
+@pytest.fixture(scope="module")
+def fitted(tmp_path_factory):
+    """A folder with umlauts in its name, a table, and what a fit with a report made of it."""
+    folder = tmp_path_factory.mktemp("Übung mit Leerzeichen")
+    write_table(folder / "städte.csv")
+    out, err = run("fit", "städte.csv", "--feature", "kind", "--report", cwd=folder)
+    return folder, out, err
+
+
+def test_fit_says_what_was_found_and_where_it_is(fitted):
+    _, out, err = fitted
+    for words in ("usable: ", "'Stadt'", "1 cell (0.14%)", "город 5", "2013-06", "300", "--fdr"):
+        assert words in out
+    for name in ("outliers.csv", "repaired.csv", "model.irpca", "report.html"):
+        assert f"städte-irpca/{name}" in out
+    assert err == ""  # no progress where nobody looks
+
+
+def test_outliers_and_the_repaired_table_have_the_labels_of_the_file(fitted):
+    folder, _, _ = fitted
+    found = lines_of(folder / "städte-irpca" / "outliers.csv")
+    assert found[0] == ["row", "column", "observed", "expected", "difference", "std", "score", "probability"]
+    assert found[1][:3] == ["город 5", "2013-06", "300"] and len(found) == 2
+    names, _, values = table()
+    header, *lines = lines_of(folder / "städte-irpca" / "repaired.csv")
+    assert header == ["Stadt", *MONTHS]
+    assert [line[0] for line in lines] == names
+    repaired = np.array([line[1:] for line in lines], float)
+    kept = ~np.isnan(values) & (values != 300)
+    np.testing.assert_array_equal(repaired[kept], np.round(values[kept], 3))
+    assert abs(repaired[5, 5] - 30) < 1 and abs(repaired[0, 0] - 10) < 1
+
+
+def test_the_model_and_the_report_are_whole(fitted):
+    folder, _, _ = fitted
+    model = irpca.load(folder / "städte-irpca" / "model.irpca")
+    assert model.row_labels_[5] == "город 5" and model.result_.usable == "usable"
+    page = (folder / "städte-irpca" / "report.html").read_text(encoding="utf-8")
+    assert "</html>" in page and "irpca fit" in page
+    assert [path.name for path in folder.iterdir() if path.name.startswith(".")] == []
+
+
+def test_nothing_is_replaced_without_force(fitted, capsys):
+    folder, _, _ = fitted
+    before = (folder / "städte-irpca" / "outliers.csv").stat().st_mtime_ns
+    assert "--force" in failing("fit", "städte.csv", "--feature", "kind", cwd=folder, code=5, capsys=capsys)
+    assert (folder / "städte-irpca" / "outliers.csv").stat().st_mtime_ns == before
+
+
+def test_pipes_json_and_force(fitted):
+    """Packed or not, from a pipe into a pipe."""
+    folder, _, _ = fitted
+    given = (folder / "städte.csv").read_bytes()
+    (folder / "piped").mkdir()
+    (folder / "piped" / "outliers.csv").write_text("old")
+    words = ["fit", "-", "--drop", "kind", "--out", "piped", "--json", "--force", "--probability", "0.9"]
+    out, _ = run(*words, cwd=folder, given=given)
+    facts = json.loads(out)
+    assert facts["verdict"] == "usable" and facts["exit_code"] == 0 and facts["shape"] == [60, 12]
+    assert facts["first_outliers"][0]["row"] == "город 5" and facts["outliers"] == 1
+    assert set(facts["files"]) == {"outliers.csv", "repaired.csv", "model.irpca"}
+    assert lines_of(folder / "piped" / "outliers.csv")[1][0] == "город 5"
+
+
+def test_check_finds_what_is_new(fitted, capsys):
+    folder, _, _ = fitted
+    names, kinds, values = table(rows=10, seed=8)
+    values[5, 5] = 30 * 1.0
+    values[7, 3] = -50
+    order = [3, 2, 1, 0, *range(4, 12)]  # columns in another order are matched by name
+    header = ["Stadt", "kind", *(MONTHS[j] for j in order)]
+    cells = [["" if np.isnan(x) else f"{x:.3f}" for x in values[:, j]] for j in order]
+    write(folder / "neu.csv", header, names, kinds, *cells)
+    out, err = run("check", "städte-irpca/model.irpca", "neu.csv", "--feature", "kind", cwd=folder, code=1)
+    assert "1 outlier by" in out and "another order" in out
+    assert [line[:3] for line in lines_of(folder / "neu-outliers.csv")[1:]] == [["город 7", "2013-04", "-50"]]
+    cells[0][7] = cells[1][7]
+    values[7, 3] = np.nan
+    write(
+        folder / "gut.csv",
+        header,
+        names,
+        kinds,
+        *[["" if np.isnan(x) else f"{x:.3f}" for x in values[:, j]] for j in order],
+    )
+    assert within(folder, "check", "städte-irpca/model.irpca", "gut.csv", "--feature", "kind", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["outliers"] == 0
+    write(folder / "wenig.csv", ["Stadt", MONTHS[0]], names, cells[3])
+    err = failing("check", "städte-irpca/model.irpca", "wenig.csv", cwd=folder, code=3, capsys=capsys)
+    assert "lacks columns that the model has: '2013-02'" in err
+
+
+def test_predict_for_rows_of_which_only_features_are_known(fitted, capsys):
+    folder, _, _ = fitted
+    write(folder / "new.csv", ["name", "kind"], ["Ulm", "Bonn"], ["large", "small"])
+    out, _ = run("predict", "städte-irpca/model.irpca", "--rows", "new.csv", cwd=folder)
+    header, *lines = csv.reader(out.splitlines())
+    assert header == ["row", "column", "expected", "std"] and len(lines) == 24
+    assert lines[0][:2] == ["Ulm", "2013-01"] and abs(float(lines[0][2]) - 20) < 1 and float(lines[0][3]) > 0
+    assert lines[12][0] == "Bonn" and abs(float(lines[12][2]) - 10) < 1
+    assert within(folder, "predict", "städte-irpca/model.irpca", "--rows", "new.csv", "--out", "p.csv", "--quiet") == 0
+    assert lines_of(folder / "p.csv") == [header, *lines]
+    assert "--rows, --cols" in failing("predict", "städte-irpca/model.irpca", cwd=folder, code=2, capsys=capsys)
+
+
+def test_predict_by_a_model_of_plain_numbers(tmp_path, capsys):
+    rng = np.random.default_rng(9)
+    F = rng.normal(size=(50, 2))
+    irpca.InductiveRobustPCA(rank=2).fit(F @ rng.normal(size=(2, 9)), row_features=F).save(tmp_path / "m.irpca")
+    for names, columns in ((["id", "a", "b"], (["x", "y"], *F[:2].T)), (["a", "b"], F[:2].T)):
+        write(tmp_path / "f.csv", names, *columns)
+        assert within(tmp_path, "predict", "m.irpca", "--rows", "f.csv") == 0
+        lines = list(csv.reader(capsys.readouterr().out.splitlines()))
+        assert lines[1][0] == ("x" if len(names) == 3 else "0") and len(lines) == 19
+    write(tmp_path / "f.csv", ["a"], F[:2, 0])
+    assert "1 columns but had 2" in failing(
+        "predict", "m.irpca", "--rows", "f.csv", cwd=tmp_path, code=3, capsys=capsys
+    )
+
+
+def test_report_of_a_model_that_was_saved(fitted, capsys):
+    folder, _, _ = fitted
+    out, _ = run("report", "städte-irpca/model.irpca", "städte.csv", "--feature", "kind", "--out", "r.html", cwd=folder)
+    assert "r.html" in out and "город 5" in (folder / "r.html").read_text(encoding="utf-8")
+    failing("report", "städte.csv", "städte.csv", "--out", "s.html", cwd=folder, code=3, capsys=capsys)
+    assert not (folder / "s.html").exists()
+
+
+def test_a_fit_that_is_not_to_be_used(fitted):
+    folder, _, _ = fitted
+    words = ["fit", "städte.csv", "--drop", "kind", "--out", "short", "--time-budget", "1e-9"]
+    out, _ = run(*words, cwd=folder, code=4)
+    assert out.count("do not use") == 1 and "written all the same" in out
+    assert (folder / "short" / "repaired.csv").exists()
+
+
+def test_without_any_library_of_frames_or_pictures(tmp_path):
+    """What ``pip install .`` gives: a fit with features and a report, and pandas nowhere to be found."""
+    code = """
+import sys
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pandas", "matplotlib", "pyarrow", "polars", "zarr"):
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Blocked())
+from irpca.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+    write_table(tmp_path / "t.csv")
+    with open(tmp_path / "t.csv", "rb") as plain, gzip.open(tmp_path / "t.csv.gz", "wb") as packed:
+        packed.write(plain.read())
+    words = ["fit", "t.csv.gz", "--feature", "kind", "--cols", "months.csv", "--report", "--quiet", "--fdr", "0.1"]
+    write(
+        tmp_path / "months.csv",
+        ["month", "season"],
+        MONTHS,
+        ["cold", "cold", "mild", *["warm"] * 6, "mild", "cold", "cold"],
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=110
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert sorted(path.name for path in (tmp_path / "t-irpca").iterdir()) == [
+        "model.irpca",
+        "outliers.csv",
+        "repaired.csv",
+        "report.html",
+    ]
+
+
+def test_a_million_lines(tmp_path):
+    rng = np.random.default_rng(5)
+    rows, cols = np.divmod(rng.permutation(2000 * 600)[: 10**6], 600)
+    values = (rng.normal(size=(2000, 1)) @ rng.normal(size=(1, 600)))[rows, cols] + 0.1 * rng.normal(size=10**6)
+    values[:500] += 20
+    with open(tmp_path / "long.csv", "w") as stream:
+        stream.write("user,item,score,note\n")
+        stream.writelines(
+            f"u{i},{j},{x:.3f},\n" for i, j, x in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True)
+        )
+    out, _ = run("fit", "long.csv", "--long", "user,item,score", "--rank", "1", "--json", cwd=tmp_path)
+    facts = json.loads(out)
+    assert facts["shape"] == [2000, 600] and 495 <= facts["outliers"] <= 520
+    repaired = lines_of(tmp_path / "long-irpca" / "repaired.csv")
+    assert repaired[0] == ["user", "item", "score"] and len(repaired) == 10**6 + 1
+    assert repaired[1][:2] == [f"u{rows[0]}", str(cols[0])] and abs(float(repaired[1][2]) - values[0] + 20) < 1
+    assert float(repaired[-1][2]) == round(values[-1], 3)
+
+
+def test_interrupt_ends_with_130_and_nothing_written(tmp_path):
+    rng = np.random.default_rng(6)
+    np.save(
+        tmp_path / "large.npy",
+        rng.normal(size=(4000, 30)) @ rng.normal(size=(30, 3000)) + rng.normal(size=(4000, 3000)),
+    )
+    process = subprocess.Popen(
+        [*COMMAND, "fit", "large.npy"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (tmp_path / "large-irpca").exists():  # made before the fit begins
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (130, "", "irpca: stopped; nothing was written\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["large.npy"]
+
+
+def test_folders_that_cannot_be_written_to(tmp_path, capsys):
+    """Found before anything is read: the table is not even there."""
+    (tmp_path / "file").write_text("in the way")
+    for place in ("file", "file/below", "/proc/1/no"):
+        assert "--out" in failing("fit", "no.csv", "--out", place, cwd=tmp_path, code=5, capsys=capsys)
+    assert (tmp_path / "file").read_text() == "in the way"
+    failing("fit", "no.csv", "--out", "deep/er", cwd=tmp_path, code=3, capsys=capsys)
+    assert not (tmp_path / "deep").exists()
+
+
+@pytest.mark.parametrize(
+    "text, words, message",
+    [
+        ("a,b\n1,2\n3\n", [], "t.csv, line 3: 1 field, but the header has 2"),
+        ("a,b\n1,2\nx,3\n4,5\n", [], "t.csv, line 3, column 'a': 'x' is not a number"),
+        ("a,k,b\nx,u,1\ny,u,2\n", [], "'k', such as 'u'"),
+        ("a,b\n1,2\n", ["--index", "no"], "has no column 'no'"),
+        ("u,i,r\n1,1,5\n1,1,6\n", ["--long", "u,i,r"], "is there twice, in line 2 and line 3"),
+        ("u,i,r\n1,1,5\n", ["--long", "u,i,x"], "has no column 'x'"),
+        ("a,b\nx,1\ny,2\n", ["--rows", "f.csv"], "no line for 1 of the 2 labels, in its column 'a': 'y'"),
+        ("a,b\nx,1\ny,2\n", ["--rows", "no.csv"], "no.csv cannot be read: No such file"),
+    ],
+)
+def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
+    (tmp_path / "t.csv").write_text(text)
+    (tmp_path / "f.csv").write_text("a,size\nx,1\nz,2\n")
+    assert message in failing("fit", "t.csv", *words, cwd=tmp_path, code=3, capsys=capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f.csv", "t.csv"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        ([], "COMMAND"),
+        (["fit"], "DATA"),
+        (["fit", "t.csv", "--rank", "0"], "--rank"),
+        (["fit", "t.csv", "--fdr", "2"], "between 0 and 1"),
+        (["fit", "t.csv", "--fdr", "0.1", "--threshold", "3"], "not allowed with"),
+        (["fit", "t.csv", "--long", "a,b"], "ROW,COLUMN,VALUE"),
+        (["fit", "t.csv", "--long", "a,b,c", "--index", "a"], "--long takes one line"),
+        (["fit", "t.csv", "--feature", "a", "--rows", "f"], "not both"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_wrong_usage(tmp_path, capsys, words, message):
+    assert message in failing(*words, cwd=tmp_path, code=2, capsys=capsys)
+
+
+def test_tracebacks_only_with_debug(tmp_path):
+    with pytest.raises(ReaderError, match="No such file"):
+        cli.main(["fit", str(tmp_path / "no.csv"), "--out", str(tmp_path / "o"), "--debug"])
+
+
+def test_errors_that_should_not_happen(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("irpca.commands._data", lambda *_: 1 / 0)
+    assert "ZeroDivisionError" in failing("fit", "t.csv", cwd=tmp_path, code=70, capsys=capsys)
+
+
+def test_help_is_quick_and_names_the_exit_codes(tmp_path):
+    code = (
+        "import sys; from irpca.cli import main; main(['--help']); "
+        "print([n for n in ('sklearn', 'numba', 'scipy', 'pandas') if n in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
+    assert out.endswith("[]\n") and "130  stopped by Ctrl-C" in out
+    assert run("--version", cwd=tmp_path)[0] == f"irpca {irpca.__version__}\n"
+
+
+def test_the_command_line_itself_needs_no_numpy():
+    names = {
+        line.split()[1] for line in Path(cli.__file__).read_text().splitlines() if line.startswith(("import", "from"))
+    }
+    assert names <= set(sys.stdlib_module_names) | {"__future__", "collections.abc"}
+
+
+def test_a_reader_who_leaves_early_is_no_error(tmp_path):
+    process = subprocess.Popen([*COMMAND, "--help"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait(timeout=60) == 0
+    process.stderr.close()
+
+
+def test_demo_writes_its_report(tmp_path):
+    out, _ = run("demo", "--json", cwd=tmp_path)
+    files = json.loads(out)["files"]
+    assert "Rwanda" in (tmp_path / files["report.html"]).read_text(encoding="utf-8")
+    assert lines_of(tmp_path / files["life_expectancy.csv"])[0][:2] == ["country", "1964"]
+
+
+def test_experiments_are_in_the_repository(tmp_path, capsys):
+    failing("experiment", "list", cwd=tmp_path, code=3, capsys=capsys)
+    out, _ = run("experiment", "--help", cwd=Path(__file__).parents[1])
+    assert "experiment" in out
+
+
+def test_staged_files_come_together_or_not_at_all(tmp_path):
+    with pytest.raises(ZeroDivisionError), writers.staged(tmp_path / "new", ["a"]) as place:
+        (place / "a").write_text("half")
+        raise ZeroDivisionError
+    assert not (tmp_path / "new").exists()
+    with writers.staged(tmp_path / "new", ["a", "b"]) as place:
+        (place / "a").write_text("1")
+        (place / "b").write_text("2")
+    assert sorted(os.listdir(tmp_path / "new")) == ["a", "b"]
+    with pytest.raises(writers.OutputError, match="--force"), writers.staged(tmp_path / "new", ["b"]):
+        pass
+    with writers.staged(tmp_path / "new", ["b"], force=True) as place:
+        (place / "b").write_text("3")
+    assert (tmp_path / "new" / "b").read_text() == "3"
+
+
+def test_numbers_as_text():
+    assert writers.full([1.0, 0.1, float("nan"), -2.5, 1e300]) == ["1", "0.1", "", "-2.5", "1e+300"]
+    assert writers.full(writers.exact_list(np.array([0.1], np.float32))) == ["0.1"]
+    assert writers.rounded([1 / 3, float("nan")]) == ["0.3333333333", ""]
+    assert json.loads(writers.as_json({"a": np.float64("nan"), "b": [np.int64(3)]})) == {"a": None, "b": [3]}
+
+
+def test_labels_on_the_screen_are_one_line():
+    assert printed._cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
+    assert len(printed._cell("x" * 100)) == printed.WIDEST
+
+
+def test_a_matrix_without_labels_is_written_without(tmp_path):
+    findings.write_wide(tmp_path / "m.csv", Data.of_matrix("m.npy", np.eye(2)), np.eye(2))
+    assert lines_of(tmp_path / "m.csv") == [["1", "0"], ["0", "1"]]

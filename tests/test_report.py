@@ -1,0 +1,418 @@
+"""What a report holds, and the file it is written to; what it does in a browser is in test_report_browser."""
+
+import json
+import pickle
+import re
+import subprocess
+import sys
+from base64 import b64decode
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.sparse import csr_array
+from sklearn.exceptions import ConvergenceWarning
+
+import irpca
+from irpca.calibration import Calibration
+from irpca.engines import choose
+from irpca.engines.base import Noise
+from irpca.labels import Labels
+from irpca.lowrank import LowRank
+from irpca.report import payload as payload_module
+from irpca.report import write
+from irpca.report.page import drawn, inert, render
+from irpca.report.payload import logs, packed, payload
+from irpca.report.words import number, percent, sentence
+from irpca.result import Certificate, Choice, Doubt, History, Result, Status
+from irpca.tables import deviation
+
+HOSTILE = ["<script>alert(1)</script>", "</script><b>x", "<!-- <script>", "a\u2028b\u2029c", "{{data}}", "\"'&amp;"]
+
+
+class Made:
+    """A fitted model as a report needs it, from its parts: for sizes and cases that no quick fit has."""
+
+    def __init__(
+        self, M, U, V, S, noise=1.0, labels=(None, None), doubts=(), status=Status.CONVERGED, names=(None, None)
+    ):
+        n1, n2 = M.shape
+        weights = Noise(
+            np.full(n1, noise**2), np.ones(n2), np.zeros((n1, 2)), np.zeros((n2, 2)), np.ones(3) / 3, 0.1, 9.0
+        )
+        dense = isinstance(M, np.ndarray)
+        counts = tuple((~np.isnan(M)).sum(axis=k) for k in (1, 0)) if dense else choose(M, "auto").counts
+        z = np.r_[np.random.default_rng(0).normal(size=2000), np.zeros(0) if S is None else S.data[:2000] / noise]
+        self.low_rank_ = LowRank(U, np.eye(U.shape[1]), V)
+        self.result_ = Result(
+            L=self.low_rank_,
+            S=S,
+            W=None,
+            rank=U.shape[1],
+            noise=noise,
+            corruption=0.0 if S is None else S.nnz / counts[0].sum(),
+            zeta=4.0 * noise,
+            residual=noise,
+            explained=0.9,
+            status=status,
+            history=History(),
+            choices=(Choice("rank", U.shape[1], "held-out cells call for so many"),),
+            doubts=tuple(doubts),
+            solver="irpca",
+            engine="cpu",
+            reads=3.0,
+            seconds=1.5,
+            counts=counts,
+            certificate=Certificate(0.01, (("plain", -1.25, 0.5), ("other", -1.5, 0.75)), "plain", 0.0),
+            weights=weights,
+            calibration=Calibration(z),
+        )
+        sides = zip(labels, names, strict=True)
+        self.row_labels_, self.col_labels_ = (
+            given if given is None else Labels.of(given, name) for given, name in sides
+        )
+        self._M, self._V, self._factor, self.random_state = M, V, 1.0, 0
+
+    def _owner(self):
+        return choose(self._M, "auto")
+
+    def _entries(self, rows, cols):
+        return self._owner().entries(rows, cols)
+
+    def _std_of_cells(self, result, owner, at=None):
+        return deviation(result.weights, self._factor, at)
+
+    def get_params(self, deep=True):
+        return {}
+
+
+def made(n1=40, n2=30, wrong=25, rank=2, noise=0.1, holes=0.0, **options):
+    """A table of known patterns, with some cells that are far off."""
+    rng = np.random.default_rng(3)
+    U, V = rng.normal(size=(n1, rank)) + 2.0, rng.normal(size=(n2, rank)) + 2.0
+    E = rng.normal(size=(n1, n2)) * noise
+    at = rng.choice(n1 * n2, wrong, replace=False)
+    E.ravel()[at] += rng.choice([-1, 1], wrong) * rng.uniform(20, 60, wrong) * noise
+    missing = rng.random((n1, n2)) < holes
+    missing.ravel()[at] = False
+    M = np.where(missing, np.nan, U @ V.T + E)
+    at = np.sort(at)
+    S = csr_array((E.ravel()[at], (at // n2, at % n2)), shape=(n1, n2))
+    return Made(M, U, V, S, noise, **options)
+
+
+def numbers(column):
+    return np.frombuffer(b64decode(column["data"]), np.dtype(column["type"]).newbyteorder("<"))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    rng = np.random.default_rng(0)
+    M = pd.DataFrame(
+        rng.normal(size=(60, 3)) @ rng.normal(size=(3, 40)) * 5 + rng.normal(size=(60, 40)) * 0.1 + 100,
+        index=pd.Index([f"town {k}" for k in range(60)], name="town"),
+        columns=pd.date_range("2020-01-01", periods=40, name="day"),
+    )
+    M.iloc[5, 7], M.iloc[9, 3], M.iloc[5, 8] = 1048.36, -80.0, 55.5
+    M.iloc[20:25, 30] = np.nan
+    return irpca.InductiveRobustPCA().fit(M), M
+
+
+def test_outliers_are_those_of_the_model(fitted):
+    model, M = fitted
+    found, table = payload(model)["outliers"], model.outliers()
+    assert found["count"] == found["listed"] == len(table)
+    rows, cols = numbers(found["row"]), numbers(found["column"])
+    assert list(M.index[rows]) == list(table["row"]) and list(M.columns[cols]) == list(table["column"])
+    assert (rows[:2].tolist(), cols[:2].tolist()) == ([5, 9], [7, 3])
+    np.testing.assert_allclose(numbers(found["observed"]), M.to_numpy()[rows, cols], rtol=1e-6)
+    np.testing.assert_allclose(numbers(found["difference"]), table["difference"], rtol=1e-6)
+    for key in ("std", "score", "probability"):
+        np.testing.assert_allclose(numbers(found[key]), table[key], rtol=1e-6)
+
+
+def test_expected_values_and_deviations_are_products_of_factors(fitted):
+    model, M = fitted
+    values = payload(model)["values"]
+    expected, std = model.expected(return_std=True)
+    left, right = (numbers(values[key]).reshape(-1, values["rank"]) for key in ("left", "right"))
+    np.testing.assert_allclose(left @ right.T, expected.to_numpy(), rtol=1e-5)
+    codes = numbers(values["std"]["codes"]).reshape(M.shape)
+    np.testing.assert_allclose(2 ** (values["std"]["low"] + values["std"]["step"] * codes), std.to_numpy(), rtol=1e-4)
+    np.testing.assert_allclose(numbers(values["observed"]).reshape(M.shape), M.to_numpy(), rtol=1e-6)
+
+
+def test_all_of_it_is_json_and_says_what_was_found(fitted):
+    model, _ = fitted
+    found = payload(model, title="Towns", command="irpca fit towns.csv", written=datetime(2026, 1, 2, 3, 4, tzinfo=UTC))
+    again = json.loads(json.dumps(found, allow_nan=False))
+    assert again["names"] == ["town", "day"] and again["ordered"] == [False, True]
+    assert again["labels"][1]["text"][:2] == ["2020-01-01", "2020-01-02"]
+    assert again["verdict"]["word"] == model.result_.usable
+    assert (
+        "60 rows and 40 columns" in again["verdict"]["text"][0]
+        and "5 cells (0.21 %) are empty" in again["verdict"]["text"][0]
+    )
+    page = render(found)
+    for text in ("Towns", "irpca fit towns.csv", "2026-01-02 03:04 UTC", irpca.__version__, "random_state", "town 5"):
+        assert text in page
+    assert found["worst"]["row"][0]["label"] == "town 5" and found["worst"]["row"][0]["flagged"] >= 2
+
+
+def test_a_saved_model_reports_without_its_table_and_says_so(fitted, tmp_path):
+    model, M = fitted
+    loaded = pickle.loads(pickle.dumps(model))
+    found = payload(loaded)
+    assert found["values"] == {"kind": "none"} and "observed values are known at the outliers only" in drawn(found)
+    whole = payload(model)
+    for key in ("row", "column", "observed", "difference", "score", "probability"):
+        assert found["outliers"][key] == whole["outliers"][key]
+    assert (numbers(found["outliers"]["std"]) > 0).all()
+    assert payload(loaded, M)["values"] == whole["values"]
+    assert "loads nothing" in write(loaded, tmp_path / "r.html").read_text("utf-8")
+
+
+def test_another_table_than_that_of_the_fit_is_refused(fitted):
+    model, M = fitted
+    with pytest.raises(ValueError, match=r"M is 59 × 40, and the model was fitted to 60 × 40"):
+        payload(model, M.iloc[1:])
+    with pytest.raises(ValueError, match="rows of M have other labels, or another order"):
+        payload(model, M.iloc[::-1])
+    with pytest.raises(
+        ValueError, match=r"M is not the table of the fit: in row 5, column 7 .*it holds 1, and the fit saw 1048.36"
+    ):
+        payload(model, M.replace(1048.36, 1.0))
+
+
+def test_too_large_a_table_is_drawn_by_its_worst_lines(monkeypatch):
+    model = made()
+    whole = payload(model)
+    monkeypatch.setattr(payload_module, "MOST_VALUES", 5_000)
+    found = payload(model)
+    assert found["values"]["kind"] == "lines"
+    rows = found["values"]["row"]
+    at, table = numbers(rows["at"]), numbers(rows["values"]).reshape(-1, 3, 30)
+    assert len(at) == rows["count"] == 2500 // (12 * 30)
+    assert at[0] == whole["worst"]["row"][0]["position"]
+    np.testing.assert_allclose(table[:, 0], model._M[at], rtol=1e-5)
+    np.testing.assert_allclose(table[:, 1], model.low_rank_.dense()[at], rtol=1e-5)
+    np.testing.assert_allclose(table[:, 2], 0.1, rtol=1e-5)
+    columns = found["values"]["column"]
+    np.testing.assert_allclose(
+        numbers(columns["values"]).reshape(-1, 3, 40)[:, 0], model._M[:, numbers(columns["at"])].T, rtol=1e-5
+    )
+    said = f"Included are {rows['count']} rows and {columns['count']} columns"
+    assert said in drawn(found) and said in render(found)
+
+
+def test_no_more_than_the_most_certain_are_listed_and_the_others_are_counted(monkeypatch):
+    model = made(wrong=60)
+    monkeypatch.setattr(payload_module, "MOST_OUTLIERS", 10)
+    monkeypatch.setattr(payload_module, "BLOCKS", 4)
+    found = payload(model)
+    assert (found["outliers"]["count"], found["outliers"]["listed"], found["rest"]["size"]) == (60, 10, [10, 8])
+    assert "Listed are the 10 most certain of 60." in render(found)
+    assert numbers(found["rest"]["count"]).sum() == 50
+    scores = np.sort(np.abs(model.result_.S.data)) / 0.1
+    assert numbers(found["outliers"]["score"]).min() >= scores[-10] * (1 - 1e-6)
+    np.testing.assert_allclose(np.abs(numbers(found["rest"]["score"])).max(), scores[-11], rtol=1e-6)
+    assert numbers(found["rest"]["row"]).max() <= 3 and numbers(found["rest"]["column"]).max() <= 3
+
+
+def test_too_many_labels_are_left_out_unless_they_are_listed(monkeypatch):
+    model = made(labels=([f"town {k}" for k in range(40)], None), wrong=3)
+    monkeypatch.setattr(payload_module, "MOST_LABELS", 100)
+    found = payload(model)["labels"]
+    assert found[1] is None
+    at = numbers(found[0]["at"])
+    assert sorted(at) == sorted(set(np.repeat(np.arange(40), np.diff(model.result_.S.indptr))))
+    assert found[0]["text"] == [f"town {k}" for k in at]
+
+
+@pytest.mark.parametrize("kind", ["masked", "sparse", "long"])
+def test_every_kind_of_table_with_holes(kind):
+    model = made(holes=0.8)
+    dense = model._M
+    rows, cols = np.nonzero(~np.isnan(dense))
+    if kind == "masked":
+        model._M = np.ma.masked_invalid(dense)
+    elif kind == "sparse":
+        model._M = csr_array((dense[rows, cols], (rows, cols)), shape=dense.shape)
+    else:
+        model._M = irpca.LongTable(rows, cols, dense[rows, cols], shape=dense.shape)
+    values = payload(model)["values"]
+    starts, at = numbers(values["starts"]), numbers(values["at"])
+    again = np.full(dense.shape, np.nan)
+    again[np.repeat(np.arange(40), np.diff(starts)), at] = numbers(values["observed"])
+    np.testing.assert_allclose(again, dense, rtol=1e-6)
+
+
+def test_numbers_are_packed_as_small_as_they_can_be_told_apart():
+    assert [packed(np.array([top]))["type"] for top in (255, 256, 65536)] == ["uint8", "uint16", "uint32"]
+    assert packed(np.array([0.5, np.nan]))["type"] == "float32"
+    large = np.array([1e9 + 0.25, 1e9 + 0.5])
+    assert packed(large, unit=0.1)["type"] == "float64" and (numbers(packed(large, unit=0.1)) == large).all()
+    assert packed(np.array([1e300]))["type"] == "float64"
+
+
+def test_logarithms_are_packed_with_gaps():
+    values = np.array([1e-3, 0.5, np.nan, 0.0, 2e5])
+    found = logs(values)
+    codes = numbers(found["codes"])
+    assert codes.dtype == np.uint16 and codes[[2, 3]].tolist() == [65535, 65535]
+    np.testing.assert_allclose(2 ** (found["low"] + found["step"] * codes[[0, 1, 4]]), values[[0, 1, 4]], rtol=1e-3)
+    assert numbers(logs(np.full(3, np.nan))["codes"]).tolist() == [65535] * 3
+    assert numbers(logs(np.full(3, 0.25))["codes"]).tolist() == [0, 0, 0]
+
+
+def test_labels_cannot_become_markup():
+    labels = [*HOSTILE, *(str(k) for k in range(34))]
+    doubt = Doubt("unstable", f"about {HOSTILE[0]}")
+    model = made(labels=(labels, HOSTILE * 5), names=("<i>row", None), doubts=[doubt])
+    page = render(payload(model, title=HOSTILE[0], command=HOSTILE[1]))
+    assert len(re.findall(r"<script", page)) == 2 and page.count("</script>") == 2
+    assert "<b>x" not in page and "<i>row" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    data = page.split('id="data">')[1].split("</script>")[0]
+    assert not set(data) & set("<>&\u2028\u2029")
+    assert json.loads(data)["labels"][0]["text"][:6] == HOSTILE
+    assert json.loads(inert(HOSTILE)) == HOSTILE
+
+
+def test_the_page_loads_nothing(fitted):
+    page = render(payload(fitted[0]))
+    assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:" in page
+    assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r'(?:src|href)="([^"#]*)', page)) == {"", "data:,"}
+
+
+@pytest.mark.parametrize(
+    ("doubts", "status", "word"),
+    [
+        ((), Status.CONVERGED, "Usable"),
+        ((Doubt("structure-left", "the residuals hold a pattern: raise the rank"),), Status.CONVERGED, "Use with care"),
+        ((Doubt("unstable", "it moves"),), Status.CONVERGED, "Do not use"),
+        ((), Status.MAX_ITER, "Do not use"),
+    ],
+)
+def test_the_verdict_comes_first_and_says_why(doubts, status, word):
+    page = render(payload(made(doubts=doubts, status=status)))
+    assert f'<h2 id="verdict-heading">{word}</h2>' in page
+    assert page.index("verdict-heading") < page.index('id="outliers"') < page.index('id="data"')
+    for doubt in doubts:
+        assert sentence(doubt.text) in page
+    assert status.ok or "How the fit ended" in page
+
+
+def test_a_fit_that_found_nothing_and_one_that_failed():
+    M = np.random.default_rng(0).normal(size=(20, 10))
+    nothing = Made(M, np.zeros((20, 0)), np.zeros((10, 0)), csr_array((20, 10)))
+    found = payload(nothing)
+    assert found["outliers"]["listed"] == 0 and found["values"]["rank"] == 0
+    page = render(found)
+    assert "No cell is an outlier" in page and "No row or column holds an outlier" in page
+    failed = Made(M, np.zeros((20, 0)), np.zeros((10, 0)), None, status=Status.DIVERGED)
+    page = render(payload(failed))
+    assert "Which cells are outliers is not known" in page and "Do not use" in page
+
+
+def test_a_real_fit_that_did_not_come_to_an_end():
+    with pytest.warns(ConvergenceWarning):
+        model = irpca.InductiveRobustPCA(max_iter=1, tol=1e-300).fit(np.random.default_rng(0).normal(size=(30, 20)))
+    assert "Do not use" in render(payload(model))
+
+
+def test_candidates_without_a_score_are_left_out():
+    model = made()
+    lost = Certificate(np.nan, (("a", np.nan, 1.0), ("b", -1.0, 2.0)), "b", 0.0)
+    model.result_ = replace(model.result_, certificate=lost)
+    found = payload(model)["candidates"]
+    assert [fit["name"] for fit in found["fits"]] == ["b"] and found["stable"] == ""
+    model.result_ = replace(model.result_, certificate=None)
+    assert payload(model)["candidates"] is None and render(payload(model))
+
+
+def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
+    model, target = made(), tmp_path / "report.html"
+    target.write_text("mine")
+    with pytest.raises(FileExistsError, match=r"report.html' exists; pass overwrite=True to replace it"):
+        write(model, target)
+    assert target.read_text() == "mine"
+    assert write(model, str(target), overwrite=True) == target and target.read_text("utf-8").startswith(
+        "<!DOCTYPE html>"
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_half_a_character_in_a_label_does_not_stop_it(tmp_path):
+    model = made(labels=(["\ud800 town"] + [str(k) for k in range(39)], None))
+    assert " town" in write(model, tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_folder_and_a_folder_that_is_missing_are_named(tmp_path):
+    with pytest.raises(IsADirectoryError, match="is a folder; give a file in it"):
+        write(made(), tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"the folder '.*nowhere' of path=.* does not exist"):
+        write(made(), tmp_path / "nowhere" / "report.html")
+
+
+def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
+    def full(source, target):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write(made(), tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_neither_pandas_nor_matplotlib_is_needed(tmp_path):
+    code = (
+        "import sys; sys.modules.update(pandas=None, matplotlib=None)\n"
+        "import numpy as np, irpca\n"
+        "M = np.outer(np.arange(1.0, 31), np.arange(1.0, 21)); M[3, 4] = -500\n"
+        "model = irpca.InductiveRobustPCA(rank=1, solver='altproj').fit(M)\n"
+        f"irpca.report.write(model, {str(tmp_path / 'report.html')!r})\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_words():
+    assert [percent(share) for share in (0, 1, 0.5, 0.0117, 0.00117, 1e-6, 1 - 1e-6)] == [
+        "0 %", "100 %", "50 %", "1.2 %", "0.12 %", "less than 0.01 %", "more than 99.99 %",
+    ]  # fmt: skip
+    assert [number(value) for value in (0.0, 1234567.0, 0.00123, 1e-9, np.nan)] == [
+        "0",
+        "1,230,000",
+        "0.00123",
+        "1e-09",
+        "unknown",
+    ]
+    assert (
+        sentence("the rank is 4") == "The rank is 4."
+        and sentence("extra_rank='auto' helps.") == "extra_rank='auto' helps."
+    )
+
+
+def _luminance(colour):
+    parts = [int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return np.dot(linear, [0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+def test_text_can_be_read_in_both_themes(theme):
+    css = files("irpca.report").joinpath("page.css").read_text("utf-8")
+    colours = [
+        dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block)) for block in re.findall(r":root \{(.*?)\}", css, re.S)
+    ][theme]
+    pairs = [(text, ground) for text in ("ink", "quiet", "blue-text") for ground in ("paper", "ground", "soft")]
+    pairs += [("ink", soft) for soft in ("blue-soft", "green-soft", "amber-soft", "orange-soft")]
+    pairs += [("quiet", soft) for soft in ("green-soft", "amber-soft", "orange-soft")]
+    pairs += [(text, ground) for text in ("blue-text", "orange-text") for ground in ("paper", "soft", "blue-soft")]
+    for text, ground in pairs:
+        light, dark = sorted((_luminance(colours[text]), _luminance(colours[ground])), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
