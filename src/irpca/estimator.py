@@ -406,7 +406,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         rounding = rounding_floor(engine.dtype, longest(found.scores) * longest(self._V))
         zeta = max(self.zeta_, rounding)
         L = LowRank.from_product(found.scores, self._V)
-        weights = self._weights(found.spread)
+        weights = self._weights(found.spread, found.scale)
         S, trim = engine.corruption(L, self._limit(weights, zeta))
         known = (prior is not None) | (engine.counts[0] > 0), np.ones(L.shape[1], bool) & self._known(1)
         corruption = 1 - trim.kept_share
@@ -567,7 +567,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
-        weights = self._weights(np.zeros((len(prior), 2)))
+        weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
         S = standardised(S, weights, self.zeta_)
         return _lines_table(S, 0, engine.counts[0], "row", labels, self.container_)
@@ -701,10 +701,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in super().__getstate__().items() if name != "_M"}
 
-    def _weights(self, spread: Array) -> Noise | None:
+    def _weights(self, spread: Array, scale: Array) -> Noise | None:
         """The noise model for new rows, whose scores are uncertain by ``spread``."""
         weights = self.result_.weights
-        return weights and replace(weights, rows=np.full(len(spread), self._placement.row_scale), row_spread=spread)
+        return weights and replace(weights, rows=self._placement.row_scale * scale, row_spread=spread)
 
     def _limit(self, weights: Noise | None, zeta: float) -> float | Standardised:
         """Beyond which an entry of new rows is an outlier: likely one, or beyond all that the fit has seen."""

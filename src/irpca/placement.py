@@ -23,10 +23,14 @@ SETTLED = 1e-12  # whatever other rows were placed along with a row
 
 
 class Placed(NamedTuple):
-    """Scores of new rows, m×r, and how uncertain they are: ``row_spread`` of a :class:`Noise`, m×2."""
+    """Scores of new rows, m×r; how uncertain they are, ``row_spread`` of a :class:`Noise`, m×2; their noise, m.
+
+    The latter is the scale of a row relative to that of a typical one.
+    """
 
     scores: Array
     spread: Array
+    scale: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,7 +130,8 @@ class Placement:
 
     def given(self, scores: Array) -> Placed:
         """Scores as they are, as uncertain as those of a typical row."""
-        return Placed(scores, np.column_stack([np.ones(len(scores)), self._along(scores @ self._back)]))
+        ones = np.ones(len(scores))
+        return Placed(scores, np.column_stack([ones, self._along(scores @ self._back)]), ones)
 
     @property
     def _back(self) -> Array:
@@ -198,7 +203,7 @@ class Placement:
         """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
         m, rounding = len(X), rounding_floor(X.dtype, 1.0)
         if not self.turn.size:
-            return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)))
+            return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)), np.ones(m))
         kept = np.arange(len(self.unit)) if kept is None else kept
         expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
         variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
@@ -209,11 +214,11 @@ class Placement:
         size = self._sizes(X)
         X, expected = X / size, expected / size
         lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
-        lines = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
+        lines, scale = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
         mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
         factors = mean @ R.T * size
         spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
-        return Placed(factors @ self.turn, spread)
+        return Placed(factors @ self.turn, spread, scale)
 
     def _sizes(self, X: Array) -> Array:
         """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
@@ -226,8 +231,8 @@ class Placement:
 
     def _settled(
         self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
-    ) -> Lines:
-        """The same with weights that have come to rest."""
+    ) -> tuple[Lines, Array]:
+        """The same with weights that have come to rest, and the scales of the rows' noise."""
         engine, V = in_memory(X), columns.mean
         prior = Prior(
             variance, np.ones(len(X)), columns.covariance, columns.spread, columns.second, mean=lines.expected
@@ -240,9 +245,22 @@ class Placement:
             rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
             weights = noise.weights(rows, np.column_stack([across, columns.spread]))
             lines = engine.solve_rows(before, V, weights, prior)
+            noise = replace(noise, rows=self._scales(lines.sums.rows, noise.rows))
             if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():
                 break
-        return lines
+        return lines, noise.rows
+
+    def _scales(self, sums: Array, scales: Array) -> Array:
+        """The noise of rows from the sums of a read, shrunk to a typical one by as much as rows of the fit are alike."""
+        logs = np.log(self.noise.rows)
+        apart = float(logs.var())
+        energy, trust = sums[:, 0], sums[:, 1]
+        if self.exact or apart < constants.EQUAL_NOISE**2:
+            return scales
+        own = np.log(np.maximum(scales * energy, np.finfo(float).tiny) / np.maximum(trust, 1.0))
+        shrunk = own * apart / (apart + constants.LOG_VARIANCE / np.maximum(trust, 1.0))
+        found: Array = np.exp(np.where(trust > 1, np.clip(shrunk, logs.min(), logs.max()), 0.0))
+        return found
 
     def _trimmed(self, X: Array, start: Array, columns: Side, noise: NoiseModel, floor: float) -> Array:
         """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit.
@@ -281,7 +299,7 @@ def _from_entries(worth: Array, V: Array, prior: Array) -> Array:
     V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
     n, K = V.shape
     products = np.einsum("jk,jl->jkl", V, V).reshape(n, K * K)
-    found, step = np.empty(worth.shape), max(1, CHUNK // max(n * K, K * K))
+    found, step = np.zeros(worth.shape), max(1, CHUNK // max(n * K, K * K, 1))
     for first in range(0, len(worth), step):
         part = slice(first, first + step)
         inverse = np.linalg.inv(np.eye(K) + (worth[part] @ products).reshape(-1, K, K))

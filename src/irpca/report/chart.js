@@ -220,7 +220,7 @@ function numbersRow(drawn, j, other) {
     build("th", { scope: "row" }, [other.of(j)]),
     build("td", { class: "number" }, [given(observed[j])]),
     build("td", { class: "number" }, [format(expected[j], std[j])]),
-    build("td", {}, [range]),
+    build("td", { class: "range-text" }, [range]),
     build("td", {}, [remark]),
   ]);
 }

@@ -182,9 +182,10 @@ def _worst(side: str, name: str, lines: list[dict[str, Any]]) -> str:
 
 def _line(side: str, line: dict[str, Any]) -> str:
     where = "above" if line["signed"] > 0.5 else "below" if line["signed"] < -0.5 else "both"
+    kind = "link short" if len(line["label"]) <= 14 else "link"
     mark = '<span class="badge">stands out</span>' if line["broken"] else ""
     return (
-        f'<tr><th scope="row"><button type="button" class="link" data-side="{side}" data-at="{line["position"]}">'
+        f'<tr><th scope="row"><button type="button" class="{kind}" data-side="{side}" data-at="{line["position"]}">'
         f'{escape(line["label"])}</button></th><td class="number">{line["flagged"]:,} of {line["observed"]:,}</td>'
         f'<td class="number share" style="--share:{line["share"]:.4f}">{percent(line["share"])}</td>'
         f"<td>{where}</td><td>{mark}</td></tr>"

@@ -145,9 +145,11 @@ function startTable() {
     });
   }
   let waiting = 0;
-  element("search").addEventListener("input", (event) => {
+  const narrow = () => { table.query = element("search").value; search(); refresh(); };
+  element("search").addEventListener("input", () => {
     clearTimeout(waiting);
-    waiting = setTimeout(() => { table.query = event.target.value; search(); refresh(); }, outliers.n > 1e5 ? 200 : 0);
+    if (outliers.n > 1e5) waiting = setTimeout(narrow, 200); // not at every letter
+    else narrow();
   });
   element("scroller").addEventListener("scroll", () => requestAnimationFrame(renderRows), { passive: true });
   body.addEventListener("click", (event) => { const made = event.target.closest("tr[data-place]"); if (made) { pick(Number(made.dataset.place)); goTo(table.at); } });

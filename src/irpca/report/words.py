@@ -49,6 +49,12 @@ TITLES = {
     "unused-features": "Features were not used",
     "unused-rank": "The rank was not used",
 }
+NAMES = {
+    "rank": "Components (rank)",
+    "extra_rank": "Components beyond the features (extra_rank)",
+    "noise": "Ordinary scatter (noise)",
+}
+PARTS = {"features": "the features", "free": "further components"}
 
 
 def count(n: int, one: str, many: str | None = None) -> str:
@@ -68,7 +74,7 @@ def percent(share: float) -> str:
     if 0.9999 < share < 1:
         return "more than 99.99 %"
     near = min(share, 1 - share) * 100
-    digits = 0 if near in (0, 100) or near >= 10 else 1 if near >= 1 else 2
+    digits = 0 if near == 0 or near >= 9.95 else 1 if near >= 0.995 else 2
     return f"{share * 100:.{digits}f} %"
 
 
@@ -179,16 +185,16 @@ def choices(case: Case) -> list[dict[str, str]]:
     """What was chosen from the data, and why."""
     result = case.result
     listed = [
-        {"name": choice.name, "value": _short(choice.value), "reason": sentence(choice.reason)}
+        {"name": NAMES.get(choice.name, choice.name), "value": _short(choice.value), "reason": sentence(choice.reason)}
         for choice in result.choices
     ]
     explained = f"{percent(min(max(result.explained, 0.0), 1.0))}"
     if np.isfinite(result.explained):
         reason = "Share of the sum of squares of all cells that are not outliers which the expected values account for."
-        listed.append({"name": "explained", "value": explained, "reason": reason})
+        listed.append({"name": "Explained", "value": explained, "reason": reason})
     for part, share in result.shares.items():
-        reason = f"Share of the expected values that comes from the part called “{part}”."
-        listed.append({"name": f"share of {part}", "value": percent(share), "reason": reason})
+        reason = f"Share of the sum of squares of the expected values that comes from {PARTS.get(part, part)}."
+        listed.append({"name": f"of that, {PARTS.get(part, part)}", "value": percent(share), "reason": reason})
     return listed
 
 
