@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 import irpca
-from irpca import cli, findings, printed, writers
+from irpca import cli
+from irpca.cli import findings, printed, writers
 from irpca.readers import Data, ReaderError
 
 COMMAND = [sys.executable, "-W", "error::DeprecationWarning", "-m", "irpca.cli"]
@@ -339,7 +340,7 @@ def test_tracebacks_only_with_debug(tmp_path):
 
 
 def test_errors_that_should_not_happen(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("irpca.commands._data", lambda *_: 1 / 0)
+    monkeypatch.setattr("irpca.cli.commands._data", lambda *_: 1 / 0)
     assert "ZeroDivisionError" in failing("fit", "t.csv", cwd=tmp_path, code=70, capsys=capsys)
 
 

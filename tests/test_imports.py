@@ -15,6 +15,9 @@ ROOT = Path(irpca.__file__).parent
 BELOW_SOLVERS = {"lowrank", "constants", "features", "threshold", "regression", "result", "sampling"}
 BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
+EVERYTHING = FOUNDATION | {"callbacks", "completion", "containers", "datasets", "described", "diagnostics", "encode"}
+EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
+EVERYTHING |= {"selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
     "lowrank": set(),
     "features": {"lowrank"},
@@ -23,50 +26,70 @@ ROOMS = {
     "constants": set(),
     "calibration": {"lowrank", "constants"},
     "result": {"lowrank", "engines.base", "calibration"},
-    "callbacks": {"result"},
+    "callbacks": {"result", "constants"},
     "sampling": FOUNDATION,
     "regression": FOUNDATION,
     "noise": {"lowrank", "constants", "engines.base"},
     "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
-    "verdict": {"lowrank", "constants", "engines.base", "features", "result", "sampling"},
+    "verdict": {"lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
     "loop": FOUNDATION | {"callbacks", "solvers", "verdict"},
-    "datasets": {"datasets"},
+    "datasets": {"datasets", "containers"},
     "completion": {"lowrank"},
-    "longtable": {"lowrank"},
+    "longtable": {"lowrank", "labels"},
     "outliers": {"lowrank", "calibration", "engines.base"},
     "diagnostics": FOUNDATION,
+    # What people hand in and get back.
     "labels": {"lowrank"},
-    # persistence for save()
+    "containers": {"lowrank", "labels"},
+    "encode": {"lowrank", "features", "engines", "encode"},
+    "described": {"lowrank", "labels", "containers", "encode", "result"},
+    "tables": {"lowrank", "engines.base", "outliers", "result"},
+    "placement": FOUNDATION,
     "estimator": FOUNDATION
-    | {"labels", "outliers", "callbacks", "solvers", "loop", "verdict", "diagnostics", "persistence"},
+    | {
+        "labels",
+        "containers",
+        "described",
+        "tables",
+        "placement",
+        "outliers",
+        "callbacks",
+        "solvers",
+        "loop",
+        "verdict",
+    }
+    | {"persistence"},  # for save()
     # On top: these may look at everything, and nothing looks at them.
-    "selection": FOUNDATION | {"labels", "estimator"},
-    "persistence": FOUNDATION | {"loop", "estimator"},
-    "plots": FOUNDATION | {"datasets", "diagnostics", "estimator"},
-    "report": FOUNDATION | {"datasets", "diagnostics", "estimator", "plots"},
-    "cli": FOUNDATION | {"datasets", "diagnostics", "estimator", "loop", "persistence", "plots", "report"},
+    "selection": FOUNDATION | {"containers", "described", "estimator"},
+    "persistence": EVERYTHING,
+    "plots": EVERYTHING,
+    "report": EVERYTHING,
+    "readers": {"readers", "lowrank", "labels", "containers", "longtable"},
+    "cli": EVERYTHING | {"cli", "readers"},
     "__main__": {"cli"},
-    "": FOUNDATION
-    | {"callbacks", "completion", "datasets", "diagnostics", "estimator", "longtable", "outliers"}
-    | {"persistence", "selection", "loop"},
+    "": EVERYTHING,
 }
 
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
-    "sklearn": {"estimator", "selection"},
-    "pandas": {"labels", "longtable", "datasets.life_expectancy", "datasets.i94_traffic", "datasets.movielens"},
-    "polars": {"estimator"},
+    "sklearn": {"estimator", "selection", "described", "persistence"},
+    "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels"}
+    | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
+    "polars": {"containers"},
+    "pyarrow": {"containers", "readers.arrow"},
+    "xarray": {"containers"},
+    "narwhals": {"containers", "described", "encode.columns"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"engines.threads"},
-    "torch": {"engines.gpu", "engines.gpu_kernels"},
+    "torch": {"containers", "engines.gpu", "engines.gpu_kernels"},
     "triton": {"engines.gpu_kernels"},
     "cupy": {"engines.gpu", "engines.gpu_kernels"},
     "dask": {"engines.distributed"},
-    "zarr": {"engines.distributed"},
+    "zarr": {"engines.distributed", "readers.matrixfiles"},
 }
 HEAVY = ["scipy", "sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
 

@@ -252,7 +252,7 @@ def test_a_final_read_that_finds_far_more_than_the_sample_did_goes_on(stub, prob
 def test_history_has_columns_of_equal_length_and_reads_never_fall(small, solver, rank, sides):
     result = solve(small.M, *sides_of(small, sides), solver=solver, rank=rank)
     history = result.history
-    assert {len(getattr(history, name)) for name in COLUMNS} == {result.n_iter} == {len(history)}
+    assert {len(getattr(history, name)) for name in COLUMNS} == {len(history)} and 1 <= result.n_iter <= len(history)
     for name in ("seconds", "reads"):
         assert (np.diff(getattr(history, name)) >= 0).all()
     assert history.seconds[0] > 0 and history.seconds[-1] <= result.seconds
@@ -264,7 +264,7 @@ def test_history_has_columns_of_equal_length_and_reads_never_fall(small, solver,
 def test_callbacks_see_the_history_they_are_part_of(noisy):
     lengths = []
     result = solve(noisy.M, noisy.F1, noisy.F2, callbacks=lambda state, history: lengths.append(len(history)))
-    assert lengths == list(range(1, result.n_iter + 1))
+    assert lengths == list(range(1, len(result.history) + 1))
 
 
 @pytest.mark.parametrize("sides", SIDES)

@@ -3,18 +3,53 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from . import callbacks, datasets
-from .longtable import LongTable
-from .loop import solve
-from .lowrank import LowRank
-from .result import Choice, Doubt, History, Result, State, Status
-
 if TYPE_CHECKING:
-    from . import completion, diagnostics, encode, engines, outliers, plots, report, selection
+    from . import (
+        callbacks,
+        completion,
+        containers,
+        datasets,
+        diagnostics,
+        encode,
+        engines,
+        labels,
+        outliers,
+        plots,
+        report,
+        selection,
+    )
     from .estimator import InductiveRobustPCA
+    from .longtable import LongTable
+    from .loop import solve
+    from .lowrank import LowRank
     from .persistence import load
+    from .result import Choice, Doubt, History, Result, State, Status
 
 __version__ = "0.1.0"
+
+# Nothing is imported before it is asked for: the command's help needs no NumPy, and solve() no scikit-learn.
+_PLACES = {
+    "InductiveRobustPCA": "estimator",
+    "LongTable": "longtable",
+    "LowRank": "lowrank",
+    "load": "persistence",
+    "solve": "loop",
+    **dict.fromkeys(("Choice", "Doubt", "History", "Result", "State", "Status"), "result"),
+}
+_MODULES = (
+    "callbacks",
+    "completion",
+    "containers",
+    "datasets",
+    "diagnostics",
+    "encode",
+    "engines",
+    "labels",
+    "outliers",
+    "plots",
+    "report",
+    "selection",
+)
 
 __all__ = [
     "Choice",
@@ -28,10 +63,12 @@ __all__ = [
     "Status",
     "callbacks",
     "completion",
+    "containers",
     "datasets",
     "diagnostics",
     "encode",
     "engines",
+    "labels",
     "load",
     "outliers",
     "plots",
@@ -42,12 +79,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import the estimator (and with it scikit-learn) and what few need only when they are asked for."""
-    if name == "InductiveRobustPCA":
-        return import_module(".estimator", __name__).InductiveRobustPCA
-    if name == "load":
-        return import_module(".persistence", __name__).load
-    if name in ("completion", "diagnostics", "encode", "engines", "outliers", "plots", "report", "selection"):
+    if name in _PLACES:
+        return getattr(import_module(f".{_PLACES[name]}", __name__), name)
+    if name in _MODULES:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

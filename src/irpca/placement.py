@@ -251,7 +251,7 @@ class Placement:
         return lines, noise.rows
 
     def _scales(self, sums: Array, scales: Array) -> Array:
-        """The noise of rows from the sums of a read, shrunk to a typical one by as much as rows of the fit are alike."""
+        """The noise of rows from the sums of a read, shrunk to that of a typical one as rows of the fit are alike."""
         logs = np.log(self.noise.rows)
         apart = float(logs.var())
         energy, trust = sums[:, 0], sums[:, 1]

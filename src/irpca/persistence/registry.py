@@ -18,7 +18,7 @@ CLASSES = {
     "encode": ("Encoder",),
     "engines.base": ("Noise",),
     "factors": ("Side",),
-    "feature_terms": ("Calendar", "Category", "Clock", "Curve", "Linear", "Term"),
+    "encode.terms": ("Calendar", "Category", "Clock", "Curve", "Linear", "Term"),
     "labels": ("Labels",),
     "lowrank": ("LowRank",),
     "noise": ("NoiseModel",),

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .lowrank import Array
+from ..lowrank import Array
 
 KINDS = {
     "number": "numbers",

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .engines import single_threaded_blas
-from .feature_columns import Column, column, is_frame, iso_dates, listed, raw_columns
-from .feature_terms import LIMITS, Calendar, Category, Clock, Curve, Limits, Linear, Term
-from .features import _rounding, _unit_columns
-from .lowrank import Array
+from ..engines import single_threaded_blas
+from ..features import _rounding, _unit_columns
+from ..lowrank import Array
+from .columns import Column, column, is_frame, iso_dates, listed, raw_columns
+from .terms import LIMITS, Calendar, Category, Clock, Curve, Limits, Linear, Term
 
 ROWS_PER_FEATURE = 3  # at least, of what is made: with fewer, features explain much of any table
 BLOCK = 1 << 12  # rows, that fit a cache with a hundred columns

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from . import findings, printed, readers, writers
-from .cli import FOUND, USABLE, USAGE
-from .readers import Data, Options, ReaderError, Side, Table
+from .. import readers
+from ..readers import Data, Options, ReaderError, Side, Table
+from . import FOUND, USABLE, USAGE, findings, printed, writers
 
 PACKED = (".gz", ".bz2", ".xz")
 
@@ -46,8 +46,8 @@ def fit(arguments: Namespace) -> int:
 
 
 def _fitted(arguments: Namespace, data: Data, rows: Any, cols: Any, notes: list[str]) -> Any:
-    from .callbacks import Progress
-    from .estimator import InductiveRobustPCA
+    from ..callbacks import Progress
+    from ..estimator import InductiveRobustPCA
 
     watched = sys.stderr.isatty() and not arguments.quiet
     model = InductiveRobustPCA(
@@ -75,7 +75,7 @@ def _write_all(model: Any, data: Data, found: dict[str, list[Any]], place: Path,
     findings.write_repaired(place / "repaired.csv", model, data, _cut(arguments))
     model.save(place / "model.irpca")
     if arguments.report:
-        from . import report as reports
+        from .. import report as reports
 
         reports.write(model, place / "report.html", title=Path(data.name).name, command=arguments.command_line)
 
@@ -104,7 +104,7 @@ def report(arguments: Namespace) -> int:
         if data.shape != model.low_rank_.shape:
             shapes = [f"{n1} × {n2}" for n1, n2 in (data.shape, model.low_rank_.shape)]
             raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to a table of {shapes[1]}")
-        from . import report as reports
+        from .. import report as reports
 
         title = Path(data.name).name
         reports.write(model, place / target.name, data.M, title=title, command=arguments.command_line)
@@ -165,8 +165,8 @@ def _used(table: Table, side: Any) -> list[str]:
 
 
 def demo(arguments: Namespace) -> int:
-    from .containers import Labelled
-    from .datasets import load_life_expectancy
+    from ..containers import Labelled
+    from ..datasets import load_life_expectancy
 
     arguments.report = True
     names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
@@ -255,7 +255,7 @@ def _texts(labels: Any, n: int) -> list[str]:
 
 
 def _loaded(path: str) -> Any:
-    from .persistence import load
+    from ..persistence import load
 
     try:
         return load(path)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..lowrank import Array
+from ..readers import Data, Side
 from . import writers
-from .lowrank import Array
-from .readers import Data, Side
 
 FIELDS = ("row", "column", "observed", "expected", "difference", "std", "score", "probability")
 

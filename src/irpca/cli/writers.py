@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .lowrank import Array
+from ..lowrank import Array
 
 DIGITS = 10  # of numbers that are estimates; those that were given are written in full
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from . import writers
-from .cli import DO_NOT_USE, USABLE
+from ..readers import Data
+from ..tables import Cut
+from . import DO_NOT_USE, USABLE, writers
 from .findings import FIELDS
-from .readers import Data
-from .tables import Cut
 
 SHOWN = 10  # outliers on the screen
 WIDEST = 32  # characters of a label on the screen

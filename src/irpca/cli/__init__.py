@@ -137,7 +137,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _version() -> str:
-    from . import __version__
+    from .. import __version__
 
     return f"irpca {__version__}"
 

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from .feature_columns import KINDS, Column, iso_dates, listed
-from .features import FeatureWarning, _outside
-from .lowrank import Array
+from ..features import FeatureWarning, _outside
+from ..lowrank import Array
+from .columns import KINDS, Column, iso_dates, listed
 
 MIN_ROWS_PER_LEVEL = 5  # Cochran (1954): counts below five are too few to compare; a rarer level marks single rows
 SMALL_TABLE = 4  # ... but where rows are few, a quarter of them (two at least) is a level
