@@ -8,7 +8,7 @@ INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version
 venv: .venv/.dev
 
 demo: .venv/.demo
-	$(BIN)/python examples/life_expectancy.py
+	$(BIN)/python examples/weather.py
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2

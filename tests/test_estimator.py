@@ -511,8 +511,9 @@ def test_probability_is_that_of_the_calibration(noisy):
     weights = result.weights
     s2 = weights.rows[table["row"]] * weights.cols[table["column"]]
     var = np.einsum("ik,ik->i", weights.row_spread[table["row"]], weights.col_spread[table["column"]])
-    assert_allclose(table["score"], np.abs(table["difference"]) / np.sqrt(s2 + np.minimum(var, 9 * s2)))
-    assert_array_equal(table["probability"], result.calibration(table["score"]))
+    z = np.abs(table["difference"]) / np.sqrt(s2 + np.minimum(var, 9 * s2))
+    assert_array_equal(table["probability"], result.calibration(z))
+    assert_allclose(table["score"], np.abs(table["difference"]) / table["std"])
 
 
 def test_without_a_noise_model_there_is_no_probability(problem):

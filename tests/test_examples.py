@@ -4,8 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.image import imread
+
+import irpca
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -30,6 +33,42 @@ def traffic(tmp_path_factory):
     done = run("traffic", tmp_path_factory.mktemp("traffic"))
     assert (done.stderr, done.returncode) == ("", 0)
     return done.stdout
+
+
+@pytest.fixture(scope="module")
+def weather(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("weather")
+    done = run("weather", folder)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout, folder / "demo"
+
+
+def test_the_wind_of_1048_miles_per_hour_comes_first(weather):
+    text, folder = weather
+    first = (folder / "weather_outliers.csv").read_text().splitlines()[1].split(",")
+    assert first[:3] == ["2013-02-12 08:00:00", "EWR wind", "1048.4"]
+    assert 0 < float(first[3]) < 40 and float(first[-1]) > 0.999
+    assert "EWR wind: 1048 observed" in text
+
+
+def test_the_weather_is_repaired_where_it_was_marked_and_nowhere_else(weather):
+    text, folder = weather
+    before, after = (
+        pd.read_csv(folder / name, index_col="time", parse_dates=True)
+        for name in ("weather.csv", "weather_repaired.csv")
+    )
+    changed = int((before != after).to_numpy().sum())
+    outliers, missing = map(int, re.search(r"(\d+) outliers and (\d+) empty cells were replaced", text).groups())
+    assert changed == outliers + missing and missing == before.isna().to_numpy().sum()
+    assert not after.isna().to_numpy().any() and after["EWR wind"].max() < 60
+
+
+def test_the_demo_ends_with_where_its_report_is(weather):
+    text, folder = weather
+    assert text.rstrip().endswith(str((folder / "weather.html").resolve()))
+    assert "1,048.4" in (folder / "weather.html").read_text() or (folder / "weather.html").stat().st_size > 100_000
+    assert irpca.load(folder / "weather.irpca").rank_ >= 1
+    assert imread(folder / "weather.png").shape[0] > 400
 
 
 def test_it_runs_without_a_word_of_complaint(demo):
@@ -83,8 +122,8 @@ def test_traffic_ends_politely_without_its_data(tmp_path):
 
 def test_it_says_what_was_chosen_and_what_it_cannot_know(demo):
     run, _ = demo
-    _, _, told = run.stdout.partition("chosen from the data:")
-    assert "to doubt:" in told
+    _, _, told = run.stdout.partition("Chosen from the data:")
+    assert "What to check:" in told
     _, _, doubts = told.partition("what it cannot know:")
     assert re.search(r"HIV\s+years\s+of\s+southern\s+Africa", doubts)
     assert {"Botswana", "Lesotho", "Zimbabwe"} <= set(re.findall(r"\w+", doubts))

@@ -329,7 +329,7 @@ def test_candidates_without_a_score_are_left_out():
     lost = Certificate(np.nan, (("a", np.nan, 1.0), ("b", -1.0, 2.0)), "b", 0.0)
     model.result_ = replace(model.result_, certificate=lost)
     found = payload(model)["candidates"]
-    assert [fit["name"] for fit in found["fits"]] == ["b"] and found["stable"] == ""
+    assert [fit["name"] for fit in found["fits"]] == ["2: all components, b"] and found["stable"] == ""
     model.result_ = replace(model.result_, certificate=None)
     assert payload(model)["candidates"] is None and render(payload(model))
 

@@ -18,13 +18,13 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .callbacks import Callback, Progress, TimeBudget
-from .constants import WHOLE
+from .constants import MAX_ENTRIES_IN_MEMORY
 from .containers import Given, in_kind, kind_of, listing, taken
 from .described import Described, labels_of
 from .engines import choose
 from .engines.base import Engine, Noise, Standardised
 from .features import Features
-from .labels import Labels, few, match, texts
+from .labels import Labels, few, match
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
@@ -238,6 +238,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
         self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
+        self._seen = _packed(matrix, result)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -519,10 +520,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         frame in kind of M if it has labels, else a structured array
             ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
             ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
-            of a clean measurement there. ``score``: the size of the difference in units of its uncertainty; of an exact
-            fit, and of solvers without a noise model, in multiples of ``zeta_``. ``probability``: of an outlier, given
-            the distribution of all residuals (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no
-            noise model or the fit failed.
+            of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
+            fit, and of solvers without a noise model, of ``zeta_``. ``probability``: of an outlier, given the
+            distribution of all residuals (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no noise
+            model or the fit failed.
         """
         check_is_fitted(self)
         if isinstance(M, (int, np.integer)):
@@ -530,20 +531,27 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
         result, engine, rows = self._looked_at(M, row_features)
-        S, score, probability_ = flagged(result, Cut(fdr, probability, threshold), engine)
-        order = np.lexsort((-score, -np.nan_to_num(probability_)))[:most]
-        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))[order], S.indices[order]
-        columns = {
+        columns = self._cells(result, engine, Cut(fdr, probability, threshold), most)
+        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
+
+    def _cells(self, result: Result, engine: Callable[[], Engine], cut: Cut, most: int | None) -> dict[str, Array]:
+        """Outliers by their positions, the most certain first."""
+        S, size, sure = flagged(result, cut, engine)
+        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+        std = self._std_of_cells(result, engine, at)
+        score = size if result.weights is None else np.abs(S.data) / std
+        order = np.lexsort((-score, -np.nan_to_num(sure)))[:most]
+        at = at[0][order], at[1][order]
+        return {
             "row": at[0].astype(np.intp),
             "column": at[1].astype(np.intp),
-            "observed": self._entries(*at) if M is None else engine().entries(*at),
+            "observed": self._entries(*at) if result is self.result_ else engine().entries(*at),
             "expected": result.L.entries(*at).astype(S.dtype),
             "difference": S.data[order],
-            "std": self._std_of_cells(result, engine, at),
+            "std": std[order],
             "score": score[order],
-            "probability": probability_[order],
+            "probability": sure[order],
         }
-        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How corrupted each row is, the most surprising first: which days are odd, which users lie?
@@ -625,7 +633,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         scores, new = left @ (right.T @ self._V), result is not self.result_
         weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
         dtype, var = self.components_.dtype, None
-        if np.prod(result.L.shape) <= WHOLE:
+        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY:
             used = self._used(result, owner)
             var = self._placement.variance(weights, scores, self._V, used, self._factor, new)
         std = deviation(weights, self._factor, at, var).astype(dtype, copy=False)
@@ -635,11 +643,15 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
         """Which cells were observed, and are no outliers."""
-        S = self._sparse if result.S is None else result.S
-        used = np.ones(result.L.shape, bool)
-        if result.n_observed < used.size:
+        shape, S = result.L.shape, result.S
+        if result.n_observed == shape[0] * shape[1]:
+            used = np.ones(shape, bool)
+        elif result is self.result_:
+            used = np.unpackbits(self._seen, count=shape[0] * shape[1]).astype(bool).reshape(shape)
+        else:
             used = np.isfinite(_rows_of(owner(), slice(None)))
-        used[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = False
+        if S is not None:
+            used[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = False
         return used
 
     def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
@@ -725,15 +737,11 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return "\n".join(lines)
 
     def _clearest(self, most: int) -> list[str]:
-        S, score, probability = flagged(self.result_, Cut(), self._owner)
-        order = np.lexsort((-score, -np.nan_to_num(probability)))[:most]
-        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))[order], S.indices[order]
-        names = [
-            texts(labels and labels.take(k), 0) if labels else list(map(str, k))
-            for labels, k in zip((self._rows.labels, self._cols.labels), at, strict=True)
-        ]
-        cells = zip(*names, self._entries(*at), self.low_rank_.entries(*at), strict=True)
-        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in cells]
+        cells = self._cells(self.result_, self._owner, Cut(), most)
+        labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
+        rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
+        found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
+        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in found]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -891,6 +899,14 @@ def _values_at(matrix: Any, S: csr_array) -> Array:
     found = np.empty(S.nnz, S.dtype)
     found[order[at[there]]] = values[there]
     return found
+
+
+def _packed(matrix: Any, result: Result) -> Array:
+    """Which cells are observed, a bit for each; nothing where all are, or where there are too many."""
+    n1, n2 = result.L.shape
+    if result.n_observed == n1 * n2 or n1 * n2 > MAX_ENTRIES_IN_MEMORY:
+        return np.zeros(0, np.uint8)
+    return np.packbits(np.isfinite(_rows_of(choose(matrix), slice(None))))
 
 
 def _check_columns(given: Labels | None, fitted: Labels | None) -> None:

@@ -103,7 +103,7 @@ class Placement:
         (n2, r), n1 = V.shape, len(scores)
         ones, exact = np.ones(n2), 0.0
         typical = float(np.linalg.norm(scores)) / np.sqrt(n1 * n2)
-        floor = max(constants.AS_GOOD_AS_EXACT * typical, np.finfo(float).tiny)
+        floor = max(constants.MIN_DETECTABLE_NOISE * typical, np.finfo(float).tiny)
         s, zeta = max(result.noise or result.residual, floor), np.inf
         if result.noise == 0:
             exact, s = max(result.zeta / max(longest(scores) * longest(V), floor), np.finfo(float).tiny), floor
@@ -111,8 +111,8 @@ class Placement:
             zeta = np.finfo(float).max
         S = result.S
         wrong = float(np.sqrt(np.mean(S.data.astype(float) ** 2))) if S is not None and S.nnz else 0.0
-        gross = np.clip(np.nan_to_num(result.corruption, nan=constants.GROSS_AT_FIRST), *constants.GROSS_LIMITS)
-        broad = max(wrong, 3 * typical, constants.BROAD * s)
+        gross = np.clip(np.nan_to_num(result.corruption, nan=constants.INITIAL_GROSS_SHARE), *constants.GROSS_LIMITS)
+        broad = max(wrong, 3 * typical, constants.MIN_GROSS_WIDTH * s)
         noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
         columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
         posterior = s * s * np.eye(r)
@@ -188,12 +188,10 @@ class Placement:
         """
         factors, columns = scores @ self._back, V @ self.turn.T
         worth = used / (factor**2 * np.multiply.outer(weights.rows, weights.cols))
-        rows, cols = np.multiply.outer(weights.row_spread[:, 0], weights.col_spread[:, 0]), 0.0
+        rows, cols = (np.multiply.outer(weights.row_spread[:, k], weights.col_spread[:, k]) for k in (0, 1))
         if self.own.any():
             rows = _from_entries(worth, columns, self.own)
-        if new_rows or not self.free_columns:
-            cols = np.multiply.outer(weights.row_spread[:, 1], weights.col_spread[:, 1])
-        else:
+        if self.free_columns and not new_rows:
             unit = self.unit[:, None]
             cols = (_from_entries((worth * self.unit**2).T, factors, self.new_cols) * unit**2).T
         total: Array = rows + cols
@@ -227,7 +225,7 @@ class Placement:
         sizes = np.zeros(len(X))
         seen = ~np.isnan(X).all(axis=1)
         sizes[seen] = np.nanmedian(np.abs(X[seen]), axis=1)
-        return np.maximum(sizes / (UNUSUAL * self.noise.s / constants.AS_GOOD_AS_EXACT), 1.0)[:, None]
+        return np.maximum(sizes / (UNUSUAL * self.noise.s / constants.MIN_DETECTABLE_NOISE), 1.0)[:, None]
 
     def _settled(
         self, X: Array, lines: Lines, columns: Side, noise: NoiseModel, variance: Array, typical: float
@@ -255,10 +253,10 @@ class Placement:
         logs = np.log(self.noise.rows)
         apart = float(logs.var())
         energy, trust = sums[:, 0], sums[:, 1]
-        if self.exact or apart < constants.EQUAL_NOISE**2:
+        if self.exact or apart < constants.EQUAL_NOISE_SPREAD**2:
             return scales
         own = np.log(np.maximum(scales * energy, np.finfo(float).tiny) / np.maximum(trust, 1.0))
-        shrunk = own * apart / (apart + constants.LOG_VARIANCE / np.maximum(trust, 1.0))
+        shrunk = own * apart / (apart + constants.LOG_VARIANCE_SAMPLING / np.maximum(trust, 1.0))
         found: Array = np.exp(np.where(trust > 1, np.clip(shrunk, logs.min(), logs.max()), 0.0))
         return found
 
@@ -268,12 +266,12 @@ class Placement:
         Rows that no such fit explains, because next to nothing of them is kept in the end, stay as they are.
         """
         V = columns.mean
-        typical = noise.s / constants.AS_GOOD_AS_EXACT
+        typical = noise.s / constants.MIN_DETECTABLE_NOISE
         size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
         engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
-        zeta = constants.BEYOND * COMPONENTS[-1] * constants.AS_GOOD_AS_EXACT
-        loose = np.full(mean.shape[1], constants.LOOSE * max(float((mean**2).max()), 1.0))
-        for _ in range(constants.TRIM_STEPS):
+        zeta = constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * constants.MIN_DETECTABLE_NOISE
+        loose = np.full(mean.shape[1], constants.FLAT_PRIOR_VARIANCE * max(float((mean**2).max()), 1.0))
+        for _ in range(constants.MAX_TRIM_STEPS):
             zeta = max(zeta, floor)
             weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
             prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
@@ -281,7 +279,7 @@ class Placement:
             before, mean = mean, lines.mean
             if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
                 break
-            zeta /= constants.DECAY
+            zeta /= constants.THRESHOLD_DECAY
         enough = lines.sums.rows[:, 1] > mean.shape[1]
         return np.where(enough[:, None], mean * size, start)
 
@@ -295,6 +293,8 @@ def _unlike_features(side: Side, seen: Array) -> Array:
 
 def _from_entries(worth: Array, V: Array, prior: Array) -> Array:
     """``v_j · C_i v_j`` with ``C_i = (prior⁻¹ + Σ_j worth_ij v_j v_jᵀ)⁻¹``, m×n; a prior may be singular."""
+    if not prior.size:
+        return np.zeros(worth.shape)
     values, Q = np.linalg.eigh(prior)
     V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
     n, K = V.shape

@@ -11,7 +11,7 @@ import numpy as np
 from .engines.base import Engine, Noise, Standardised
 from .lowrank import Array
 from .outliers import probabilities, reported, standardised
-from .result import Result
+from .result import Result, Status
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -68,7 +68,9 @@ def flagged(result: Result, cut: Cut, owner: Callable[[], Engine]) -> tuple[csr_
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
-    exact = result.noise == 0
+    exact, failed = result.noise == 0, result.status in (Status.SATURATED, Status.DIVERGED)
+    if failed and (cut.fdr or cut.probability):
+        raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
     if not exact and result.calibration is None and (cut.fdr or cut.probability):
         raise ValueError(
             "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
@@ -76,7 +78,7 @@ def flagged(result: Result, cut: Cut, owner: Callable[[], Engine]) -> tuple[csr_
     assert result.S is not None
     S = result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
     z = standardised(S, result.weights, result.zeta).data
-    probability = probabilities(z, result.calibration, exact)
+    probability = probabilities(z, None if failed else result.calibration, exact and not failed)
     kept = np.ones(S.nnz, bool)
     if cut.threshold is not None:
         kept = np.abs(S.data) > cut.threshold

@@ -26,8 +26,8 @@ class Weather:
     times : ndarray of datetime64, shape (2157,)
         In universal time.
     columns : list of str
-        ``"EWR temperature"`` and so on: temperature and dew point in °F, humidity in %, wind in miles per hour, pressure
-        in millibars, at Newark (EWR), Kennedy (JFK) and LaGuardia (LGA).
+        ``"EWR temperature"`` and so on: temperature and dew point in °F, humidity in %, wind in miles per hour,
+        pressure in millibars, at Newark (EWR), Kennedy (JFK) and LaGuardia (LGA).
     """
 
     M: np.ndarray

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..constants import MAX_ENTRIES_IN_MEMORY
 from ..lowrank import Array
 from .labels import check_labels
 from .registry import conforms, registry, require
@@ -38,6 +39,7 @@ MODEL_SHAPES = {
     "components_": "f r n2",
     "singular_values_": "f r",
     "_observed": "f outliers",
+    "_seen": "u bits",
     "_rows.expected.offset": "f r",
     "_rows.expected.coefficients": "f d1 r",
     "_cols.expected.offset": "f r",
@@ -95,6 +97,7 @@ def fitted_types() -> tuple[dict[str, Any], dict[str, Any]]:
         "_cols": classes["Described"],
         "_placement": classes["Placement"],
         "_observed": Array,
+        "_seen": Array,
     }
     return always, {"feature_names_in_": Array, "_sklearn_output_config": dict[str, Any]}
 
@@ -123,6 +126,9 @@ def check_model(model: Any) -> None:
     require(model.rank_ == sides["r"] and model.n_features_in_ == sides["n2"], "components and L do not agree")
     stored = 0 if result.S is None else result.S.nnz
     require(sides["outliers"] == stored, "there are not as many observed values as outliers")
+    cells = sides["n1"] * sides["n2"]
+    bits = 0 if result.n_observed == cells or cells > MAX_ENTRIES_IN_MEMORY else -(-cells // 8)
+    require(sides["bits"] == bits, "what is said of missing cells does not fit the table")
     require(model.container_ in CONTAINERS, f"its container is unknown, {model.container_[:40]!r}")
     for side, n in ((model._rows, sides["n1"]), (model._cols, sides["n2"])):
         _check_side(side, n)
@@ -158,7 +164,7 @@ def _check_shapes(root: Any, shapes: dict[str, str], sides: dict[str, int]) -> N
         if value is None:
             continue
         kind, *names = wanted.split()
-        fine = value.dtype.kind in {"f": "f", "i": "iu", "b": "b"}[kind] and value.ndim == len(names)
+        fine = value.dtype.kind in {"f": "f", "i": "iu", "b": "b", "u": "u"}[kind] and value.ndim == len(names)
         require(fine, f"{path} is an array of another kind")
         for n, name in zip(value.shape, names, strict=True):
             expected = int(name) if name.isdigit() else sides.setdefault(name, n)

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.base import Engine
 from ..labels import texts
 from ..lowrank import Array
 from ..outliers import score_lines, standardised
-from ..tables import Cut, deviation, flagged
+from ..tables import Cut, flagged
 from .values import Values
 
 MOST_CELLS = 1 << 22  # of a table of standard deviations
@@ -84,7 +83,12 @@ class Case:
     @cached_property
     def order(self) -> Array:
         """The entries of S, the most certain first."""
-        return np.lexsort((-np.abs(self.z.data), -np.nan_to_num(self.probability)))
+        return np.lexsort((-np.abs(self.scores), -np.nan_to_num(self.probability)))
+
+    @cached_property
+    def scores(self) -> Array:
+        """The differences of outliers in standard deviations; without a noise model, in multiples of the threshold."""
+        return self.z.data if self.result.weights is None else self.S.data / self.deviation(*self.cells)
 
     @cached_property
     def cells(self) -> tuple[Array, Array]:
@@ -104,29 +108,16 @@ class Case:
     @cached_property
     def _deviations(self) -> Array | None:
         """The standard deviation of clean cells about their expected values, of a table that is not too large."""
-        if np.prod(self.shape) > MOST_CELLS or not self._can_tell:
+        if np.prod(self.shape) > MOST_CELLS:
             return None
-        return np.asarray(self.model._std_of_cells(self.result, self._owner))
+        return np.asarray(self.model._std_of_cells(self.result, self.model._owner))
 
     def deviation(self, rows: Array, cols: Array) -> Array:
         """The same of some cells."""
         rows, cols = np.broadcast_arrays(rows, cols)
         if self._deviations is not None:
             return self._deviations[rows, cols]
-        if self._can_tell:
-            return np.asarray(self.model._std_of_cells(self.result, self._owner, (rows, cols)))
-        weights = self.result.weights
-        return np.full(rows.shape, np.nan) if weights is None else deviation(weights, self.model._factor, (rows, cols))
-
-    @property
-    def _can_tell(self) -> bool:
-        """Whether it is known which cells were observed."""
-        return self.values is not None or self.result.n_observed == np.prod(self.shape)
-
-    def _owner(self) -> Engine:
-        """Who holds M: asked for where there are missing cells only."""
-        assert self.values is not None
-        return self.values.engine
+        return np.asarray(self.model._std_of_cells(self.result, self.model._owner, (rows, cols)))
 
     @cached_property
     def scored(self) -> tuple[Array, Array]:

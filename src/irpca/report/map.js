@@ -104,7 +104,7 @@ function drawMapNow() {
   paint.clip();
   drawHoles(g, paint);
   gather(g);
-  const above = colour("--blue"), below = colour("--orange");
+  const above = colour("--orange"), below = colour("--blue");
   for (const mark of map.marks.values()) {
     paint.globalAlpha = 0.45 + 0.55 * Math.min(1, Math.log2(Math.max(1, Math.abs(mark.score) / 3)) / 3);
     paint.fillStyle = mark.score < 0 ? below : above;

@@ -107,7 +107,7 @@ def _outliers(case: Case) -> dict[str, Any]:
         "observed": packed(case.observed[some], _unit(case)),
         "difference": packed(case.S.data[some].astype(float)),
         "std": packed(case.deviation(rows, cols)),
-        "score": packed(np.abs(case.z.data[some])),
+        "score": packed(np.abs(case.scores[some])),
         "probability": packed(case.probability[some]),
     }
 
@@ -121,7 +121,7 @@ def _rest(case: Case) -> dict[str, Any] | None:
     rows, cols = (cells[some] // step for cells, step in zip(case.cells, size, strict=True))
     block, which, count = np.unique(rows * BLOCKS + cols, return_inverse=True, return_counts=True)
     largest = np.zeros(len(block))
-    z = case.z.data[some]
+    z = case.scores[some]
     np.maximum.at(largest, which, np.abs(z))
     below = np.bincount(which, z < 0, len(block)) > count / 2
     return {

@@ -44,6 +44,7 @@ function announce() {
 
 function refresh() {
   table.at = 0;
+  table.drawing = (table.drawing || 0) + 1;
   element("scroller").scrollTop = 0;
   element("cells").setAttribute("aria-rowcount", String(table.order.length + 1));
   for (const head of element("cells").querySelectorAll("th")) {
@@ -68,21 +69,25 @@ function renderRows() {
   const first = m.squeezed ? Math.round(Math.min(1, top / m.room) * (m.n - m.seen)) : Math.floor(top / m.height);
   const from = Math.max(0, first - 4), to = Math.min(m.n, first + m.seen + 6);
   const offset = m.squeezed ? top - (first - from) * m.height : from * m.height;
+  const start = Math.min(offset, Math.max(0, m.tall - (to - from) * m.height));
+  const drawn = [from, to, start, m.height, table.picked, table.drawing].join(" ");
   const focused = body.contains(document.activeElement);
-  body.style.height = `${Math.max(m.tall, 1)}px`;
-  const rows = [];
-  for (let place = from; place < to; place++) rows.push(row(place, Math.min(offset, Math.max(0, m.tall - (to - from) * m.height)) + (place - from) * m.height));
-  body.replaceChildren(...rows);
-  table.from = from;
-  const active = rows.find((made) => Number(made.dataset.place) === table.at) || rows[0];
-  if (active) active.tabIndex = 0;
-  if (focused && active && Number(active.dataset.place) === table.at) active.focus({ preventScroll: true });
-  if (!m.n) body.replaceChildren(build("tr", { role: "row" }, [build("td", { role: "gridcell" }, ["No match"])]));
+  if (drawn !== table.drawn) { // rows that stay as they are keep the focus, and a screen reader its place
+    body.style.height = `${Math.max(m.tall, 1)}px`;
+    body.replaceChildren(...Array.from({ length: to - from }, (_, k) => row(from + k, start + k * m.height)));
+    if (!m.n) body.replaceChildren(build("tr", { role: "row" }, [build("td", { role: "gridcell" }, ["No match"])]));
+    table.drawn = drawn;
+  }
+  // One row is in the order of Tab keys: the one that was last used, or the first in sight.
+  const active = body.querySelector(`[data-place="${table.at}"]`) || body.querySelector("[data-place]");
+  for (const made of body.querySelectorAll("[data-place]")) made.tabIndex = made === active ? 0 : -1;
+  if (focused && active !== document.activeElement) active?.focus({ preventScroll: true });
 }
 
 // On paper: as many as fill a page or two.
 function renderForPrint() {
   const n = Math.min(ON_PAPER, table.order.length);
+  table.drawn = "";
   element("cells").tBodies[0].replaceChildren(...Array.from({ length: n }, (_, place) => row(place, 0)));
   element("printed").textContent = n < outliers.count ? `Printed are ${n} of ${several(outliers.count, "outlier", "outliers")}.` : "";
 }

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..plots.fitting import plain_names
 from ..result import FATAL, HARMLESS, Result
 
 if TYPE_CHECKING:
@@ -207,9 +208,10 @@ def candidates(result: Result) -> dict[str, Any] | None:
     certificate = result.certificate
     if certificate is None or not certificate.candidates:
         return None
+    names = plain_names([str(name) for name, _, _ in certificate.candidates])
     listed: list[dict[str, Any]] = [
-        {"name": str(name), "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
-        for name, density, error in certificate.candidates
+        {"name": plain, "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
+        for plain, (name, density, error) in zip(names, certificate.candidates, strict=True)
         if np.isfinite(density)
     ]
     listed.sort(key=lambda fit: -fit["density"])
