@@ -110,7 +110,8 @@ def test_missing_features_are_told_from_noise(sides, corruption):
     missing = problem.L - projected(problem.L, *cut)
     _, _, result = decompose(problem, *cut, nu=0.02)  # so that what is missing does not go to S
     check = check_assumptions(problem.M, *cut, result)["feasibility"]
-    assert check.verdict == "fails" and "stand out: 0" not in check.meaning
+    assert check.verdict == "fails" and "; 0 components" not in check.meaning and "stronger than noise" in check.meaning
+    assert "extra_rank='auto'" in check.advice
     structured = (check.value - check.limit) * np.sum(np.where(problem.corrupted, 0, problem.M) ** 2)
     assert structured == pytest.approx(np.sum(missing**2), rel=0.3)
 
@@ -240,17 +241,40 @@ def test_iteration_bound_is_the_formula():
         diagnostics.iteration_bound(problem.F1, problem.F2, 3.0, 0.0)
 
 
-def test_a_provable_problem_passes_and_the_table_reads():
+def test_a_provable_problem_passes_and_the_text_explains():
     problem = make_problem(600, 600, 2, 2, rank=2, corruption=1e-5, features="conditioned")
     F1, F2, result = decompose(problem)
     assert 0 < problem.corrupted.sum() == result.S.nnz
     found = check_assumptions(problem.M, F1, F2, result)
     assert [check.name for check in found.checks if check.verdict != "holds"] == ["iterations"]
-    lines = str(found).splitlines()
-    assert len(lines) == len(found.checks) + 2
-    assert lines[1].split()[:4] == ["feasibility", f"{found['feasibility'].value:.3g}", "1e-12", "holds"]
+    assert repr(found) == "Assumptions(14 of 15 sufficient conditions hold; print() explains them)"
+    first, counts, *explained = str(found).split("\n\n")
+    assert first.startswith(
+        "These are sufficient conditions of the paper's theorems, not necessary ones: recovery usually"
+    )
+    assert counts == "Conditions that hold: 14 of 15; beyond the limit: 0; cannot be decided: 1."
+    assert [part.partition(":")[0] for part in explained] == [check.name for check in found.checks]
+    assert explained[0].splitlines() == [
+        f"feasibility: {found['feasibility'].value:.3g}, limit 1e-12, holds",
+        "    The features explain all cells that are not outliers, up to rounding.",
+    ]
     with pytest.raises(KeyError):
         found["nonsense"]
+
+
+def test_the_text_keeps_the_numbers_and_gives_each_advice_once():
+    problem = make_problem(100, 80, 4, 3, rank=2, corruption=0.05, noise=1e-3, features="conditioned")
+    _, _, result = decompose(problem, F2=None, nu=6e-3)
+    found = check_assumptions(problem.M, problem.F1, None, result)
+    text = " ".join(str(found).split())
+    for check in found.checks:
+        verdict = "beyond the limit" if check.verdict == "fails" else check.verdict
+        value, limit = ("not known" if x is None else f"{x:.3g}" for x in (check.value, check.limit))
+        assert f"{check.name}: {value}, limit {limit}, {verdict} {check.meaning}" in text
+        if check.verdict != "holds":
+            assert text.count(f"{check.advice}.") == 1
+    assert text.count(diagnostics.WORST_CASE) == 1
+    assert "Without features of the columns the theorem allows no outlier" in found["incoherence of F2"].meaning
 
 
 @pytest.mark.parametrize("engine", [CpuEngine, ReferenceEngine])

@@ -27,7 +27,7 @@ def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
     least = np.full(M.shape[1], 1e-6)
     sample = rows, cols, M[seen]
     rng = np.random.default_rng(seed)
-    return begin(CpuEngine(M), bases, tied, L0, s0, least, rank, constants.DIRECTIONS, sample, rng).run()
+    return begin(CpuEngine(M), bases, tied, L0, s0, least, rank, constants.MAX_AUTO_RANK, sample, rng).run()
 
 
 def error(fit, L):

@@ -288,9 +288,10 @@ def test_collinear(rng):
     s = np.linalg.svd(F, compute_uv=False)
     assert features.kappa == pytest.approx(s[0] / s[3], rel=1e-9)
     assert message == (
-        "F1 has 5 columns but only 4 independent ones (column 2 repeating what earlier columns say). "
-        "L is fitted with the independent ones, and the shortest coefficients W are reported. If directions were lost "
-        "to rounding (high powers, say), centre and scale the features or use orthogonal ones"
+        "F1 has 5 columns but only 4 independent ones (column 2 collinear with earlier columns). "
+        "The fit uses the independent ones; of all coefficients (W) that give the same expected values, the smallest "
+        "are reported. If columns were lost to rounding (high powers, for example), centre and scale the features or "
+        "use orthogonal ones"
     )
 
 
@@ -307,19 +308,19 @@ def test_a_constant_given_twice(rng):
     F = np.column_stack([np.ones(30), rng.standard_normal(30), np.full(30, 7.0), np.zeros(30)])
     features, message = warned(F)
     assert features.d == 2
-    assert "(column 3 all zero; column 2 repeating what earlier columns say)" in message
+    assert "(column 3 all zero; column 2 collinear with earlier columns)" in message
 
 
 def test_one_hot_groups_beside_a_constant():
     groups = np.eye(3)[np.arange(30) % 3]
     features, message = warned(np.column_stack([np.ones(30), groups, np.eye(2)[np.arange(30) % 2]]))
     assert features.d == 4
-    assert "has 6 columns but only 4 independent ones (columns 3, 5 repeating what earlier" in message
+    assert "has 6 columns but only 4 independent ones (columns 3, 5 collinear with earlier" in message
 
 
 def test_a_long_list_of_redundant_columns_is_cut():
     _, message = warned(np.ones((30, 12)))
-    assert "(columns 1, 2, 3, 4, 5, 6, 7, 8 and 3 more repeating what earlier columns say)" in message
+    assert "(columns 1, 2, 3, 4, 5, 6, 7, 8 and 3 more collinear with earlier columns)" in message
 
 
 @pytest.mark.parametrize("power", [-8, 8])
@@ -328,7 +329,7 @@ def test_redundancy_does_not_depend_on_units(rng, power):
     F[:, 3] = (F[:, 0] + F[:, 1]) * 10.0**power
     features, message = warned(F)
     assert features.d == 3
-    assert "(column 3 repeating what earlier columns say)" in message
+    assert "(column 3 collinear with earlier columns)" in message
 
 
 @properties
@@ -339,7 +340,7 @@ def test_the_list_is_as_long_as_what_is_missing(seed, missing):
     features, message = warned(F)
     assert features.d == 6 - missing
     listed = ", ".join(map(str, range(6 - missing, 6)))
-    assert f"column{'s' * (missing > 1)} {listed} repeating" in message
+    assert f"column{'s' * (missing > 1)} {listed} collinear" in message
 
 
 def test_nearly_collinear_is_not_collinear(rng):

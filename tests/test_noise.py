@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines.base import Sums
-from irpca.noise import NoiseModel, refound, scales, with_piles
+from irpca.noise import NoiseModel, refit_mixture, scales, with_piles
 
 
 def model(s=1.0, n1=4, n2=5, **parameters):
@@ -34,7 +34,7 @@ def test_the_narrow_core_is_found_beside_many_gross_errors(share):
     z = 0.1 * rng.standard_normal(4000)
     wrong = rng.random(4000) < share
     z[wrong] += rng.uniform(2, 6, wrong.sum())
-    found = refound(model(s=3.0), z)
+    found = refit_mixture(model(s=3.0), z)
     assert found is not None
     assert found.s == pytest.approx(0.1, rel=0.2)
     assert found.gross == pytest.approx(wrong.mean(), abs=0.03)
@@ -43,14 +43,14 @@ def test_the_narrow_core_is_found_beside_many_gross_errors(share):
 def test_nothing_is_found_where_the_model_is_right_already():
     rng = np.random.default_rng(8)
     right = model(s=0.1, gross=1e-4, shares=np.array([0.98, 0.015, 0.005]))
-    assert refound(right, 0.1 * rng.standard_normal(4000)) is None
+    assert refit_mixture(right, 0.1 * rng.standard_normal(4000)) is None
 
 
 def test_s_falls_by_a_limited_factor_and_not_below_rounding():
     sums = Sums(np.array([[1e-6, 10.0]] * 4), np.array([[1e-6, 8.0]] * 5), np.array([40.0, 0, 0, 0, 0, 0]))
     noise = model()
     noise.learn(sums)
-    assert noise.s == pytest.approx(1 / constants.FALL)
+    assert noise.s == pytest.approx(1 / constants.MAX_SCALE_DECREASE)
     noise.least = np.full(5, 0.9)
     noise.learn(sums)
     assert noise.s == 0.9

@@ -73,9 +73,13 @@ def test_so_many_are_reported_that_the_share_of_false_ones_is_as_asked():
 
 def test_what_cannot_be_reported():
     for fdr in (0, 1, 5, -0.1, np.nan):
-        with pytest.raises(ValueError, match="fdr is the share of false alarms that is allowed, between 0 and 1"):
+        with pytest.raises(
+            ValueError, match="fdr is the expected share of false alarms among the cells reported, between 0 and 1"
+        ):
             reported(np.ones(3), np.ones(3), fdr)
-    with pytest.raises(ValueError, match=r"fdr needs a model of the noise, .*use solver='irpca', or choose by score"):
+    with pytest.raises(
+        ValueError, match=r"fdr needs probabilities, .*use solver='irpca', or choose cells by their score"
+    ):
         reported(np.full(3, np.nan), np.ones(3), 0.05)
 
 
@@ -217,5 +221,7 @@ def test_bad_input():
         score_lines(S, 2)
     with pytest.raises(ValueError, match="observed must have one count for each of the 2 rows, got shape"):
         score_lines(S, 0, observed=np.ones(3))
-    with pytest.raises(ValueError, match=r"row 1 has 1 entry in S, but observed says 0: .*observed does not belong"):
+    with pytest.raises(
+        ValueError, match=r"row 1 has 1 entry among the outliers \(S\), but observed is 0: give the number"
+    ):
         score_lines(S, 0, observed=np.array([1, 0]))

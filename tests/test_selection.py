@@ -208,7 +208,7 @@ def test_the_curve(problem, found):
 
 def test_the_summary(found):
     text = found.summary()
-    assert "4 settings, 5 folds" in text and f"{found.n_held_out} held-out entries" in text
+    assert "4 settings, 5 folds" in text and f"{found.n_held_out} held-out cells" in text
     assert "→ rank=2" in text and "  rank=1" in text
     assert f"chosen: rank=2: {found.reason}" in text
     assert repr(found) == "CrossValidation(4 settings, best: rank=2)"
@@ -348,7 +348,7 @@ def test_without_features_no_line_loses_all():
     assert found.n_held_out <= found.n_observed
     found = cross_validate(InductiveRobustPCA(2), M, cv=2)
     assert found.n_held_out < found.n_observed
-    assert "the others are all that their row or column has" in found.summary()
+    assert "the others are the only cells of their row or column" in found.summary()
 
 
 @pytest.mark.parametrize("hold_out", ["rows", "columns"])

@@ -1,17 +1,17 @@
 """The probability that a residual is a gross error, from the distribution of all residuals.
 
-Residuals are in units of their own uncertainty, and only their sizes |z| matter. They are counted in cells of equal
-width in log |z|. The count of a cell is Poisson with the mean ``clean · f0(cell) + excess(cell)``: f0 is the density of
-clean noise, the excess is what gross errors add. Nothing is assumed about the excess but that it is nil within Tukey's
-fence (four clean medians of |z|, 2.7 standard deviations of Gaussian noise), which is what "gross" means here. f0 runs
-over a grid of shapes and scales: generalised Gaussian (Laplace, Gaussian, lighter tails), Student (1.5 degrees of
-freedom and more), and Gaussian with a log-normal standard deviation (noise of unequal size).
+Residuals are standardised, each by its own uncertainty, and only their sizes |z| matter. They are counted in bins of
+equal width in log |z|. The count of a bin is Poisson with the mean ``clean · f0(bin) + excess(bin)``: f0 is the density
+of clean noise, the excess is due to gross errors. The only assumption about the excess is that it is zero within
+Tukey's fence (four clean medians of |z|, 2.7 standard deviations of Gaussian noise), which is what "gross" means here.
+f0 is fitted on a grid of shapes and scales: generalised Gaussian (Laplace, Gaussian, lighter tails), Student (1.5
+degrees of freedom and more), and Gaussian with a log-normal standard deviation (noise of unequal size).
 
-What determines the tail of f0: a cell outside the fence either agrees with f0, and counts in the likelihood as it is,
-or holds more entries than f0 expects, and is explained by a free excess for which it pays a fixed price. So its misfit
-is capped from above (gross errors cannot drag the tail of f0 along), while a cell with fewer entries than f0 expects
-pays in full: f0 cannot have heavier tails than the data. Points of the grid are averaged with the weights
-``exp(−misfit)``. Where data cannot tell a heavy tail from gross errors, the heavy tail has a say.
+The tail of f0: a bin outside the fence either agrees with f0, and contributes its misfit to the likelihood, or holds
+more entries than f0 expects, and gets a free excess at a fixed penalty. So the misfit of an excess is bounded (gross
+errors do not make the tail of f0 heavier), while that of a bin with fewer entries than f0 expects is not: f0 cannot
+have heavier tails than the data. Points of the grid are averaged with the weights ``exp(−misfit)``: where data do not
+distinguish a heavy tail from gross errors, both are taken into account.
 
 The probability of a gross error is ``1 − expected clean entries / entries``, made non-decreasing in |z| by isotonic
 regression, and shrunk towards 0 by the posterior odds that the excess is real.
@@ -34,10 +34,10 @@ class Calibration:
     Parameters
     ----------
     z : array
-        Standardised residuals of any shape; what is not finite is left out.
+        Standardised residuals of any shape; those that are not finite are left out.
     gross : float
-        The share of gross errors, as far as it is known: where they are many, the median of all is not that of the
-        clean ones.
+        A first estimate of the share of gross errors: where they are many, the median of all residuals is not that of
+        the clean ones.
 
     Attributes
     ----------
@@ -50,7 +50,7 @@ class Calibration:
     limit : float
         The size |z| from which on the probability exceeds one half; infinite if it never does.
     edges, counts, clean : arrays
-        The cells of |z|: upper edges of all but the last, entries in each, and how many the clean noise alone explains.
+        The bins of |z|: upper edges of all but the last, entries in each, and how many of them clean noise explains.
 
     Examples
     --------
@@ -73,8 +73,8 @@ class Calibration:
 
     def __call__(self, z: Array) -> Array:
         """The probability that each entry is a gross error; NaN where z is."""
-        cell = np.searchsorted(self.edges, np.abs(z), side="right")
-        return np.where(np.isnan(z), np.nan, self.levels[cell])
+        bin_of = np.searchsorted(self.edges, np.abs(z), side="right")
+        return np.where(np.isnan(z), np.nan, self.levels[bin_of])
 
     @property
     def limit(self) -> float:
@@ -86,15 +86,15 @@ class Calibration:
         return float(np.r_[0.0, self.edges][wrong[0]]) if len(wrong) else np.inf
 
     def _learn(self, sizes: Array, gross: float) -> None:
-        self.edges, counts, median = _cells(sizes, gross)
+        self.edges, counts, median = _bins(sizes, gross)
         low, high = constants.TABLE_RANGE
         grid, table = _tables()
         steps = constants.STEPS_PER_DOUBLING
         log_edges = np.clip(np.log2(self.edges / median), low + 2, high - 2)
         shapes = np.arange(len(table))
         coarse, fine = constants.COARSE_SCALES, constants.FINE_SCALES
-        up = coarse if gross == 0 else steps // 2  # what is known of the share may be off either way
-        shifts = np.arange(-int(constants.MOST_SHIFT * steps), up, coarse)
+        up = coarse if gross == 0 else steps // 2  # the estimate of the share may be too low or too high
+        shifts = np.arange(-int(constants.MAX_MEDIAN_SHIFT * steps), up, coarse)
         misfit = _fitted(np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size), log_edges, counts)[0]
         best = shifts[misfit.reshape(shapes.size, -1).argmin(axis=1)]
         shape, shift = np.repeat(shapes, 2 * fine + 1), (best[:, None] + np.arange(-fine, fine + 1)).ravel()
@@ -119,7 +119,7 @@ def discoveries(probability: Array, fdr: float, size: Array | None = None) -> Ar
     Parameters
     ----------
     probability : array
-        Of a gross error, for every entry; what is NaN is in no set.
+        Of a gross error, for every entry; NaN is in no set.
     fdr : float
     size : array, or None
         Of equal probabilities the larger in size is first. None: in the order given.
@@ -176,17 +176,21 @@ def _shapes() -> list[Callable[[Array], Array]]:
     def unequal(s: float) -> Callable[[Array], Array]:
         return lambda x: mass @ erfc(x / np.exp(s * node)[:, None])
 
-    kinds = ((power, constants.POWERS), (student, constants.TAILS), (unequal, constants.SPREADS))
+    kinds = (
+        (power, constants.POWER_EXPONENTS),
+        (student, constants.STUDENT_TAILS),
+        (unequal, constants.LOG_NORMAL_SPREADS),
+    )
     return [kind(value) for kind, values in kinds for value in values]
 
 
-def _cells(sizes: Array, gross: float) -> tuple[Array, Array, float]:
-    """Upper edges of the cells but the last, which is infinite; counts; and about the median of the clean sizes."""
+def _bins(sizes: Array, gross: float) -> tuple[Array, Array, float]:
+    """Upper edges of the bins but the last, which is infinite; counts; and about the median of the clean sizes."""
     n, distinct = sizes.size, sizes[np.r_[True, np.diff(sizes) > 0]]
     half = n * (1 - gross) / 2
     median = float(sizes[int(half)] if sizes[int(half)] > 0 else distinct[1])
-    per = constants.CELLS_PER_DOUBLING
-    top = np.clip(np.log2(sizes[-1] / median), constants.FENCE + 1, constants.TABLE_RANGE[1] - 3)
+    per = constants.BINS_PER_DOUBLING
+    top = np.clip(np.log2(sizes[-1] / median), constants.TUKEY_FENCE + 1, constants.TABLE_RANGE[1] - 3)
     edges = median * 2.0 ** (np.arange(-3 * per, np.ceil(top * per)) / per)
     if distinct.size < n / 2:  # rounded data: edges half way between the values that occur
         i = np.clip(np.searchsorted(distinct, edges), 1, distinct.size - 1)
@@ -197,44 +201,44 @@ def _cells(sizes: Array, gross: float) -> tuple[Array, Array, float]:
 
 
 def _misfit(counts: Array, expected: Array) -> Array:
-    """Half the Poisson deviance of every cell, in nats."""
+    """Half the Poisson deviance of every bin, in nats."""
     deviance: Array = expected - counts + counts * np.log(np.maximum(counts, 1e-9) / expected)
     return deviance
 
 
 def _fitted(shape: Array, shift: Array, log_edges: Array, counts: Array) -> tuple[Array, Array, Array]:
-    """For noise of some shapes and scales: misfit, expected clean counts, and which cells are outside the fence."""
+    """For noise of some shapes and scales: misfit, expected clean counts, and which bins are outside the fence."""
     steps = constants.STEPS_PER_DOUBLING
     position = (log_edges - constants.TABLE_RANGE[0]) * steps
     i = np.floor(position).astype(int)
     part, i = position - i, i - shift[:, None]
     table = _tables()[1]
     survival = np.exp((1 - part) * table[shape[:, None], i] + part * table[shape[:, None], i + 1])
-    likely = np.maximum(-np.diff(survival, axis=1, prepend=1.0, append=0.0), constants.LEAST_LIKELY)
-    outside: Array = np.r_[-np.inf, log_edges] >= (shift[:, None] / steps + constants.FENCE - 1e-9)
-    weight = 1 / (1 + constants.MODEL_ERROR**2 * counts)
-    price = np.where(outside, 0.5 * np.log1p(counts) + constants.EXCESS_PRICE, np.inf)
+    likely = np.maximum(-np.diff(survival, axis=1, prepend=1.0, append=0.0), constants.MIN_BIN_PROBABILITY)
+    outside: Array = np.r_[-np.inf, log_edges] >= (shift[:, None] / steps + constants.TUKEY_FENCE - 1e-9)
+    weight = 1 / (1 + constants.NOISE_DENSITY_ERROR**2 * counts)
+    penalty = np.where(outside, 0.5 * np.log1p(counts) + constants.EXCESS_PENALTY, np.inf)
     clean = ~outside
-    for _ in range(3):  # the number of clean entries, from the cells that agree with f0
+    for _ in range(3):  # the number of clean entries, from the bins that agree with f0
         total = (clean @ counts) / (clean * likely).sum(axis=1)
         expected = total[:, None] * likely
         cost = weight * _misfit(counts, expected)
-        clean = (cost <= price) | (expected > counts)
-    return np.where(clean, cost, price).sum(axis=1), expected, outside
+        clean = (cost <= penalty) | (expected > counts)
+    return np.where(clean, cost, penalty).sum(axis=1), expected, outside
 
 
 def _probabilities(counts: Array, clean: Array) -> Array:
-    """The probability of a gross error in every cell; it never falls."""
+    """The probability of a gross error in every bin; it does not decrease with |z|."""
     from scipy.optimize import isotonic_regression
 
     full = np.flatnonzero(counts)
-    counts, cells, clean = counts[full], counts.size, clean[full]
+    counts, bins, clean = counts[full], counts.size, clean[full]
     fit = isotonic_regression(clean / counts, weights=counts, increasing=False)
     sizes = np.add.reduceat(counts, fit.blocks[:-1])
     expected = np.minimum(np.add.reduceat(clean, fit.blocks[:-1]), sizes)
-    # Posterior odds that the excess of a level set is real; a priori one cell of all has one.
-    odds = _misfit(sizes, expected) - 0.5 * np.log1p(sizes) - np.log(cells)
+    # Posterior odds that the excess of a level set is real; a priori one bin of all has one.
+    odds = _misfit(sizes, expected) - 0.5 * np.log1p(sizes) - np.log(bins)
     P = (1 - expected / sizes) / (1 + np.exp(-np.clip(odds, -50, 50)))
     P = np.repeat(np.maximum.accumulate(P), np.diff(fit.blocks))
-    levels: Array = P[np.minimum(np.searchsorted(full, np.arange(cells)), full.size - 1)]
+    levels: Array = P[np.minimum(np.searchsorted(full, np.arange(bins)), full.size - 1)]
     return levels

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import numpy as np
 
-from .constants import FINAL_STEP
+from .constants import FINAL_TOLERANCE
 from .result import History, State
 
 PLAIN_STEP = 1e-10  # the tolerance of solve(), which ends solvers of one stage
@@ -67,7 +67,7 @@ def _share_done(state: State, history: History) -> float:
     if state.settled:
         return 1.0
     steps = [step for step, stage in zip(history.step, history.stage, strict=True) if not stage and step > 0]
-    first, goal = (0.7, FINAL_STEP) if any(history.stage) else (0.0, PLAIN_STEP)
+    first, goal = (0.7, FINAL_TOLERANCE) if any(history.stage) else (0.0, PLAIN_STEP)
     if len(steps) < 2 or steps[0] <= goal:
         return first
     fallen = np.log(steps[0] / steps[-1]) / np.log(steps[0] / goal)

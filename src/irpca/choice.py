@@ -1,10 +1,10 @@
-"""The judge: fits race on a part of M, and entries that none of them has seen decide between them.
+"""Model choice: candidate fits are compared by how well they predict held-out entries.
 
 Neither the log predictive density nor the absolute error alone is enough. The density prefers fits that are nearly
-exact on a part of the table and give up the rest; the error is lost when most entries are wrong. So: of the fits whose
-density is within one nat of the best, those whose error is not worse than the smallest by two standard errors (paired,
-entry by entry); of these, the one of the highest density. A simpler model, in which features say all, is taken in its
-place unless it is worse in most rows and most columns.
+exact on a part of the table and ignore the remainder; the error is uninformative when most entries are gross errors.
+So: of the fits whose density is within one nat of the best, those whose error is not worse than the smallest by two
+standard errors (paired, entry by entry); of these, the one of the highest density. A simpler model, in which features
+determine L, is preferred unless it is worse in most rows and most columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .lowrank import Array
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Entries that no fit has seen.
+    """Held-out entries: no fit was made from them.
 
     Attributes
     ----------
@@ -45,14 +45,15 @@ class HeldOut:
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
         return Score(noise.log_density(R, s2, var), np.abs(R))
 
-    def met(self, fit: Fit) -> bool:
-        """Whether most held-out entries are as good as exact, and no row or column went astray: none can be better."""
+    def nearly_exact(self, fit: Fit) -> bool:
+        """Whether most held-out entries are predicted exactly and no line is poorly fitted: no fit can be better."""
         L = fit.L.entries(self.rows, self.cols)
-        told_apart = float(np.median(self.least)) <= 10 * constants.TOLD_APART * float(np.std(L))  # else all are met
-        if not told_apart or not fit.nearly_exact or len(fit.astray(0)) or len(fit.astray(1)):
+        rounding = float(np.median(self.least))
+        distinguishable = rounding <= 10 * constants.MAX_RELATIVE_ROUNDING * float(np.std(L))  # else all would be exact
+        if not distinguishable or not fit.nearly_exact or len(fit.poorly_fitted(0)) or len(fit.poorly_fitted(1)):
             return False
         close = np.abs(self.values - L) <= self.least
-        return bool(close.mean() > constants.MOST)
+        return bool(close.mean() > constants.MAJORITY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,12 +64,12 @@ class Score:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A fit in the race.
+    """A fit that takes part in the comparison.
 
     Attributes
     ----------
     name : how it was made
-    fit, score : the fit to nine tenths of the entries, and how it does on the others
+    fit, score : the fit to nine tenths of the entries, and how well it predicts the others
     """
 
     name: str
@@ -81,12 +82,12 @@ class Candidate:
 
     @property
     def complexity(self) -> int:
-        """Sides that are free of what features say: the fewer, the simpler the model."""
+        """Sides whose factors are not determined by features: the fewer, the simpler the model."""
         return 2 - sum(self.fit.tied)
 
 
 def worse(a: Array, b: Array) -> float:
-    """By how many standard errors a is larger than b, on average, entry by entry."""
+    """By how many standard errors the mean of a is larger than that of b (paired)."""
     d = a - b
     error = float(d.std()) / np.sqrt(len(d))
     return float(d.mean()) / error if error > 0 else 0.0 if d.mean() == 0 else float(np.sign(d.mean()) * np.inf)
@@ -95,44 +96,45 @@ def worse(a: Array, b: Array) -> float:
 def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
     """Whether a predicts most rows, and most columns, worse than b does.
 
-    Of the lines, those with the largest and the smallest differences are left out (a trimmed mean, with its standard
-    error from Winsorised differences; Tukey and McLaughlin 1963). So a few lines that disagree with their features
-    are no reason to give up a model in which features say all: those lines are what is wrong.
+    The mean over lines is trimmed, with its standard error from Winsorised differences (Tukey and McLaughlin 1963).
+    So a few lines that disagree with their features do not rule out a model in which features determine L: these lines
+    are outliers.
     """
-    gain = a.score.error - b.score.error  # not the density: there, all entries pay for what is wrong in a few lines
-    most = constants.BEYOND * b.fit.noise.deviation  # a row that one of them got wrong shall not drown all columns
+    gain = a.score.error - b.score.error  # not the density: a few bad lines lower that of all entries
+    # Clipped: one row that is wrong in one of the fits must not dominate the means of all columns.
+    most = constants.MAX_CLEAN_RESIDUAL * b.fit.noise.deviation
     gain = np.clip(gain, -most, most)
     for lines in (held.rows, held.cols):
         counts = np.bincount(lines)
         seen = counts > 0
         means = np.sort(np.bincount(lines, gain)[seen] / counts[seen])
-        cut = int(constants.DISAGREE * len(means))
+        cut = int(constants.TRIMMED_LINES * len(means))
         kept = means[cut : len(means) - cut]
         if len(kept) < 2:
             return True
-        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.DISAGREE) / np.sqrt(len(means))
-        if kept.mean() <= constants.STANDARD_ERRORS * error:
+        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.TRIMMED_LINES) / np.sqrt(len(means))
+        if kept.mean() <= constants.TIE_STANDARD_ERRORS * error:
             return False
     return True
 
 
 def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:
-    """The best fit, and those that are as good by what was held out."""
+    """The best fit, and those that predict held-out entries equally well."""
     density = [float(c.score.density.mean()) for c in candidates]
-    near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.NAT]
-    # What is beyond is no error of L. Student's scale is none of clean entries alone.
-    most = constants.BEYOND * max(c.fit.noise.s for c in [c for c in near if not c.student] or near)
+    near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.DENSITY_TOLERANCE]
+    # A larger error is a gross error. The scale of Student noise is not that of the clean entries alone.
+    most = constants.MAX_CLEAN_RESIDUAL * max(c.fit.noise.s for c in [c for c in near if not c.student] or near)
     errors = [np.minimum(c.score.error, most) for c in near]
     least = min(errors, key=np.mean)
-    close = (1 + constants.AS_GOOD) * float(least.mean())
+    close = (1 + constants.ERROR_TOLERANCE) * float(least.mean())
     tied = [
         c
         for c, error in zip(near, errors, strict=True)
-        if error.mean() <= close or worse(error, least) <= constants.STANDARD_ERRORS
+        if error.mean() <= close or worse(error, least) <= constants.TIE_STANDARD_ERRORS
     ]
     highest = max(float(c.score.density.mean()) for c in tied)
-    best = next(c for c in tied if c.score.density.mean() >= highest - constants.NOISE_AT_REST)  # less is rounding
-    tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.STANDARD_ERRORS]
+    best = next(c for c in tied if c.score.density.mean() >= highest - constants.MIN_EM_GAIN)  # less is rounding
+    tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.TIE_STANDARD_ERRORS]
     simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]
     if simpler:
         rival = choose(held, simpler)[0]

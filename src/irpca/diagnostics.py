@@ -1,7 +1,8 @@
-"""The paper's assumptions as checks with numbers, and measures of recovery."""
+"""The conditions of the paper's theorems checked on a decomposition, leverage scores, and measures of recovery."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,15 +21,36 @@ from .threshold import paper_start
 Method = Literal["exact", "sketch"]
 Seed = int | np.random.Generator | None
 
+WIDTH = 100
+PREAMBLE = (
+    "These are sufficient conditions of the paper's theorems, not necessary ones: recovery usually works far beyond "
+    "them, and most real tables are beyond most of the limits, because these are for the worst case. Where all hold, "
+    "recovery is guaranteed; a value beyond its limit does not mean that the result is wrong, only that the theorem "
+    "makes no promise. Whether to trust the result is answered by its summary(). The condition to take seriously is "
+    "feasibility: what the features do not explain cannot be recovered from them."
+)
+WORST_CASE = "Nothing to do: such limits are for the worst pattern of outliers; scattered ones may be far more frequent"
+
 
 @dataclass(frozen=True)
 class Check:
-    """One condition, ``value <= limit``, and what it means. None stands for what is not known."""
+    """One condition, ``value <= limit``. None stands for a number that is not known.
+
+    Attributes
+    ----------
+    name : str
+    value, limit : float or None
+    meaning : str
+        What was measured, and what it means: sentences for people.
+    advice : str
+        What to do where the condition does not hold, or is not known to.
+    """
 
     name: str
     value: float | None
     limit: float | None
     meaning: str
+    advice: str = ""
 
     @property
     def verdict(self) -> Literal["holds", "fails", "cannot tell"]:
@@ -39,7 +61,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Assumptions:
-    """What the theorems ask for beside what was found; ``str`` is a table, ``[name]`` one check."""
+    """The conditions of the theorems and the values found; ``print`` explains all of them, ``[name]`` is one check."""
 
     checks: tuple[Check, ...]
 
@@ -47,36 +69,62 @@ class Assumptions:
         return {check.name: check for check in self.checks}[name]
 
     def __str__(self) -> str:
-        width = max(len(check.name) for check in self.checks)
-        lines = [f"{'':{width}}  {'value':>9}  {'limit':>9}"]
+        held, beyond = (sum(check.verdict == verdict for check in self.checks) for verdict in ("holds", "fails"))
+        found = f"Conditions that hold: {held} of {len(self.checks)}; beyond the limit: {beyond}"
+        if unknown := len(self.checks) - held - beyond:
+            found += f"; cannot be decided: {unknown}"
+        given: set[str] = set()
+        parts = [textwrap.fill(PREAMBLE, WIDTH), f"{found}."]
         for check in self.checks:
-            value, limit = ("–" if x is None else f"{x:.3g}" for x in (check.value, check.limit))
-            lines.append(f"{check.name:{width}}  {value:>9}  {limit:>9}  {check.verdict:11}  {check.meaning}")
-        lines.append("The conditions are sufficient, not necessary: recovery far beyond them is usual.")
-        return "\n".join(lines)
+            parts.append(_explained(check, again=check.advice in given))
+            given |= {check.advice} if check.verdict != "holds" else set()
+        return "\n\n".join(parts)
+
+    def __repr__(self) -> str:
+        held = sum(check.verdict == "holds" for check in self.checks)
+        return f"Assumptions({held} of {len(self.checks)} sufficient conditions hold; print() explains them)"
+
+
+def _explained(check: Check, again: bool) -> str:
+    """Numbers and verdict, and below them what they mean; advice that was given before is not repeated."""
+    value, limit = ("not known" if x is None else f"{x:.3g}" for x in (check.value, check.limit))
+    verdict = {"fails": "beyond the limit"}.get(check.verdict, check.verdict)
+    text = check.meaning if again or check.verdict == "holds" else f"{check.meaning} {check.advice}."
+    body = textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return f"{check.name}: {value}, limit {limit}, {verdict}\n{body}"
 
 
 def check_assumptions(
     M: Any, F1: Any, F2: Any, result: Result, *, epsilon: float = 1e-6, random_state: Seed = None
 ) -> Assumptions:
-    """The assumptions of the paper's theorems, judged on a decomposition.
+    """Check the conditions under which the paper's theorems guarantee recovery, and explain what they mean.
+
+    The conditions are sufficient, not necessary, and their constants are worst cases: most real tables are beyond most
+    of the limits, and recovery usually works far beyond them. Whether to trust a result is answered by its
+    ``summary()``; of these conditions, look at *feasibility*: do the features explain the table?
 
     Parameters
     ----------
     M : array of shape (n1, n2), an Engine, or None
-        Read up to six times. None: what needs it is answered "cannot tell".
+        Read up to six times. None: conditions that need it are answered "cannot tell".
     F1, F2 : array of shape (n1, d1) and (n2, d2), or None
     result : Result
-        What ``solve`` returned. L and S are taken for L* and S*: where they are wrong, so is the answer.
+        What ``solve`` returned. Its L and S stand for the true ones: where they are wrong, so is the answer.
     epsilon : float
         Accuracy for the iteration bound, in units of max|L|.
     random_state : int, Generator or None
-        For the directions in which M is looked at.
+        For the random projections of M.
+
+    Returns
+    -------
+    Assumptions
+        ``print`` it for the explanation; ``found["feasibility"]`` is one :class:`Check`, with ``value``, ``limit``,
+        ``verdict`` ("holds", "fails", "cannot tell"), ``meaning`` and ``advice``.
 
     Notes
     -----
     *feasibility* (Assumption 1) is the share of the energy of M − S outside the span of the features. Its
-    limit is that share less the directions that stand out of noise: singular values over 1.5 σ (√n1 + √n2).
+    limit is that share less the components that are stronger than noise: singular values over 1.5 σ (√n1 + √n2).
 
     *incoherence* (Assumption 2): the limit is where Assumption 3, whitened, allows one gross error per row.
 
@@ -93,8 +141,12 @@ def check_assumptions(
     >>> problem = irpca.datasets.make_problem(600, 600, 2, 2, 2, corruption=1e-5, features="conditioned")
     >>> result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
     >>> found = check_assumptions(problem.M, problem.F1, problem.F2, result)
-    >>> found["feasibility"].verdict, found["joint sparsity, whitened"].verdict
-    ('holds', 'holds')
+    >>> found
+    Assumptions(14 of 15 sufficient conditions hold; print() explains them)
+    >>> found["joint sparsity, whitened"].verdict
+    'holds'
+    >>> found["feasibility"].meaning
+    'The features explain all cells that are not outliers, up to rounding.'
     """
     n1, n2 = result.L.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
@@ -112,7 +164,7 @@ def check_assumptions(
 
 
 def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
-    """T of Theorems 1 and 2: the fewest iterations after which they promise an accuracy of ``epsilon``.
+    """T of Theorems 1 and 2: the number of iterations after which they guarantee an accuracy of ``epsilon``.
 
     The smallest whole T > ⌈log₅(2 μ1 μ2 σ1 σ2 √(d1 d2 / (n1 n2)) c_W / ε)⌉ + 1. The proof needs one less.
 
@@ -122,7 +174,7 @@ def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
     c_W : float
         Bound on ‖W‖₂.
     epsilon : float
-        Bound on the entries of L − L* and S − S*, in the units of M, beside what noise costs.
+        Bound on the entries of L − L* and S − S*, in the units of M, in addition to the effect of noise.
 
     Examples
     --------
@@ -148,7 +200,7 @@ def leverage_scores(F: Any, method: Method = "exact", random_state: Seed = 0) ->
     -----
     The sketch is a sparse sign matrix (8 entries per row of F, 16 d rows), then a Gaussian one (32 columns).
     For n = 10⁶ and d = 100 it took 0.6 s where QR took 6.5 s, for d = 200 1.2 s and 15 s (one thread). The
-    normal equations, which lose digits as κ² grows, took 1.0 s and 3.3 s: beside them little is gained.
+    normal equations, which lose digits as κ² grows, took 1.0 s and 3.3 s: little is gained over them.
 
     Examples
     --------
@@ -202,7 +254,7 @@ def relative_error(L: Any, L_true: Any) -> float:
 
 
 class SupportScores(NamedTuple):
-    """Share of the flagged entries that are corrupted, and of the corrupted ones that are flagged."""
+    """Precision: the share of flagged entries that are corrupted. Recall: of corrupted entries that are flagged."""
 
     precision: float
     recall: float
@@ -280,9 +332,9 @@ def _row_energy(F: Array, B: Array, height: int = 1 << 14) -> Array:
 
 
 class _Outside:
-    """X = (M − S) − P1 (M − S) P2, what the features do not span, as an operator. Making it reads M once.
+    """X = (M − S) − P1 (M − S) P2, the part outside the span of the features, as an operator. Making it reads M once.
 
-    M − S = T + L. The problem is turned where columns have no features, so that Q2 is there if any are.
+    M − S = T + L. The problem is transposed where columns have no features, so that Q2 is given if any features are.
     """
 
     def __init__(self, engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> None:
@@ -295,7 +347,7 @@ class _Outside:
         product, _, self.trim = self.ask(np.hstack([Q2, V]))
         TQ2, TV = np.split(product.astype(float), [Q2.shape[1]], axis=1)
         self.G = TQ2 if Q1 is None else Q1.T @ TQ2
-        # What of L lies outside: A Bᵀ = (U − P1 U) Vᵀ + P1 U (V − P2 V)ᵀ. Rounding, for most solvers.
+        # The part of L outside: A Bᵀ = (U − P1 U) Vᵀ + P1 U (V − P2 V)ᵀ. Rounding, for most solvers.
         P1U, V_in = U if Q1 is None else Q1 @ (Q1.T @ U), Q2.T @ V
         self.A, self.B = np.hstack([U - P1U, P1U]), np.hstack([V, V - Q2 @ V_in])
         TB = np.hstack([TV, TV - TQ2 @ V_in])
@@ -316,7 +368,7 @@ class _Outside:
         return self.ask_back(U)[0] - self.Q2 @ GU + self.B @ (self.A.T @ U)
 
     def directions(self, rng: np.random.Generator, most: int = 8) -> tuple[int, float]:
-        """How many directions stand out of noise, and the energy in them. Reads M four times."""
+        """The number of components stronger than noise, and the energy in them. Reads M four times."""
         n1, n2 = len(self.A), len(self.B)
         U = self.times(rng.standard_normal((n2, min(most, n1, n2))))
         U = self.times(np.linalg.qr(self.t_times(np.linalg.qr(U)[0]))[0])
@@ -335,28 +387,48 @@ def _energy(U: Array, V: Array) -> float:
 
 
 def _feasibility(outside: _Outside | None, rng: np.random.Generator) -> Check:
-    name, meaning = "feasibility", "share of energy outside the features; limit: what noise explains"
+    name = "feasibility"
     if outside is None:
-        return Check(name, None, None, meaning)
+        return Check(name, None, None, "Whether the features explain the table needs M.", "Pass M")
     if outside.trim.kept_share < 0.5:  # what features do not explain went to S
-        return Check(name, None, None, f"{meaning}; not to be judged, S holds most of M")
+        meaning = (
+            "More than half of the cells count as outliers (S): whether the features explain the others says little."
+        )
+        return Check(name, None, None, meaning, "See the summary() of the result")
     tiny = 1e-12  # a millionth of L: rounding, or L not yet there
     if outside.share <= tiny:
-        return Check(name, outside.share, tiny, meaning)
+        return Check(name, outside.share, tiny, "The features explain all cells that are not outliers, up to rounding.")
     k, energy = outside.directions(rng)
     limit = max((outside.energy - energy) / outside.total, tiny)
-    return Check(name, outside.share, limit, f"{meaning}; directions that stand out: {k}")
+    meaning = f"The features leave {outside.share:.3g} of the energy of the table (outliers removed) unexplained. "
+    if outside.share <= limit:
+        return Check(name, outside.share, limit, meaning + "That is noise: the features are sufficient.")
+    meaning += f"Noise accounts for {limit:.3g}; {_counted(k, 'component')} in the remainder are stronger than noise."
+    return Check(name, outside.share, limit, meaning, "Add features, or allow further components: extra_rank='auto'")
 
 
 def _incoherence(*sides: Features) -> Iterator[Check]:
-    for name, F in zip(("F1", "F2"), sides, strict=True):
+    for name, line, F in zip(("F1", "F2"), ("row", "column"), sides, strict=True):
         worst = float(np.sqrt(F.n / F.d))
-        meaning = f"1 is best, {worst:.3g} worst; limit: where one gross error per row is allowed"
-        yield Check(f"incoherence of {name}", F.mu, worst / 20**0.5, meaning)
+        meaning = (
+            f"Incoherence measures how evenly the {line}s determine the coefficients of the features: 1 is even, and "
+            f"at {worst:.3g} a single {line} determines one of them. Up to the limit one outlier per {line} is allowed."
+        )
+        advice = f"Errors in {line}s of high leverage matter most: see irpca.diagnostics.leverage_scores({name})"
+        if not F.given:
+            meaning = f"Without features of the {line}s the theorem allows no outlier at all: it makes no promise."
+            advice = f"Nothing to do, unless there are features of the {line}s"
+        yield Check(f"incoherence of {name}", F.mu, worst / 20**0.5, meaning, advice)
+
+
+SOURCES = {
+    "printed": "as printed in the paper",
+    "proved": "as its proof needs it",
+    "whitened": "for variant='whitened' (no dependence on the condition number of the features)",
+}
 
 
 def _sparsity(S: csr_array | None, F1: Features, F2: Features) -> Iterator[Check]:
-    row, col = "most gross errors in a row", "most gross errors in a column"
     rows = cols = joint = None
     if S is not None:
         rows = int(np.diff(S.indptr).max(initial=0))
@@ -365,29 +437,64 @@ def _sparsity(S: csr_array | None, F1: Features, F2: Features) -> Iterator[Check
     mu, kappa = max(F1.mu, F2.mu), max(F1.kappa, F2.kappa)
     limit1, limit2 = F1.n / (20 * mu**2 * F1.d), F2.n / (20 * mu**2 * F2.d)
     both = float(np.sqrt(F1.n * F2.n / (F1.d * F2.d))) / (20 * F1.mu * F2.mu)
-    yield Check("row sparsity, printed", rows, limit1 / kappa, row)
-    yield Check("column sparsity, printed", cols, limit2 / kappa, col)
-    for label, square, product in ("proved", kappa**2, F1.kappa * F2.kappa), ("whitened", 1.0, 1.0):
-        yield Check(f"row sparsity, {label}", rows, limit2 / square, row)
-        yield Check(f"column sparsity, {label}", cols, limit1 / square, col)
-        yield Check(f"joint sparsity, {label}", joint, both / product, "√(the one · the other)")
+    yield _sparse("row", "printed", rows, limit1 / kappa)
+    yield _sparse("column", "printed", cols, limit2 / kappa)
+    for source, square, product in ("proved", kappa**2, F1.kappa * F2.kappa), ("whitened", 1.0, 1.0):
+        yield _sparse("row", source, rows, limit2 / square)
+        yield _sparse("column", source, cols, limit1 / square)
+        yield _sparse("joint", source, joint, both / product)
+
+
+def _sparse(kind: str, source: str, value: float | None, limit: float) -> Check:
+    """One bound on the number of outliers in a row, in a column, or on the geometric mean of both."""
+    name, allowed = f"{kind} sparsity, {source}", f"the theorem, {SOURCES[source]}, allows {limit:.3g}."
+    if value is None:
+        return Check(
+            name, None, limit, f"The outliers (S) were not computed; {allowed}", "Pass M, or solve with sparse=True"
+        )
+    if kind == "joint":
+        found = f"The geometric mean of the most outliers in a row and in a column is {value:.3g}"
+        allowed = f"this condition is weaker than the two on rows and columns and enough for the proof; {allowed}"
+    else:
+        found = f"No {kind} has more than {_counted(int(value), 'outlier')}"
+    return Check(name, value, limit, f"{found}; {allowed}", WORST_CASE)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _bounded(F1: Features, F2: Features, result: Result) -> Check:
     """The proof needs of c_W only that ζ_1 bounds L; ‖R1 W R2ᵀ‖₂ / (σ1 σ2) <= ‖W‖₂ is enough for that."""
     norm = float(max(result.L.singular_values, default=0.0))
     W = norm if result.W is None else float(np.linalg.norm(result.W, 2))
+    least = norm / (F1.sigma_max * F2.sigma_max)
     c_W = next((choice.value for choice in result.choices if choice.name == "c_W"), None)
-    meaning = f"the least c_W for 'whitened', ‖W‖₂ = {W:.3g} for 'paper'; limit: the c_W chosen, if any"
-    return Check("bounded W", norm / (F1.sigma_max * F2.sigma_max), c_W, meaning)
+    meaning = (
+        "The first threshold must exceed the largest expected value (L). For that the parameter c_W of "
+        f"solver='irpca_iht' must be at least {least:.3g} with variant='whitened', and ‖W‖₂ = {W:.3g} with 'paper'"
+    )
+    meaning += "." if c_W is None else f"; {c_W:.3g} was chosen."
+    advice = "Compare with the c_W you gave, if you gave one" if c_W is None else "Pass a larger c_W"
+    return Check("bounded W", least, c_W, meaning, advice)
 
 
 def _noise(noise: float | None, largest: float, F1: Features, F2: Features) -> Iterator[Check]:
     share = noise / largest if noise is not None and largest > 0 else None
-    for name, square in ("noise", F1.kappa * F2.kappa), ("noise, whitened", 1.0):
+    kinds = ("noise", "", F1.kappa * F2.kappa), ("noise, whitened", ", for variant='whitened',", 1.0)
+    for name, variant, square in kinds:
         factor = F1.mu * F2.mu * float(np.sqrt(F1.d * F2.d)) * square
-        promise = "" if share is None else f"; Theorem 2 then promises L to {3 * factor * share:.3g} max|L|"
-        yield Check(name, share, 1 / (40 * factor), f"largest noise / max|L|{promise}")
+        if share is None:
+            yield Check(name, None, 1 / (40 * factor), "The size of the noise is not known.", "Pass M")
+            continue
+        meaning = (
+            f"The largest noise is {share:.3g} of the largest expected value (L). Where its conditions hold, Theorem "
+            f"2 then promises{variant} expected values to within {3 * factor * share:.3g} of the largest."
+        )
+        advice = (
+            "Nothing to do: typical errors are far smaller than this bound; expected(return_std=True) estimates them"
+        )
+        yield Check(name, share, 1 / (40 * factor), meaning, advice)
 
 
 def _iterations(F1: Features, F2: Features, result: Result, epsilon: float) -> Check:
@@ -395,5 +502,7 @@ def _iterations(F1: Features, F2: Features, result: Result, epsilon: float) -> C
     c_W = bounded.limit or bounded.value
     T = iteration_bound(F1, F2, c_W, epsilon) if c_W and epsilon > 0 else None
     enough = T is not None and result.solver == "irpca_iht" and result.n_iter >= T
-    meaning = f"T of Theorem 1 for entries right to {epsilon:.3g}; {result.solver} made {result.n_iter}"
-    return Check("iterations", T, result.n_iter if enough else None, meaning)  # fewer may have been enough
+    needed = "" if T is None else f"Theorem 1 promises an accuracy of {epsilon:.3g} after {T} iterations of irpca_iht; "
+    meaning = f"{needed}{result.solver} made {result.n_iter}."
+    advice = "Nothing to do: a solver stops once the answer no longer changes, often earlier"
+    return Check("iterations", T, result.n_iter if enough else None, meaning, advice)  # fewer may have been enough

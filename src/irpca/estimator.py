@@ -372,7 +372,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         result, engine, rows = self._looked_at(M, row_features)
         refuse_large(result.L.shape, "repaired")
-        S, _, _ = flagged(result, Cut(fdr, probability, threshold), engine)
+        S, _, _ = flagged(result, Cut(fdr, probability, threshold), engine, self._scale(result, engine))
         expected = result.L.dense()
         if result.known is not None:
             expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
@@ -411,7 +411,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         S, trim = engine.corruption(L, self._limit(weights, zeta))
         known = (prior is not None) | (engine.counts[0] > 0), np.ones(L.shape[1], bool) & self._known(1)
         corruption = 1 - trim.kept_share
-        return Result(
+        result = Result(
             L=L,
             S=_without_unknown(S, known),
             W=W,
@@ -434,6 +434,15 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             weights=weights,
             calibration=self.result_.calibration,
         )
+        return self._supported(result, engine)
+
+    def _supported(self, result: Result, engine: Engine) -> Result:
+        """The same without outliers that other entries of their row do not contradict."""
+        S, calibration = result.S, result.calibration
+        if S is None or calibration is None or result.weights is None or np.isinf(calibration.limit):
+            return result
+        kept = calibration(S.data / self._scale(result, lambda: engine)(S)) > 0.5
+        return replace(result, S=only(S, kept), corruption=int(kept.sum()) / max(result.n_observed, 1))
 
     def _doubts(self, engine: Engine, prior: Array | None, corruption: float) -> Iterator[Doubt]:
         """What to doubt about new rows."""
@@ -536,7 +545,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _cells(self, result: Result, engine: Callable[[], Engine], cut: Cut, most: int | None) -> dict[str, Array]:
         """Outliers by their positions, the most certain first."""
-        S, size, sure = flagged(result, cut, engine)
+        S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
         at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
         std = self._std_of_cells(result, engine, at)
         score = size if result.weights is None else np.abs(S.data) / std
@@ -629,17 +638,28 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None
     ) -> Array:
         """The standard deviation of clean measurements about the expected values of a result."""
-        left, right = result.L.thin()
-        scores, new = left @ (right.T @ self._V), result is not self.result_
-        weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
-        dtype, var = self.components_.dtype, None
-        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY:
-            used = self._used(result, owner)
-            var = self._placement.variance(weights, scores, self._V, used, self._factor, new)
-        std = deviation(weights, self._factor, at, var).astype(dtype, copy=False)
+        std = self._spread_of_cells(result, owner, at, self._factor).astype(self.components_.dtype, copy=False)
         if at is None and result.known is not None:
             std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
         return std
+
+    def _scale(self, result: Result, owner: Callable[[], Engine]) -> Callable[[csr_array], Array]:
+        """What residuals are measured in for their probability: the scale of the noise, and uncertainty."""
+        return lambda S: self._spread_of_cells(
+            result, owner, (np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices), 1.0
+        )
+
+    def _spread_of_cells(
+        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None, factor: float
+    ) -> Array:
+        left, right = result.L.thin()
+        scores, new = left @ (right.T @ self._V), result is not self.result_
+        weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
+        var = None
+        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY:
+            used = self._used(result, owner)
+            var = self._placement.variance(weights, scores, self._V, used, self._factor, new)
+        return deviation(weights, factor, at, var)
 
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
         """Which cells were observed, and are no outliers."""

@@ -1,10 +1,11 @@
-"""Factors of rows and columns, with priors that features inform.
+"""Latent factors of rows and columns, with priors whose means are linear in the features.
 
     m_ij = u_i · v_j + e_ij        u_i ~ N(Q1_i A, Λ_u)        v_j ~ N(Q2_j B, Λ_v)
 
-Q1 and Q2 hold the features and a constant; A, B, Λ_u and Λ_v are learned. Where Λ is zero, a side is exactly what its
-features say; with few entries a line stays close to that. Perfect features, imperfect ones, none, holes and cold start
-are all this model.
+Q1 and Q2 hold the features and a constant; A, B, Λ_u and Λ_v are estimated (empirical Bayes). Where Λ is zero, the
+factors of a side are determined by its features; otherwise a line with few entries is shrunk towards them. Features
+that explain everything or only a part, no features, missing entries and cold start are cases of this one model. A line
+is a row or a column; s is the scale of the noise.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from . import constants
 from .engines.base import COMPONENTS, Engine, Lines, Prior
 from .features import Features
 from .lowrank import Array, LowRank, relative_distance
-from .noise import NoiseModel, refound
+from .noise import NoiseModel, refit_mixture
 from .sampling import in_memory
 
 TINY = 1e-300
+CHUNK = 1 << 22  # numbers that are made at once
 
 
 @dataclass(eq=False)
@@ -34,7 +36,7 @@ class Side:
     basis : array of shape (n, d)
         Columns of mean square 1, orthogonal.
     tied : bool
-        Whether lines are exactly what the basis says: Λ is zero, and the coefficients are plain least squares.
+        Whether the basis determines the factors: Λ is zero, and the coefficients are plain least squares.
     variance : array of shape (K,)
         Λ.
     coefficients, slope_variance : arrays of shape (d, K) and (K,)
@@ -66,6 +68,12 @@ class Side:
         """Σ of ``u uᵀ`` over all lines, uncertainty included."""
         return self.mean.T @ self.mean + self.spread.sum() * self.covariance
 
+    def apart(self, seen: Array) -> Array:
+        """Covariance of factors about what features say of them; of a side that is just that, of what they say."""
+        if self.tied:
+            return self.covariance
+        return covariance_of((self.mean - self.expected)[seen]) + self.covariance
+
     def prior(self, other: Side) -> Prior:
         return Prior(
             self.variance,
@@ -79,11 +87,11 @@ class Side:
         )
 
     def given(self, other: Side) -> Prior:
-        """The same with what is expected of every line held as it is."""
+        """The prior with its mean held fixed."""
         return replace(self.prior(other), basis=None, mean=self.expected)
 
     def take(self, lines: Lines, learn: bool, least: float) -> None:
-        """New posteriors and, if asked, what they say of the prior."""
+        """Take new posteriors and, if asked, estimate the prior from them."""
         self.mean, self.expected, self.covariance = lines.mean, lines.expected, lines.covariance
         self.spread = lines.spread / max(float(lines.spread.mean()), TINY)
         if lines.coefficients is None:
@@ -105,14 +113,14 @@ class Side:
         return new
 
     def turned(self, R: Array) -> Side:
-        """Other directions, ``mean @ R``; the prior follows."""
+        """The same factors in other coordinates, ``mean @ R``; the prior is transformed as well."""
         new = Side(self.mean @ R, self.basis, self.tied, self.variance @ (R * R), self.slope_variance @ (R * R))
         new.expected, new.coefficients = self.expected @ R, self.coefficients @ R
         new.covariance, new.spread = R.T @ self.covariance @ R, self.spread
         return new
 
     def extended(self, basis: Array, coefficients: Array, index: Array) -> Side:
-        """The same for more lines, of which these are those at ``index``; the others are what is expected of them."""
+        """The side of a larger table, in which these lines are at ``index``; others are at their prior means."""
         new = Side(basis @ coefficients, basis, self.tied, self.variance, self.slope_variance)
         new.coefficients, new.covariance = coefficients, self.covariance
         new.expected = new.mean
@@ -125,20 +133,20 @@ class Side:
 
 
 def basis_of(F: Features, tied: bool) -> Array:
-    """What features span, with the constant unless the side is tied; columns of mean square 1."""
+    """Basis of the span of the features, with the constant unless the side is tied; columns of mean square 1."""
     if F.Q is None:
         return np.ones((F.n, 1))
     if tied:
         return F.Q * np.sqrt(F.n)
     X = np.hstack([np.full((F.n, 1), 1 / np.sqrt(F.n)), F.Q])
     Q, s, _ = np.linalg.svd(X, full_matrices=False)
-    return Q[:, s > constants.REPEATED * s[0]] * np.sqrt(F.n)
+    return Q[:, s > constants.MIN_FEATURE_SINGULAR_VALUE * s[0]] * np.sqrt(F.n)
 
 
 def restricted(basis: Array, lines: Array) -> tuple[Array, Array]:
     """The basis of some lines with columns of mean square 1, and R with ``basis[lines] = new @ R``."""
     Q, s, Vt = np.linalg.svd(basis[lines], full_matrices=False)
-    kept = s > constants.REPEATED * s[0]
+    kept = s > constants.MIN_FEATURE_SINGULAR_VALUE * s[0]
     root = np.sqrt(len(lines))
     return Q[:, kept] * root, (s[kept] / root)[:, None] * Vt[kept]
 
@@ -156,7 +164,7 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    forked: bool = False
+    noise_refitted: bool = False
     trust: tuple[Array, Array] | None = None
 
     @property
@@ -173,8 +181,8 @@ class Fit:
 
     @property
     def nearly_exact(self) -> bool:
-        """Whether noise fell to what cannot be told from none."""
-        return not self.noise.target and self.noise.s <= constants.NEARLY_EXACT * self.noise.lowest
+        """Whether the estimated noise is so small that it may be zero."""
+        return not self.noise.target and self.noise.s <= constants.NEARLY_EXACT_NOISE * self.noise.lowest
 
     @property
     def spreads(self) -> tuple[Array, Array]:
@@ -185,14 +193,15 @@ class Fit:
         along = np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean)
         return np.column_stack([rows.spread, along]), np.column_stack([across, cols.spread])
 
-    def sweep(self, afresh: bool = False) -> None:
+    def sweep(self, refit_noise: bool = False) -> None:
         """Rows given columns, columns given rows, priors and noise: two reads."""
         self.sweeps += 1
         n, rows, cols = self.sweeps, self.rows, self.cols
-        if afresh and n in constants.AFRESH and (found := refound(self.noise, self.residuals)):
-            self.noise, self.forked = found, True
+        if refit_noise and n in constants.NOISE_RESTART_SWEEPS and (found := refit_mixture(self.noise, self.residuals)):
+            self.noise, self.noise_refitted = found, True
         noise, before = self.noise, self.L
-        learn, own = n > constants.PATIENCE, n > constants.OWN_SCALES and np.isinf(noise.zeta)
+        learn = n > constants.SWEEPS_BEFORE_PRIORS
+        own = n > constants.SWEEPS_BEFORE_LINE_SCALES and np.isinf(noise.zeta)
         lines = self.engine.solve_rows(rows.mean, cols.mean, noise.weights(*self.spreads), rows.prior(cols))
         rows.take(lines, learn, self.least)
         noise.learn_shares(lines.sums)
@@ -207,9 +216,9 @@ class Fit:
         self.step = moved(self.L, before)
 
     def principal(self) -> Fit:
-        """The same with directions that are uncorrelated, and as long on both sides; those that died out are dropped.
+        """The same in principal components, equally scaled on both sides; those hidden by noise are dropped.
 
-        A fit is not swept in these directions: priors along them shrink weak ones too much, and those never come back.
+        Sweeps do not use these coordinates: priors along them shrink weak components too much, for good.
         """
         if self.rank == 0:
             return self
@@ -221,25 +230,29 @@ class Fit:
         energy, P = np.linalg.eigh(root @ E2 @ root)
         energy, P = np.maximum(energy[::-1], max(constants.ROUNDING**2 * float(energy[-1]), TINY)), P[:, ::-1]
         if self.directions is None:
-            # Weaker ones are hidden by noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
+            # Weaker components are hidden by noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
             noise = self.noise
             scaled = self.rows.mean / np.sqrt(noise.rows)[:, None], self.cols.mean / np.sqrt(noise.cols)[:, None]
             seen = LowRank.from_product(*scaled).singular_values ** 2
-            hidden = max(constants.ALIVE * noise.s**2 * np.sqrt(n1 * n2), constants.ROUNDING**2 * seen.max(initial=0.0))
-            alive = int(np.count_nonzero(seen > hidden))
-            energy, P = energy[:alive], P[:, :alive]
+            hidden = constants.MIN_COMPONENT_ENERGY * noise.s**2 * np.sqrt(n1 * n2)
+            hidden = max(hidden, constants.ROUNDING**2 * seen.max(initial=0.0))
+            visible = int(np.count_nonzero(seen > hidden))
+            energy, P = energy[:visible], P[:, :visible]
         length = energy**0.25
         return replace(self, rows=self.rows.turned(back @ P * length), cols=self.cols.turned(root @ P / length))
 
     @property
     def residuals(self) -> Array:
-        """At the sampled entries, in units of their lines' scales."""
+        """Residuals at the sampled entries, divided by the noise scales of their row and column."""
         i, j, values = self.sample
         noise = self.noise
         return (values - self.L.entries(i, j)) / np.sqrt(noise.rows[i] * noise.cols[j])
 
-    def place(self, X: Array, axis: int, lines: Array, others: Array) -> None:
-        """Factors of some rows (0) or columns from their entries X, across some lines of the other side."""
+    def place(self, X: Array, axis: int, lines: Array, others: Array, from_own: bool = False) -> None:
+        """Estimate the factors of some rows (0) or columns from their entries X in some lines of the other side.
+
+        They start at what features say of them or, ``from_own``, at their own.
+        """
         side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
         if side.tied:
             return
@@ -248,31 +261,32 @@ class Fit:
         noise = replace(self.noise, rows=np.ones(len(lines)), cols=scales[others], least=least)
         across = other.some(others)
         typical = float(np.sum(side.covariance * across.second))
-        found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical)
+        start = side.mean[lines] if from_own else None
+        found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical, start)
         side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
 
     def copy(self) -> Fit:
-        """Another fit to the same M, to go on with."""
+        """Another fit to the same M, to continue from."""
         rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
         return replace(self, rows=rows, cols=cols, noise=noise)
 
     def least_squares(self, rank: int) -> Fit:
-        """Plain least squares on what is kept, of this rank: the threshold falls with what is left, to rounding."""
+        """Trimmed least squares of this rank, with a threshold that decreases to rounding."""
         U, V = self.L.thin()
         L = LowRank.from_product(U, V, rank)
         left, right = L.left @ L.core, L.right
         sides = []
         for B, side in ((left, self.rows), (right, self.cols)):
-            loose = np.full(L.rank, constants.LOOSE * float((B**2).max(initial=TINY)))
+            loose = np.full(L.rank, constants.FLAT_PRIOR_VARIANCE * float((B**2).max(initial=TINY)))
             sides.append(Side(B, side.basis, side.tied, loose, loose.copy()))
-        zeta = constants.BEYOND * COMPONENTS[-1] * self.noise.s
+        zeta = constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * self.noise.s
         noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
         fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
-        fit._polish()
+        fit._exact_sweeps()
         again = fit.copy()
-        if again._replace_astray(self.noise):
-            again._polish()
+        if again._place_poorly_fitted(self.noise):
+            again._exact_sweeps()
             return min(fit, again, key=lambda fit: fit._size)
         return fit
 
@@ -283,11 +297,11 @@ class Fit:
 
     @property
     def _rounding(self) -> float:
-        return constants.ROOM * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
+        return constants.ROUNDING_MARGIN * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
 
-    def _polish(self) -> None:
-        """Alternating least squares on the entries within a threshold that falls with what is left."""
-        for _ in range(constants.POLISH):
+    def _exact_sweeps(self) -> None:
+        """Alternating least squares on entries within a threshold, which decreases with the residuals kept."""
+        for _ in range(constants.MAX_EXACT_SWEEPS):
             before = self.L
             for axis in (0, 1):
                 side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
@@ -302,80 +316,125 @@ class Fit:
             kept = sizes[sizes <= self.noise.zeta]
             step = relative_distance(self.L, before)
             if not np.isfinite(step):
-                raise FloatingPointError("least squares on what is kept ran away: the fit is not exact")
+                raise FloatingPointError("trimmed least squares diverged: there is no exact fit near this one")
             if not len(kept) or step < constants.ROUNDING:
                 break
-            lowest = self.noise.zeta / constants.DECAY
+            lowest = self.noise.zeta / constants.THRESHOLD_DECAY
             self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
 
-    def _replace_astray(self, noise: NoiseModel) -> bool:
-        """Lines of which little is kept, placed anew among the others; whether there were any."""
+    def _place_poorly_fitted(self, noise: NoiseModel) -> bool:
+        """Estimate poorly fitted lines again from the well fitted ones; whether there were any."""
         found = False
         for axis in (0, 1):
-            lines, side = self.astray(axis), (self.rows, self.cols)[axis]
+            lines, side = self.poorly_fitted(axis), (self.rows, self.cols)[axis]
             if len(lines) and not side.tied:
                 usual = np.setdiff1d(np.arange(len(side.mean)), lines)
                 loose, side.variance = side.variance, side.mean[usual].var(axis=0)
                 side.expected = np.tile(side.mean[usual].mean(axis=0), (len(side.mean), 1))
                 exact, self.noise = self.noise, replace(noise, rows=self.noise.rows, cols=self.noise.cols)
-                others = self._usual(1 - axis)
+                others = self._well_fitted(1 - axis)
                 self.place(self._entries_of(axis, lines, others), axis, lines, others)
                 self.noise, side.variance, found = exact, loose, True
-                self.noise.zeta = max(self.noise.zeta, constants.BEYOND * COMPONENTS[-1] * noise.s)
+                self.noise.zeta = max(self.noise.zeta, constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * noise.s)
         return found
 
     def done(self, step: float, settled: int) -> bool:
         return self.sweeps > settled and self.step < step and not self.noise.falling
 
-    def run(self, afresh: bool = False, step: float = constants.STEP, settled: int = constants.SETTLED) -> Fit:
-        most, settled = self.sweeps + constants.SWEEPS, self.sweeps + settled
-        for rescues_left in reversed(range(constants.RESCUES + 1)):
+    def run(
+        self,
+        refit_noise: bool = False,
+        step: float = constants.SWEEP_TOLERANCE,
+        settled: int = constants.MIN_SWEEPS,
+    ) -> Fit:
+        """Sweep until L and the noise have converged; poorly fitted lines are fitted again."""
+        most, settled = self.sweeps + constants.MAX_SWEEPS, self.sweeps + settled
+        for refits_left in reversed(range(constants.LINE_REFITS + 1)):
             while self.sweeps < most and not self.done(step, settled):
-                self.sweep(afresh)
+                self.sweep(refit_noise)
                 if not np.isfinite(self.step):
                     return self
-            if not rescues_left or not self.rescue():
+            if not refits_left or not self.refit_lines():
                 break
-            most, settled = self.sweeps + constants.SETTLED, self.sweeps + constants.PATIENCE
+            most, settled = self.sweeps + constants.MIN_SWEEPS, self.sweeps + constants.SWEEPS_BEFORE_PRIORS
         return self
 
-    def astray(self, axis: int) -> Array:
-        """Lines of whose entries far fewer are believed than of others', or that seem far noisier."""
+    def poorly_fitted(self, axis: int) -> Array:
+        """Lines with far fewer inliers than others, or with far larger residuals."""
         if self.trust is None:
             return np.zeros(0, int)
         counts = np.maximum(self.engine.counts[axis], 1)
         share, scale = self.trust[axis] / counts, (self.noise.rows, self.noise.cols)[axis]
         usual = float(np.median(share))  # a share of n entries has a standard deviation of at most 0.5 / √n
-        few = share < np.maximum(constants.ASTRAY * usual, usual - constants.SURE * 0.5 / np.sqrt(counts))
-        odd = few | (scale > constants.NOISIER * np.median(scale))
+        by_chance = usual - constants.SIGNIFICANT_STANDARD_ERRORS * 0.5 / np.sqrt(counts)
+        few = share < np.maximum(constants.MIN_INLIER_SHARE * usual, by_chance)
+        odd = few | (scale > constants.MAX_NOISE_RATIO * np.median(scale))
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
-        return lines if len(lines) <= constants.FEW_LINES * len(counts) else lines[:0]
+        return lines if len(lines) <= constants.MAX_POORLY_FITTED * len(counts) else lines[:0]
 
-    def rescue(self) -> bool:
-        """Fit lines that went astray again, from a large scale that falls; whether that made any more likely."""
+    def variance_without(self, used: Array) -> Array:
+        """The variance of L at every entry over that of the noise, n1×n2, from which entries were used."""
+        noise, counts = self.noise, self.engine.counts
+        s2 = noise.s**2 * np.multiply.outer(noise.rows, noise.cols)
+        first, second = self.spreads
+        total = np.zeros(s2.shape)
+        for axis, (side, other) in enumerate(((self.rows, self.cols), (self.cols, self.rows))):
+            if side.tied:
+                total += np.multiply.outer(first[:, axis], second[:, axis])
+                continue
+            worth = used / (noise.tail**2 * s2)
+            found = variance_given(worth if axis == 0 else worth.T, other.mean, side.apart(counts[axis] > 0))
+            total += found if axis == 0 else found.T
+        return total / s2
+
+    def unsupported(self, axis: int) -> Array:
+        """Lines with gross errors that the other entries do not contradict: without them nothing is known there.
+
+        Where several entries of a line speak for one component, and all of them were left out, what is expected of them
+        is just the prior. They may well be right.
+        """
+        n1, n2 = self.engine.shape
+        if self.tied[axis] or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY or not self.rank:
+            return np.zeros(0, int)
+        X, L = self.engine.block(np.arange(n1), np.arange(n2)), self.L.dense()
+        scale = self.noise.s * self.noise.tail * np.sqrt(np.multiply.outer(self.noise.rows, self.noise.cols))
+        R, scale = (X - L, scale) if axis == 0 else ((X - L).T, scale.T)
+        size = np.abs(R) / scale
+        left_out = size > constants.MAX_CLEAN_RESIDUAL
+        lines = np.flatnonzero(left_out.any(axis=1))
+        side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
+        worth = (size[lines] <= constants.MAX_CLEAN_RESIDUAL) / scale[lines] ** 2  # NaN is not
+        unknown = variance_given(worth, other.mean, np.diag(side.variance)) / scale[lines] ** 2
+        within = left_out[lines] & (size[lines] <= constants.MAX_UNSUPPORTED * np.sqrt(1 + unknown))
+        return lines[within.any(axis=1)]
+
+    def refit_lines(self) -> bool:
+        """Fit lines again that may be wrong, with s decreasing from a large value; whether any got more likely."""
         found = False
         for axis in (0, 1):
-            lines = self.astray(axis)
+            lines = np.union1d(self.poorly_fitted(axis), self.unsupported(axis))
             if not len(lines) or self.tied[axis]:
                 continue
             side, scales = (self.rows, self.noise.rows) if axis == 0 else (self.cols, self.noise.cols)
-            mean, spread, scale = side.mean[lines], side.spread[lines], scales[lines]
-            others = self._usual(1 - axis)
-            X = self._entries_of(axis, lines, others)
-            before = self._likelihood(X, axis, lines, others)
-            scales[lines] = 1.0
-            self.place(X, axis, lines, others)
-            worse = self._likelihood(X, axis, lines, others) <= before
-            at = lines[worse]
-            side.mean[at], side.spread[at], scales[at] = mean[worse], spread[worse], scale[worse]
-            found |= not worse.all()
+            every = np.arange(self.engine.shape[1 - axis])
+            X = self._entries_of(axis, lines, every)
+            best = self._likelihood(X, axis, lines, every)
+            for others, from_own in ((every, True), (self._well_fitted(1 - axis), False)):
+                here = side.mean[lines], side.spread[lines], scales[lines]
+                scales[lines] = 1.0
+                self.place(X[:, others], axis, lines, others, from_own)
+                likelihood = self._likelihood(X, axis, lines, every)
+                worse = likelihood <= best
+                for values, old in zip((side.mean, side.spread, scales), here, strict=True):
+                    values[lines[worse]] = old[worse]
+                best, found = np.maximum(best, likelihood), found or not worse.all()
         return found
 
-    def _usual(self, axis: int) -> Array:
-        return np.setdiff1d(np.arange(self.engine.shape[axis]), self.astray(axis))
+    def _well_fitted(self, axis: int) -> Array:
+        return np.setdiff1d(np.arange(self.engine.shape[axis]), self.poorly_fitted(axis))
 
     def _entries_of(self, axis: int, lines: Array, others: Array) -> Array:
-        """Those of some rows (0) or columns across others; one row of the answer for each."""
+        """Entries of some rows (0) or columns in others; one row of the answer for each."""
         return self.engine.block(lines, others) if axis == 0 else self.engine.block(others, lines).T
 
     def _likelihood(self, X: Array, axis: int, lines: Array, others: Array) -> Array:
@@ -389,19 +448,49 @@ class Fit:
         return found
 
 
-def placed(
-    X: Array, expected: Array, variance: Array, covariance: Array, other: Side, noise: NoiseModel, typical: float
-) -> Lines:
-    """Factors of lines that were not in a fit, from what is expected of them and from their own entries.
+def covariance_of(factors: Array) -> Array:
+    """About zero."""
+    covariance: Array = factors.T @ factors / len(factors)
+    return covariance
 
-    The scale of the noise falls from what each line shows to that of the fit, so that none settles on its own errors.
+
+def variance_given(worth: Array, V: Array, prior: Array) -> Array:
+    """``v_j · C_i v_j`` with ``C_i = (prior⁻¹ + Σ_j worth_ij v_j v_jᵀ)⁻¹``, m×n; a prior may be singular."""
+    if not prior.size:
+        return np.zeros(worth.shape)
+    values, Q = np.linalg.eigh(prior)
+    V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
+    n, K = V.shape
+    products = np.einsum("jk,jl->jkl", V, V).reshape(n, K * K)
+    found, step = np.zeros(worth.shape), max(1, CHUNK // max(n * K, K * K, 1))
+    for first in range(0, len(worth), step):
+        part = slice(first, first + step)
+        inverse = np.linalg.inv(np.eye(K) + (worth[part] @ products).reshape(-1, K, K))
+        found[part] = np.einsum("ijk,jk->ij", V @ inverse, V)
+    return found
+
+
+def placed(
+    X: Array,
+    expected: Array,
+    variance: Array,
+    covariance: Array,
+    other: Side,
+    noise: NoiseModel,
+    typical: float,
+    start: Array | None = None,
+) -> Lines:
+    """Factors of lines that were not in a fit, from their prior means and their own entries.
+
+    The scale of the noise decreases from that of each line's residuals to that of the fit, so that no line is fitted to
+    its own errors.
 
     Parameters
     ----------
     X : array of shape (m, n), NaN where nothing is observed
     expected : array of shape (m, K)
     variance : array of shape (K,)
-        How far lines are from what is expected of them.
+        Prior variance of the factors around their means.
     covariance : array of shape (K, K)
         Of the factors of a typical line of this side, once it is placed.
     other : Side
@@ -410,17 +499,20 @@ def placed(
         ``noise.cols`` are the scales of the other side.
     typical : float
         The trace of a typical posterior covariance with ``other.second``.
+    start : array of shape (m, K), or None
+        Where factors start; None: where they are expected.
     """
     engine, m = in_memory(X), len(X)
+    start = expected if start is None else start
     V, spread = other.mean, np.ones(m)
     prior = Prior(variance, np.ones(m), other.covariance, other.spread, other.second, mean=expected)
-    sizes = np.abs(X - expected @ V.T) / np.sqrt(noise.cols)
+    sizes = np.abs(X - start @ V.T) / np.sqrt(noise.cols)
     sizes = np.where(np.isfinite(sizes), sizes, np.inf)
     counts = np.isfinite(sizes).sum(axis=1)
     middle = np.sort(sizes, axis=1)[np.arange(m), np.maximum(counts - 1, 0) // 2]
-    scale = np.maximum(np.where(counts > 0, constants.WIDER * 1.4826 * middle / noise.s, 1.0), 1.0)
-    mean, across = expected, np.einsum("ik,ik->i", V @ covariance, V)
-    last = constants.LAST
+    scale = np.maximum(np.where(counts > 0, constants.START_SCALE_FACTOR * 1.4826 * middle / noise.s, 1.0), 1.0)
+    mean, across = start, np.einsum("ik,ik->i", V @ covariance, V)
+    last = constants.NEW_LINE_FINAL_PASSES
     while True:
         model = replace(noise, rows=scale**2)
         along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
@@ -430,7 +522,7 @@ def placed(
         last -= bool(scale.max(initial=1.0) <= 1.0)
         if not last:
             return lines
-        scale = np.maximum(scale / constants.PLACING, 1.0)
+        scale = np.maximum(scale / constants.NEW_LINE_SCALE_DECREASE, 1.0)
 
 
 def moved(new: LowRank, old: LowRank) -> float:
@@ -455,9 +547,9 @@ def begin(
     nu: float = np.inf,
     target: float | None = None,
 ) -> Fit:
-    """A fit that begins at L0, whose error is about s0, with random directions beside those of L0.
+    """A fit that begins at L0, whose error is about s0, with random components in addition to those of L0.
 
-    ``rank`` None: as many of ``directions`` as there is something to say for.
+    ``rank`` None: at most ``directions`` components, of which those hidden by noise are dropped at the end.
     """
     n1, n2 = engine.shape
     s0 = max(s0, 10 * float(least.min()))
@@ -465,13 +557,13 @@ def begin(
     sv = np.diag(L0.core)
     most = min(n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
     directions = min(directions if rank is None else rank, most)
-    kept = min(int((sv > 1e-9 * sv[0]).sum()), constants.KEPT, directions) if len(sv) and sv[0] > 0 else 0
+    kept = min(int((sv > 1e-9 * sv[0]).sum()), constants.MAX_START_RANK, directions) if len(sv) and sv[0] > 0 else 0
     new = directions - kept
     root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
     random = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
     random = bases[1] @ random / np.sqrt(len(random)) if tied[1] else random
     U = np.hstack([L0.left[:, :kept] * root, np.zeros((n1, new))])
-    V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW * np.sqrt(s0) * random])
+    V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW_COMPONENT_SCALE * np.sqrt(s0) * random])
     sides = []
     for B, basis, fixed in zip((U, V), bases, tied, strict=True):
         variance = np.r_[(B[:, :kept] ** 2).mean(axis=0), np.full(new, s0)]

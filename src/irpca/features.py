@@ -1,4 +1,4 @@
-"""Features of one side of M in orthonormal coordinates."""
+"""Features of the rows, or of the columns, of M in orthonormal coordinates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 
 from .lowrank import Array, LowRank, tall_qr
 
-ROWS_PER_FEATURE = 8  # to look at
-FEWEST_ROWS = 256
-RARE = 0.05  # of the rows
-DIRECTIONS = 16  # in which the rows are measured
-FAR = 8.0  # times the mean square of their lengths: no Gaussian row seems so long in as many directions
+SAMPLED_ROWS_PER_FEATURE = 8
+MIN_SAMPLED_ROWS = 256
+MIN_COLUMN_SUPPORT = 0.05  # of the rows: random rows may miss a column that is non-zero in fewer
+LENGTH_PROBES = 16  # random directions by which the lengths of rows are estimated
+MAX_ROW_LENGTH = 8.0  # squared, times the mean: no Gaussian row is estimated so long by as many probes
 
 
 class FeatureWarning(UserWarning):
@@ -27,8 +27,8 @@ class Features:
     """Features F of the n rows (or columns) of M, and coordinates for what they span.
 
     Solvers work in orthonormal coordinates, ``F = Q @ R``: the same L, the same rank, and no condition number. To find
-    Q takes time in proportion to n; whoever needs a few rows only works in ``basis``, which is close to Q. Directions
-    that repeat others are dropped, so both may have fewer columns than F.
+    Q takes time in proportion to n; code that needs a few rows only uses ``basis``, which is close to Q. Collinear
+    columns are dropped, so both may have fewer columns than F.
 
     Parameters
     ----------
@@ -36,7 +36,7 @@ class Features:
         None means identity features: nothing is known about this side. The n×n identity is never made.
     n : int
     d : int
-        Number of directions left for L on this side.
+        Number of independent columns: the highest rank of L on this side.
     to_basis : array of shape (d, d), or None
         ``basis = F @ to_basis``; None: the basis is Q.
     exact : (Q, R), or None
@@ -94,8 +94,8 @@ class Features:
 
     @cached_property
     def coherent(self) -> bool:
-        """Whether a few rows carry so much of a direction that rows drawn at random may miss it."""
-        return self.exact is not None and (self.mu > 2 or _rarest(self.exact[0]) < RARE)
+        """Whether a few rows have such high leverage that random rows may miss what they determine."""
+        return self.exact is not None and (self.mu > 2 or _rarest(self.exact[0]) < MIN_COLUMN_SUPPORT)
 
     def restrict(self, index: Array) -> tuple[Array, Array]:
         """Orthonormal coordinates of the given rows alone: ``basis[index] = Q_block @ R_block``."""
@@ -144,7 +144,7 @@ class Features:
 
     @property
     def kappa(self) -> float:
-        """Condition number σ_max / σ_min over the directions kept."""
+        """Condition number σ_max / σ_min of the independent columns."""
         return float(self.singular_values[0] / self.singular_values[-1])
 
     @cached_property
@@ -185,7 +185,7 @@ def _checked(F: Array, n: int, name: str, side: str) -> Array:
         raise ValueError(f"{name} has no columns; pass None if nothing is known about the {side} of M")
     if F.shape[1] > n:
         raise ValueError(
-            f"{name} has {F.shape[1]} features for only {n} {side} of M: they explain anything; "
+            f"{name} has {F.shape[1]} features for only {n} {side} of M: so many can explain any values; "
             f"pass fewer than {n} features, or None if nothing is known about the {side}"
         )
     return F
@@ -205,24 +205,24 @@ def _rarest(Q: Array) -> float:
 
 
 def _some_rows(F: Array) -> Array | None:
-    """Rows to look at in place of all; None if that saves little."""
+    """A sample of rows in place of all; None if that saves little."""
     n, d = F.shape
-    m = max(ROWS_PER_FEATURE * d, FEWEST_ROWS)
+    m = max(SAMPLED_ROWS_PER_FEATURE * d, MIN_SAMPLED_ROWS)
     return _rng(F).integers(n, size=m) if n >= 4 * m else None
 
 
 def _rng(F: Array) -> np.random.Generator:
-    """Random numbers that follow from F, so that equal features are looked at alike, and none meets its own seed."""
+    """Random numbers that follow from F: equal features are sampled alike, whatever the user's seeds."""
     n, d = F.shape
     some = np.ascontiguousarray(F[:: max(1, n // 16)][:16], np.float64)
     return np.random.default_rng([n, d, *np.frombuffer(some.tobytes(), np.uint32).tolist()])
 
 
 def _whitening(F: Array) -> Array | None:
-    """A with F @ A close to orthonormal, found from a few rows; None if these may not speak for all.
+    """A with F @ A close to orthonormal, computed from a sample of rows; None if that may not represent all.
 
-    They do if they are well conditioned and no row of F @ A is far longer than the others. The lengths of all rows are
-    told, well enough, by a few random directions: one product, which also shows whether all of F is finite.
+    It does if it is well conditioned and no row of F @ A is far longer than the others. The lengths of all rows are
+    estimated by a few random directions: one product, which also shows whether all of F is finite.
     """
     rows = _some_rows(F)
     if rows is None:
@@ -235,13 +235,13 @@ def _whitening(F: Array) -> Array | None:
         return None
     Q, R = np.linalg.qr(part / scale)
     s = np.linalg.svd(R, compute_uv=False)
-    if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * d / len(rows) or _rarest(Q) < RARE:
+    if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * d / len(rows) or _rarest(Q) < MIN_COLUMN_SUPPORT:
         return None
     A = np.linalg.inv(R * scale) * np.sqrt(len(rows) / n)
     with np.errstate(over="ignore", invalid="ignore"):
-        lengths = F @ (A @ _rng(F).standard_normal((d, DIRECTIONS)))
-        longest = np.einsum("ij,ij->i", lengths, lengths).max() / DIRECTIONS
-    return A if longest * n / d <= FAR else None
+        lengths = F @ (A @ _rng(F).standard_normal((d, LENGTH_PROBES)))
+        longest = np.einsum("ij,ij->i", lengths, lengths).max() / LENGTH_PROBES
+    return A if longest * n / d <= MAX_ROW_LENGTH else None
 
 
 def _unit_columns(R: Array) -> Array:
@@ -253,12 +253,12 @@ def _unit_columns(R: Array) -> Array:
 
 
 def _rounding(F: Array) -> float:
-    """What rounding may leave of a column of length one that repeats others."""
+    """The norm that rounding may leave of a unit column that is collinear with others."""
     return float(8 * max(F.shape) * np.finfo(float).eps)
 
 
 def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
-    """Say which columns add nothing to those before them; any orthonormal coordinates will do."""
+    """The message about collinear columns; any orthonormal coordinates will do."""
     d = unit.shape[1]
     basis = np.zeros((len(unit), 0))
     zero, repeated = [], []
@@ -274,13 +274,14 @@ def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
             basis = np.column_stack([basis, rest / size])
     parts = [
         f"column{'s' * (len(columns) > 1)} {_listed(columns)} {fault}"
-        for columns, fault in ((zero, "all zero"), (repeated, "repeating what earlier columns say"))
+        for columns, fault in ((zero, "all zero"), (repeated, "collinear with earlier columns"))
         if columns
     ]
     return (
         f"{name} has {d} columns but only {k} independent ones ({'; '.join(parts)}). "
-        "L is fitted with the independent ones, and the shortest coefficients W are reported. If directions were lost "
-        "to rounding (high powers, say), centre and scale the features or use orthogonal ones"
+        "The fit uses the independent ones; of all coefficients (W) that give the same expected values, the smallest "
+        "are reported. If columns were lost to rounding (high powers, for example), centre and scale the features or "
+        "use orthogonal ones"
     )
 
 

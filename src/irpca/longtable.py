@@ -11,7 +11,7 @@ from .labels import Labels
 from .lowrank import Array
 
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
-FEW = 3  # values that a message shows
+MAX_SHOWN_VALUES = 3  # values that a message shows
 NAMES = "for ids that are names use LongTable.from_frame"
 _LABELS = {"rows": "row_labels", "cols": "col_labels"}
 
@@ -228,8 +228,8 @@ def _column(given: Any, name: str) -> Array:
 def _check_lengths(given: dict[str, Any]) -> None:
     lengths = {name: len(one) for name, one in given.items()}
     if len(set(lengths.values())) > 1:
-        told = ", ".join(f"{name} has {length}" for name, length in lengths.items())
-        raise ValueError(f"there must be one entry for each observation, but {told}")
+        found = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise ValueError(f"there must be one entry for each observation, but {found}")
     if 0 in lengths.values():
         raise ValueError(f"there are no observations: {' and '.join(lengths)} are empty")
 
@@ -280,13 +280,13 @@ def _instead(ids: Array, name: str) -> str:
 
 def _too_large(ids: Array, name: str, count: int | None) -> str:
     first = int(np.argmax(ids >= (MOST_CELLS if count is None else count)))
-    told = f"{name}[{first}] is {ids[first]}, "
+    message = f"{name}[{first}] is {ids[first]}, "
     if count is None:
-        return f"{told}which is no position; {NAMES}"
-    told += f"but M has only {_sized(name, count)}: positions run from 0 to {count - 1}. "
+        return f"{message}which is no position; {NAMES}"
+    message += f"but M has only {_sized(name, count)}: positions run from 0 to {count - 1}. "
     if ids.min() == 1 and ids.max() == count:
-        return f"{told}Yours seem to count from 1: pass {name} - 1"
-    return f"{told}Give a larger shape, or all labels; {NAMES}"
+        return f"{message}Yours seem to count from 1: pass {name} - 1"
+    return f"{message}Give a larger shape, or all labels; {NAMES}"
 
 
 def _sized(name: str, count: int) -> str:
@@ -343,21 +343,21 @@ def _check_names(**names: Any) -> None:
         if name is None or isinstance(name, list):
             raise ValueError(f"{option} must be the name of one column of frame, got {name!r}")
     if len(set(names.values())) < len(names):
-        told = ", ".join(f"{option}={name!r}" for option, name in names.items())
-        raise ValueError(f"row, column and value must be three different columns of frame, got {told}")
+        given = ", ".join(f"{option}={name!r}" for option, name in names.items())
+        raise ValueError(f"row, column and value must be three different columns of frame, got {given}")
 
 
 def _no_column(frame: Any, name: str, option: str) -> str:
-    told = f"frame has no column {name!r}"
+    message = f"frame has no column {name!r}"
     if name in getattr(getattr(frame, "index", None), "names", ()):
-        return f"{told}: it is in the index. Pass frame.reset_index()"
+        return f"{message}: it is in the index. Pass frame.reset_index()"
     names = frame.dtype.names if isinstance(frame, np.ndarray) else getattr(frame, "columns", None)
     if names is None and hasattr(frame, "keys"):
         names = frame.keys()
     if names is None:
         kind = type(frame).__name__
-        return f"{told}: it is a {kind}. Pass a data frame; for arrays, use LongTable(rows, cols, values)"
-    return f"{told}; it has {_few(list(names), 20)}. Name the right one as {option}=…"
+        return f"{message}: it is a {kind}. Pass a data frame; for arrays, use LongTable(rows, cols, values)"
+    return f"{message}; it has {_few(list(names), 20)}. Name the right one as {option}=…"
 
 
 def _labels(frame: Any, name: str, option: str) -> Any:
@@ -370,7 +370,7 @@ def _labels(frame: Any, name: str, option: str) -> Any:
     if missing.any():
         raise ValueError(
             f"{_quoted(name)}: {_count(int(missing.sum()), 'label', len(labels))} missing, the first at position "
-            f"{int(np.argmax(missing))}. Nobody knows where these observations belong: drop them, with "
+            f"{int(np.argmax(missing))}. These observations belong to no cell: drop them, with "
             f"frame.dropna(subset=[{name!r}])"
         )
     return labels
@@ -428,13 +428,13 @@ def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any
 
 def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) -> str:
     first, others = int(np.argmax(unknown)), _count(labels[unknown].nunique(), "label")
-    told = (
+    message = (
         f"{_quoted(name)} holds {_shown(labels[first])}, at position {first}, which is not in {option}; "
         f"{others} unknown there"
     )
     if unknown.all() and labels.dtype != index.dtype:
-        return f"{told}. These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
-    return f"{told}. Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
+        return f"{message}. These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
+    return f"{message}. Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
 
 
 def _picked(index: Any, length: int) -> Array:
@@ -492,6 +492,6 @@ def _shown(label: Any) -> str:
     return repr(label.item() if isinstance(label, np.generic) else label)
 
 
-def _few(things: Any, most: int = FEW) -> str:
+def _few(things: Any, most: int = MAX_SHOWN_VALUES) -> str:
     shown = [_shown(thing) for thing in things[:most]]
     return ", ".join(shown) + (f" … ({len(things)} in all)" if len(things) > most else "")

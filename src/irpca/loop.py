@@ -60,22 +60,22 @@ def solve(
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"
     solver : str
-        ``"irpca"``: factors with priors that features inform, under noise with gross errors; exact where that can be.
+        ``"irpca"``: robust matrix factorisation with features in the priors; exact where the data are exact.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
-        use no features, and say so among the doubts if they are given some. See :doc:`/methods`.
+        use no features; the result has a doubt that says so if some are given. See :doc:`/methods`.
     engine : {"auto", "cpu", "observed", "reference"} or an Engine
     tol : float
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
     sparse : bool
         False: do not return S. With features of both sides that saves the last read of M, of which only a part may
-        have been looked at then: a NaN elsewhere is not noticed.
+        have been read then: a NaN elsewhere is not noticed.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
     random_state : int, Generator, SeedSequence or None
-        Decides which rows, columns and entries are looked at.
+        Decides which rows, columns and entries are sampled.
     **options
         Passed to the solver.
 
@@ -96,7 +96,7 @@ def solve(
     owner = choose(M, engine)
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
-        raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed to tell L from S")
+        raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed")
     F1, F2 = (_features(F, n, *names) for F, n, names in ((F1, n1, ("F1", "rows")), (F2, n2, ("F2", "columns"))))
     if (F1.n, F2.n) != owner.shape:
         raise ValueError(f"these Features are of a {F1.n} × {F2.n} matrix, M is {n1} × {n2}")
@@ -166,7 +166,7 @@ def solve(
             status = Status.INTERRUPTED
             S, trim = owner.corruption(state.L, limit) if sparse else (None, state.trim)
     if S is not None and trim is not None:
-        S, trim = _of_known(S, trim, known)
+        S, trim = _supported(*_of_known(S, trim, known), state, calibration)
     share = explained(state.L, left_over(trim, state.noise))
     reads = round(owner.reads - looks, 9)
     case = Case(
@@ -233,17 +233,17 @@ def _calibrated(
     rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
     scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
     calibration = Calibration((values - state.L.entries(rows, cols)) / scale, state.weights.gross)
-    limit = max(calibration.limit, constants.LEAST_LIMIT)
+    limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT)
     if np.isinf(limit):
         return calibration, np.inf, np.inf
     return calibration, Standardised(state.weights, limit), limit * float(np.median(scale))
 
 
 def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tuple[Array, Array]:
-    """Of which rows and columns L is known.
+    """The rows and columns whose expected values (L) are determined by the data.
 
-    Of those with features, and of those with as many entries as L has components. With fewer, if the fit has a
-    posterior: where that of L is no more than half as wide as the prior.
+    Those with features, and those with at least as many entries as L has components. With fewer, if the fit has a
+    posterior: those whose posterior variance of L is at most half of the prior variance.
     """
     known = []
     for axis, (F, counts) in enumerate(zip((F1, F2), owner.counts, strict=True)):
@@ -251,7 +251,7 @@ def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tupl
         if F.given:
             enough = np.ones(F.n, bool)
         elif state.fit is not None and state.L.rank:
-            enough |= (counts > 0) & (_uncertainty(state.fit, axis) <= constants.UNKNOWN)
+            enough |= (counts > 0) & (_uncertainty(state.fit, axis) <= constants.MAX_POSTERIOR_VARIANCE)
         known.append(enough)
     return known[0], known[1]
 
@@ -265,13 +265,34 @@ def _uncertainty(fit: Any, axis: int) -> Array:
 
 
 def _of_known(S: csr_array, trim: Trim, known: tuple[Array, Array]) -> tuple[csr_array, Trim]:
-    """S without the entries of lines of which L is not known: there is nothing that they could be errors of."""
+    """S without the entries of lines whose L is not known: without an expected value there is no outlier."""
     if all(lines.all() for lines in known):
         return S, trim
-    found = S.tocoo()
-    kept = known[0][found.row] & known[1][found.col]
-    S = type(S)((found.data[kept], (found.row[kept], found.col[kept])), shape=S.shape)
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    return _without(S, trim, known[0][rows] & known[1][S.indices])
+
+
+def _supported(S: csr_array, trim: Trim, state: State, calibration: Calibration | None) -> tuple[csr_array, Trim]:
+    """S without the entries that the others do not contradict.
+
+    What is expected of an entry that was left out is uncertain, the more the fewer others of its row and column tell
+    it: only a residual that is large beside that makes it an outlier.
+    """
+    fit, weights, (n1, n2) = state.fit, state.weights, S.shape
+    if fit is None or weights is None or calibration is None or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
+        return S, trim
+    at = np.repeat(np.arange(n1), np.diff(S.indptr)), S.indices
+    used = np.isfinite(fit.engine.block(np.arange(n1), np.arange(n2)))
+    used[at] = False
+    scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] * (1 + fit.variance_without(used)[at]))
+    return _without(S, trim, calibration(S.data / scale) > 0.5)
+
+
+def _without(S: csr_array, trim: Trim, kept: Array) -> tuple[csr_array, Trim]:
+    """S with some of its entries; the others are called clean."""
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     left_out = int((~kept).sum())
+    S = type(S)((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape) if left_out else S
     return S, replace(trim, kept=trim.kept + left_out, trimmed=trim.trimmed - left_out)
 
 
@@ -292,9 +313,10 @@ def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
     if owner.n_observed < needed:
         n1, n2 = owner.shape
         raise ValueError(
-            f"M has {owner.n_observed} observed entries ({owner.n_observed / (n1 * n2):.2g} of all), and L of rank "
-            f"{rank} has {needed} degrees of freedom, rank · ({d1} + {d2} − rank): it takes at least as many entries, "
-            "and several times as many to tell errors from L. Give fewer features, a lower rank, or more data"
+            f"M has {owner.n_observed} observed cells ({owner.n_observed / (n1 * n2):.2g} of all), too few for rank "
+            f"{rank}: the expected values (L) then have {needed} degrees of freedom, rank · ({d1} + {d2} − rank), and "
+            "at least as many cells are needed, several times as many to detect outliers. Give a lower rank, fewer "
+            "features, or more data"
         )
 
 
@@ -309,31 +331,31 @@ def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) ->
         raise ValueError(f"rank must be a positive integer or 'auto', got {rank!r}")
     if not 1 <= rank <= most:
         raise ValueError(
-            f"rank={rank} is out of range: L has {F1.d} directions for rows and {F2.d} for columns, "
+            f"rank={rank} is out of range: M and its features allow {F1.d} components for rows and {F2.d} for columns, "
             f"so choose 1 <= rank <= {most}, or 'auto'"
         )
     return None if method.rank == "found" else int(rank)
 
 
 def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Doubt, ...]:
-    """What was given and this solver has no use for: one word is changed to compare methods, and nothing is silent."""
-    told = []
+    """Doubts about arguments that this solver does not use: nothing is ignored silently."""
+    unused = []
     if features and not method.features:
-        text = f"solver={solver!r} does not use the features: this is what M says without them"
-        told.append(Doubt("unused-features", text))
+        text = f"solver={solver!r} does not use features: those given had no effect"
+        unused.append(Doubt("unused-features", text))
     if method.rank == "found" and not isinstance(rank, str):
         text = f"solver={solver!r} takes no rank: it finds its own, and rank={rank} was not used"
-        told.append(Doubt("unused-rank", text))
-    return tuple(told)
+        unused.append(Doubt("unused-rank", text))
+    return tuple(unused)
 
 
 def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
     """Refuse an M that is entirely zero; all of it is read only if a few entries are."""
-    _, _, values = owner.draw(constants.GLANCE, rng)
+    _, _, values = owner.draw(constants.ZERO_CHECK_ENTRIES, rng)
     if not values.any():
         _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:
-            raise ValueError("M is all zero: there is nothing to take apart")
+            raise ValueError("M is all zero: there is nothing to decompose")
 
 
 def _as_expected(state: State, trim: Trim) -> bool:
@@ -368,12 +390,12 @@ def _corruption(state: State, trim: Trim | None, calibration: Calibration | None
 
 
 def left_over(trim: Trim | None, noise: float | None) -> float:
-    """Root mean square of what is in neither L nor S, as far as it is known."""
+    """Root mean square of the residuals that are not in S, as far as it is known."""
     return float(np.sqrt(trim.energy / max(trim.kept, 1))) if trim is not None else noise or 0.0
 
 
 def explained(L: LowRank, residual: float) -> float:
-    """Energy of L against energy of what is left, per entry."""
+    """Share of the energy of L in that of L and residual, per entry."""
     signal = float((L.core**2).sum()) / (L.shape[0] * L.shape[1])
     rest = residual**2
     return signal / (signal + rest) if signal + rest > 0 else 0.0

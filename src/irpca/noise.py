@@ -1,10 +1,10 @@
-"""The noise model: clean noise with tails of its own, gross errors beside it, and a scale for every row and column.
+"""The noise model: a mixture for clean noise, gross errors, and a scale for every row and column.
 
     e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · broad,        c = 1, 2, 4
 
-The shares p_k are learned, so Gaussian, Laplace and Student noise are all within the model. What follows from it: the
-weight of every entry in a regression, and the probability that it is a gross error. Gross errors are Gaussian or
-Cauchy, by a share that is learned: some have a size, others know none.
+The shares p_k are estimated, so that Gaussian, Laplace and Student noise are all approximated. From the model follow
+the weight of every entry in a regression and the probability that it is a gross error. Gross errors are Gaussian or
+Cauchy, by a share that is estimated: some have a typical size, others have none. A line is a row or a column.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class NoiseModel:
     s : float
         The common scale.
     least : array of shape (n2,)
-        What the scale of an entry cannot fall below, for each column: rounding.
+        Lower bound of the scale of an entry, for each column: rounding.
     rows, cols : arrays
         Variances of rows and columns relative to the common one, α² and β².
     gross, broad, heavy, shares : float, float, float, array
@@ -38,9 +38,9 @@ class NoiseModel:
     nu, zeta : float
         As in :class:`~irpca.engines.base.Noise`.
     target : float or None
-        The standard deviation of the noise if the user has given it: s falls to what belongs to it, and stays.
+        The standard deviation of the noise if the user has given it: s decreases to the scale that belongs to it.
     estimate : float
-        What the last sums say of s.
+        The value of s that follows from the last sums.
     """
 
     s: float
@@ -48,11 +48,11 @@ class NoiseModel:
     rows: Array
     cols: Array
     broad: float
-    gross: float = constants.GROSS_AT_FIRST
-    shares: Array = field(default_factory=lambda: np.array(constants.SHARES))
+    gross: float = constants.INITIAL_GROSS_SHARE
+    shares: Array = field(default_factory=lambda: np.array(constants.CLEAN_SHARES))
     nu: float = np.inf
     zeta: float = np.inf
-    heavy: float = constants.HEAVY
+    heavy: float = constants.INITIAL_CAUCHY_SHARE
     target: float | None = None
     estimate: float = np.inf
 
@@ -65,7 +65,7 @@ class NoiseModel:
 
     @property
     def lowest(self) -> float:
-        """What s cannot fall below."""
+        """Lower bound of s."""
         return float(self.least.min())
 
     @property
@@ -73,10 +73,10 @@ class NoiseModel:
         """Standard deviation of the clean noise, in a typical row and column."""
         if self.target is not None:
             return self.target
-        return max(self.s, float(np.median(self.least))) * self._tail
+        return max(self.s, float(np.median(self.least))) * self.tail
 
     @property
-    def _tail(self) -> float:
+    def tail(self) -> float:
         """The standard deviation of noise of scale 1."""
         return float(np.sqrt(self.shares @ SQUARES)) if np.isinf(self.nu) else 1.0
 
@@ -88,32 +88,32 @@ class NoiseModel:
         entries = float(parts.sum() + gross)
         self.gross = float(np.clip(gross / entries, *constants.GROSS_LIMITS))
         if np.isinf(self.nu):
-            parts = parts + np.array(constants.SHARES) * constants.SHARES_WEIGHT * entries
+            parts = parts + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * entries
             self.shares = parts / parts.sum()
         if gross > 1:
-            self.heavy = _heavy(float(sums.totals[6]), gross)
-            self.broad = max(float(np.sqrt(gross_energy / gross)), constants.BROAD * self.s)
+            self.heavy = _cauchy_share(float(sums.totals[6]), gross)
+            self.broad = max(float(np.sqrt(gross_energy / gross)), constants.MIN_GROSS_WIDTH * self.s)
 
     def learn(self, sums: Sums, rise: bool = True) -> None:
-        """All that lines have in common; s may ``rise``, or must fall."""
+        """Update what is common to all lines; s may ``rise``, or must decrease."""
         if np.isfinite(self.zeta):
             return
         self.learn_shares(sums)
         energy, trust = sums.rows.sum(axis=0)
         self.estimate = self.s * float(np.sqrt(energy / max(trust, 1e-9)))
-        wanted = self.estimate if self.target is None else self.target / self._tail
-        lowest = self.s / constants.FALL
+        wanted = self.estimate if self.target is None else self.target / self.tail
+        lowest = self.s / constants.MAX_SCALE_DECREASE
         self.s = max(min(wanted, self.broad), lowest, self.lowest) if rise else max(lowest, self.lowest)
 
     def learn_scales(self, sums: Sums, axis: int) -> None:
-        """Scales of the rows (0) or columns from the sums of a read; s is that of a line in the middle."""
+        """Update the scales of the rows (0) or columns from the sums of a read; their geometric mean is s."""
         lines, name = (sums.rows, sums.cols)[axis], ("rows", "cols")[axis]
         energy, trust = lines.sum(axis=0)
-        if not energy > 0:  # no entry is believed, or all are met
+        if not energy > 0:  # no entry is an inlier, or all residuals are zero
             return
         new = scales(lines[:, 0] * getattr(self, name), lines[:, 1])
-        new /= energy / max(trust, 1e-9)  # what all have in common is s
-        low, high = constants.SCALE_LIMITS
+        new /= energy / max(trust, 1e-9)  # the common factor is s
+        low, high = constants.LINE_VARIANCE_LIMITS
         usual = float(np.median(new))
         new = np.clip(new, low * usual, high * usual)
         new = np.maximum(new, (self.lowest / self.s) ** 2)  # below, it is rounding
@@ -123,22 +123,23 @@ class NoiseModel:
             self.s = max(min(self.s * float(np.sqrt(middle)), self.broad), self.lowest)
 
     def capped(self, units: Array) -> NoiseModel:
-        """The same for telling gross errors: a line that is far noisier than the spread among lines explains is broken.
+        """The model by which gross errors are flagged: scales of broken lines are capped.
 
-        Its errors are not noise. Where lines differ much in their noise, none is. A column is broken if it is so noisy
-        both in its own unit and in that of the table; ``units`` are the squares of the former.
+        A line is broken if it is far noisier than lines differ otherwise: its errors are gross errors, not noise. Where
+        lines differ much in their noise, none is. A column must be that noisy both in its own unit and in that of the
+        table; ``units`` are the squares of the former.
         """
         cols = np.maximum(_capped(self.cols), _capped(self.cols * units) / units)
         return replace(self, rows=_capped(self.rows), cols=cols)
 
     def log_density(self, R: Array, s2: Array, var: Array | float = 0.0) -> Array:
-        """Of residuals R, where clean ones have the variance s2, and L the variance var."""
+        """Log density of residuals R, where clean ones have the variance s2, and L the variance var."""
         if np.isfinite(self.nu):
             nu, scale2 = self.nu, s2 + var
             constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
             density: Array = constant - 0.5 * np.log(scale2) - 0.5 * (nu + 1) * np.log1p(R * R / (nu * scale2))
             return density
-        total = sum(_wrong(R * R, self.gross, self.broad, self.heavy))
+        total = sum(_gross_densities(R * R, self.gross, self.broad, self.heavy))
         for share, square in zip(self.shares, SQUARES, strict=True):
             variance = square * s2 + var
             total += (1 - self.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
@@ -146,31 +147,31 @@ class NoiseModel:
 
     @property
     def falling(self) -> bool:
-        """Whether s has still some way to go."""
-        return self.s > self.lowest and self.estimate < self.s / constants.AT_REST
+        """Whether s is still decreasing."""
+        return self.s > self.lowest and self.estimate < self.s / constants.SCALE_CONVERGED
 
 
 def _capped(scales: Array) -> Array:
     logs = np.log(scales)
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    most = np.exp(middle + max(constants.BROKEN_NOISE * spread, constants.LEAST_BROKEN_NOISE))
-    few = np.count_nonzero(scales > most) <= constants.FEW_NOISY * len(scales)
+    most = np.exp(middle + max(constants.NOISY_LINE_DEVIATIONS * spread, constants.MIN_NOISY_LINE_LOG_RATIO))
+    few = np.count_nonzero(scales > most) <= constants.MAX_NOISY_LINES * len(scales)
     return np.minimum(scales, most) if few else scales
 
 
 def scales(energy: Array, trust: Array) -> Array:
-    """Relative variances of lines: their own, shrunk towards the common one by as much as lines are alike.
+    """Relative variances of lines, shrunk towards the common one: the more alike lines are, the more.
 
-    The logarithm of a line's own variance, from t entries, has a sampling variance of about ``LOG_VARIANCE / t``; what
-    lines differ by beyond that is learned (the estimator of Paule and Mandel, one step).
+    The logarithm of a line's own variance, from t entries, has a sampling variance of about
+    ``LOG_VARIANCE_SAMPLING / t``; the variance between lines is estimated (Paule and Mandel, one step).
     """
     seen = trust > 1.0
     ones = np.ones(len(trust))
     if seen.sum() < 3:
         return ones
     own = np.log(np.maximum(energy[seen], 1e-12 * energy[seen].max() + 1e-300) / trust[seen])
-    sampling = constants.LOG_VARIANCE / trust[seen]
+    sampling = constants.LOG_VARIANCE_SAMPLING / trust[seen]
     centre = float(np.average(own, weights=1 / (sampling + sampling.mean())))
     apart = max(float(np.mean((own - centre) ** 2 - sampling)), 0.0)
     centre = float(np.average(own, weights=1 / (sampling + apart)))
@@ -180,13 +181,13 @@ def scales(energy: Array, trust: Array) -> Array:
 
 
 def densities(z2: Array, model: NoiseModel) -> tuple[Array, Array]:
-    """Of residuals with squares ``z2``: weighted densities of the clean components, and of both gross ones."""
+    """Weighted densities of the clean components and of both gross ones, at residuals with squares ``z2``."""
     variance = SQUARES[:, None] * model.s**2
     clean = (1 - model.gross) * model.shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
-    return clean, np.array(_wrong(z2, model.gross, model.broad, model.heavy))
+    return clean, np.array(_gross_densities(z2, model.gross, model.broad, model.heavy))
 
 
-def _wrong(square: Array, gross: float, broad: float, heavy: float) -> tuple[Array, Array]:
+def _gross_densities(square: Array, gross: float, broad: float, heavy: float) -> tuple[Array, Array]:
     """The densities of gross errors, Gaussian and Cauchy, less a factor of √2π that all have in common."""
     light = (1 - heavy) * gross * np.exp(-0.5 * square / broad**2) / broad
     tails = heavy * gross * CAUCHY / (broad * (1 + square / (MEDIAN * broad) ** 2)) + 1e-300
@@ -194,14 +195,14 @@ def _wrong(square: Array, gross: float, broad: float, heavy: float) -> tuple[Arr
 
 
 def _energy(z2: Array, broad: float) -> tuple[Array, Array]:
-    """What a gross error of either kind says of ``broad``², given one: a step of EM."""
+    """The contribution of a gross error of either kind to ``broad``², in a step of EM."""
     return z2, 2 * z2 / (MEDIAN**2 + z2 / broad**2)
 
 
-def _heavy(tails: float, gross: float) -> float:
+def _cauchy_share(tails: float, gross: float) -> float:
     """The share of Cauchy errors among the gross ones, with a weak prior."""
-    prior = constants.SHARES_WEIGHT * gross
-    return (tails + constants.HEAVY * prior) / (gross + prior)
+    prior = constants.CLEAN_SHARES_WEIGHT * gross
+    return (tails + constants.INITIAL_CAUCHY_SHARE * prior) / (gross + prior)
 
 
 def _step(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
@@ -211,24 +212,24 @@ def _step(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
     clean, wrong = clean / total, wrong / total
     gross, n = float(wrong.sum()), len(z2)
     s = max(float(np.sqrt((clean / SQUARES[:, None]).sum(axis=0) @ z2 / max(n - gross, 1e-9))), model.lowest)
-    parts = clean.sum(axis=1) + np.array(constants.SHARES) * constants.SHARES_WEIGHT * n
+    parts = clean.sum(axis=1) + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n
     energy = sum(float(P @ e) for P, e in zip(wrong, _energy(z2, model.broad), strict=True))
     new = replace(
         model,
         s=s,
         shares=parts / parts.sum(),
         gross=float(np.clip(gross / n, *constants.GROSS_LIMITS)),
-        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.BROAD * s),
-        heavy=_heavy(float(wrong[1].sum()), gross),
+        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.MIN_GROSS_WIDTH * s),
+        heavy=_cauchy_share(float(wrong[1].sum()), gross),
     )
     return new, float(np.log(total).mean())
 
 
-def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
-    """The mixture looked for afresh in residuals z, in units of their lines' scales: from several starts, the best.
+def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
+    """The mixture fitted again to standardised residuals z, from several starts: the best.
 
-    None if it is not better than the one that is there, or not narrower. Without this, fits with many gross errors
-    settle on a wide mixture in which nothing is wrong.
+    None if it is not better than the present one, or not narrower. Without this, fits with many gross errors converge
+    to a wide mixture without any.
     """
     z2, now = z * z, _step(model, z * z)[1]
     best, highest = model, -np.inf
@@ -237,18 +238,18 @@ def refound(model: NoiseModel, z: Array) -> NoiseModel | None:
         s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
         found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
         score = -np.inf
-        for _ in range(constants.NOISE_STEPS):
+        for _ in range(constants.MAX_EM_STEPS):
             last = score
             found, score = _step(found, z2)
-            if score < last + constants.NOISE_AT_REST:
+            if score < last + constants.MIN_EM_GAIN:
                 break
         if score > highest:
             best, highest = found, score
-    return best if highest > now + constants.NOISE_GAIN and best.s < model.s else None
+    return best if highest > now + constants.MIN_MIXTURE_GAIN and best.s < model.s else None
 
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:
-    """The model of a fit to so many entries, with those that were left out counted among the gross errors."""
+    """The model of a fit to ``entries`` entries, with the residuals that were left out added to the gross errors."""
     there = model.gross * entries
     gross = min((there + len(left_out)) / (entries + len(left_out)), constants.GROSS_LIMITS[1])
     energy = there * model.broad**2 + float(left_out @ left_out)

@@ -1,7 +1,7 @@
-"""Which entries are outliers and how sure that is, and which rows and columns have more of them than the others.
+"""Standardised residuals of outliers, their probabilities, and rows and columns with unusually many of them.
 
-A residual is measured in units of its own uncertainty, that of the noise model and of L at that place. How probable it
-is that an entry is an outlier, a gross error rather than noise, is for :mod:`irpca.calibration` to say.
+A residual is divided by its standard deviation, that of the noise and of L there. The probability that an entry is an
+outlier, a gross error rather than noise, is estimated in :mod:`irpca.calibration`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from .lowrank import Array
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-BROKEN = 0.05  # of the rows or columns called broken, the share that may be there by chance
-ROUNDS = 50  # of leaving broken lines out and looking again; a handful is usual
+BROKEN_FDR = 0.05  # false discovery rate among the rows or columns called broken
+ROUNDS = 50  # of estimating the usual share without broken lines; a handful is usual
 LEAST = 1e-280  # a probability below this is near underflow: its logarithm is taken another way
 
 LINE = np.dtype(
@@ -38,7 +38,7 @@ LINE = np.dtype(
 
 
 def standardised(S: csr_array, weights: Noise | None, zeta: float) -> csr_array:
-    """S in units of the uncertainty of each entry.
+    """S divided by the standard deviation of each entry.
 
     Parameters
     ----------
@@ -65,9 +65,9 @@ def standardised(S: csr_array, weights: Noise | None, zeta: float) -> csr_array:
 
 
 def probabilities(z: Array, calibration: Calibration | None, exact: bool) -> Array:
-    """The probability that entries with the standardised residuals ``z``, all of S, are outliers.
+    """The probability that entries of S with the standardised residuals ``z`` are outliers.
 
-    In an ``exact`` fit what is beyond rounding is wrong for sure: 1. Without a noise model nothing is known: NaN.
+    In an ``exact`` fit it is 1: their residuals are larger than rounding. Without a noise model it is not known: NaN.
     """
     if exact or calibration is None:
         return np.full(np.shape(z), 1.0 if exact else np.nan)
@@ -75,7 +75,7 @@ def probabilities(z: Array, calibration: Calibration | None, exact: bool) -> Arr
 
 
 def reported(probability: Array, score: Array, fdr: float) -> Array:
-    """Which entries to report so that about the share ``fdr`` of them is only noise: see :func:`discoveries`.
+    """The entries to report at the false discovery rate ``fdr``: see :func:`discoveries`.
 
     Examples
     --------
@@ -84,49 +84,50 @@ def reported(probability: Array, score: Array, fdr: float) -> Array:
     """
     if not 0 < fdr < 1:
         raise ValueError(
-            f"fdr is the share of false alarms that is allowed, between 0 and 1, such as 0.05; got {fdr!r}"
+            "fdr is the expected share of false alarms among the cells reported, between 0 and 1, such as 0.05; "
+            f"got {fdr!r}"
         )
     if np.isnan(probability).any():
         raise ValueError(
-            "fdr needs a model of the noise, and this solver has none: use solver='irpca', or choose by score, which "
-            "is in multiples of the threshold here"
+            "fdr needs probabilities, and this solver has no noise model to compute them from: use solver='irpca', or "
+            "choose cells by their score, which is a multiple of the solver's threshold here"
         )
     return discoveries(probability, fdr, score)
 
 
-def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: float = BROKEN) -> Array:
-    """The rows (``axis=0``) or columns (1) of M, those first that have more outliers than the others explain.
+def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: float = BROKEN_FDR) -> Array:
+    """The rows (``axis=0``) or columns (1) of M, those with unusually many outliers first.
 
     Parameters
     ----------
     S : csr_array of shape (n1, n2)
-        The outliers, in units of their own uncertainty; see :func:`standardised`.
+        The outliers, standardised; see :func:`standardised`.
     axis : int
     observed : array of int, or None
         How many entries of each row, or column, were observed; None for all.
     broken : float between 0 and 1
-        Of the lines called broken, the share that may be there by chance (false discovery rate).
+        False discovery rate among the rows, or columns, called broken.
 
     Returns
     -------
-    structured array, one record for each line, the most surprising first
-        ``position``: which row or column. ``observed``, ``flagged``, ``share``: its entries, how many of them are in S,
-        and what share that is (NaN of nothing). ``expected``: the share that is usual, the same for all. ``score``:
-        how surprising so many are, −log10 of the probability of as many or more in a usual line: 3 is one line in a
+    structured array, one record for each row or column (line), the most surprising first
+        ``position``: which row or column. ``observed``, ``flagged``, ``share``: the number of its observed entries, of
+        its outliers, and their ratio (NaN if nothing is observed). ``expected``: the usual share, the same for all.
+        ``score``: −log10 of the probability (p-value) of as many outliers or more in a usual line: 3 is one line in a
         thousand. ``q_value``, ``broken``: the smallest false discovery rate at which the line is reported, and whether
-        that is below ``broken``. ``mean_size``, ``mean_signed``: means of ``|z|`` and of ``z`` over its flagged
-        entries, z being the standardised residual (NaN if there are none): near each other in magnitude, all errors
-        are to one side, as those of a sensor that drifted.
+        it is at most ``broken``. ``mean_size``, ``mean_signed``: means of ``|z|`` and of ``z`` over its outliers, z
+        being the standardised residual (NaN if there are none): if they are about equal in magnitude, the errors have
+        one sign, as those of a sensor that drifted.
 
     Notes
     -----
-    What is usual is found from the lines that are not broken: it begins with the median share, and is taken again from
-    all lines that do not stand out, until these stay the same. So a few broken lines do not hide each other.
+    The usual share is estimated from the lines that are not broken: it starts at the median share, and is estimated
+    again without the lines found broken, until these stay the same. So broken lines do not mask each other.
 
-    Usual lines may differ by more than chance, and with many entries each any difference would be significant. So
-    their counts are taken as beta-binomial, of variance ``n p (1 − p) (1 + (n − 1) ρ)`` with p and ρ from the usual
-    lines; ρ = 0 is the binomial. A line is broken if it stands out of how much usual lines differ. Where a third of
-    the lines are a little worse than the others, that is a difference between lines, and none of them is broken.
+    Usual lines may differ by more than chance, and with many entries each any difference would be significant. So the
+    counts are modelled as beta-binomial (overdispersed), of variance ``n p (1 − p) (1 + (n − 1) ρ)`` with p and ρ from
+    the usual lines; ρ = 0 is the binomial. Where a third of the lines are a little worse than the others, that is
+    overdispersion, and none of them is broken.
 
     Examples
     --------
@@ -175,8 +176,8 @@ def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Ar
         k = int(np.argmax(flagged > observed))
         entries = "entry" if flagged[k] == 1 else "entries"
         raise ValueError(
-            f"{side} {k} has {flagged[k]} {entries} in S, but observed says {observed[k]}: observed does not belong to "
-            "this S and axis"
+            f"{side} {k} has {flagged[k]} {entries} among the outliers (S), but observed is {observed[k]}: give the "
+            f"number of observed entries of each {side} of this S"
         )
     return observed
 
@@ -197,13 +198,13 @@ def _surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Ar
     if not seen.any():
         return 0.0, log_tails
     k, n = flagged[seen], observed[seen]
-    # Where most lines have none, none is not the usual share: of a binomial, k is the median at about this one.
+    # Where most lines have no outliers, the usual share is not 0: k is the median of a binomial of about this share.
     share = _lower_median((k + 0.7) / (n + 1.4))
     usual = k / n <= _lower_median(k / n)
     for _ in range(ROUNDS):
         log_tails[seen] = _log_tails(k, n, share, _correlation(k[usual], n[usual], share))
         usual = _adjusted(np.exp(log_tails[seen]), len(k)) > broken
-        before, share = share, float((k[usual].sum() + 0.5) / (n[usual].sum() + 1))  # none is known to be 0 or 1
+        before, share = share, float((k[usual].sum() + 0.5) / (n[usual].sum() + 1))  # never exactly 0 or 1
         if share == before:
             break
     return share, log_tails

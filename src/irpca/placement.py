@@ -9,7 +9,7 @@ import numpy as np
 
 from . import constants
 from .engines.base import COMPONENTS, Lines, Noise, Prior
-from .factors import Side, placed
+from .factors import Side, covariance_of, placed, variance_given
 from .lowrank import Array
 from .noise import NoiseModel
 from .result import Result
@@ -18,7 +18,6 @@ from .threshold import rounding_floor
 
 UNUSUAL = 3.0  # times the usual size of entries: rows of an exact fit that are larger are brought to that size
 SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
-CHUNK = 1 << 22  # numbers that are made at once
 SETTLED = 1e-12  # whatever other rows were placed along with a row
 
 
@@ -89,10 +88,10 @@ class Placement:
         assert weights is not None
         unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
         rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
-        own = np.zeros_like(rows.covariance) if rows.tied else _unlike_features(rows, seen)
+        own = np.zeros_like(rows.covariance) if rows.tied else rows.apart(seen)
         whole = own + covariance_of(rows.expected[seen] - average)
         turn = (fit.cols.mean * unit[:, None]).T @ V
-        new = (_unlike_features(rows, seen), _unlike_features(fit.cols, result.counts[1] > 0))
+        new = (rows.apart(seen), fit.cols.apart(result.counts[1] > 0))
         return cls(fit.cols, fit.noise, unit, turn, average, own, whole, rows.covariance, *new, not fit.cols.tied)
 
     @classmethod
@@ -190,10 +189,10 @@ class Placement:
         worth = used / (factor**2 * np.multiply.outer(weights.rows, weights.cols))
         rows, cols = (np.multiply.outer(weights.row_spread[:, k], weights.col_spread[:, k]) for k in (0, 1))
         if self.own.any():
-            rows = _from_entries(worth, columns, self.own)
+            rows = variance_given(worth, columns, self.own)
         if self.free_columns and not new_rows:
             unit = self.unit[:, None]
-            cols = (_from_entries((worth * self.unit**2).T, factors, self.new_cols) * unit**2).T
+            cols = (variance_given((worth * self.unit**2).T, factors, self.new_cols) * unit**2).T
         total: Array = rows + cols
         return total
 
@@ -282,35 +281,6 @@ class Placement:
             zeta /= constants.THRESHOLD_DECAY
         enough = lines.sums.rows[:, 1] > mean.shape[1]
         return np.where(enough[:, None], mean * size, start)
-
-
-def _unlike_features(side: Side, seen: Array) -> Array:
-    """Covariance of factors about what features say of them; of a side that is just that, of what they say."""
-    if side.tied:
-        return side.covariance
-    return covariance_of((side.mean - side.expected)[seen]) + side.covariance
-
-
-def _from_entries(worth: Array, V: Array, prior: Array) -> Array:
-    """``v_j · C_i v_j`` with ``C_i = (prior⁻¹ + Σ_j worth_ij v_j v_jᵀ)⁻¹``, m×n; a prior may be singular."""
-    if not prior.size:
-        return np.zeros(worth.shape)
-    values, Q = np.linalg.eigh(prior)
-    V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
-    n, K = V.shape
-    products = np.einsum("jk,jl->jkl", V, V).reshape(n, K * K)
-    found, step = np.zeros(worth.shape), max(1, CHUNK // max(n * K, K * K, 1))
-    for first in range(0, len(worth), step):
-        part = slice(first, first + step)
-        inverse = np.linalg.inv(np.eye(K) + (worth[part] @ products).reshape(-1, K, K))
-        found[part] = np.einsum("ijk,jk->ij", V @ inverse, V)
-    return found
-
-
-def covariance_of(scores: Array) -> Array:
-    """About zero."""
-    covariance: Array = scores.T @ scores / len(scores)
-    return covariance
 
 
 def longest(rows: Array) -> float:

@@ -1,4 +1,4 @@
-"""Parameters chosen by prediction: entries are held out, and the model that predicts them best is taken."""
+"""Cross-validation: parameters chosen by how well they predict held-out entries."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class CrossValidation:
         return table
 
     def curve(self, name: str) -> tuple[Array, Array, Array]:
-        """``log_error`` along one parameter, the others being those that were chosen: to look at, or to draw.
+        """``log_error`` along one parameter, the others being those that were chosen, as for a plot.
 
         Returns
         -------
@@ -133,13 +133,15 @@ class CrossValidation:
     def summary(self) -> str:
         """What was compared, what was chosen and why, what failed: text for people."""
         folds = self.log_error.shape[1]
-        told = f"{len(self.params)} settings, {folds} folds: each predicts {self.n_held_out} held-out entries"
+        head = f"{len(self.params)} settings, {folds} folds: each predicts {self.n_held_out} held-out cells"
         if self.n_held_out < self.n_observed:
-            told += f" of {self.n_observed}; the others are all that their row or column has, and stay"
+            head += (
+                f" of {self.n_observed}; the others are the only cells of their row or column, and are never held out"
+            )
         mean, error = _mean_and_error(self.log_error)
         names = [_named(params) for params in self.params]
         width = max(map(len, names))
-        lines = [told, "typical error (log ± standard error; median, root mean square):"]
+        lines = [head, "typical error (mean log error ± standard error; median, root mean square):"]
         for k, name in enumerate(names):
             mark = "→" if k == self.best_index else " "
             others = f"{self.median_error[k].mean():.4g}, {self.rmse[k].mean():.4g}"
@@ -200,8 +202,8 @@ def cross_validate(
     cv : int
         Number of folds.
     hold_out : {"entries", "rows", "columns"}
-        ``"entries"``: single ones, as many of each row in every fold as can be. ``"rows"``, ``"columns"``: all of a row
-        or of a column, which features alone predict then, as they would those of new users or items.
+        ``"entries"``: single ones, the entries of each row spread evenly over the folds. ``"rows"``, ``"columns"``:
+        whole rows or columns, which features alone predict then, as for new users or items (cold start).
     one_standard_error : bool
         Take the first setting in the grid whose mean error is within one standard error of the lowest; False: the
         lowest, and of settings that tie, to a ten thousandth, the first.
@@ -221,9 +223,9 @@ def cross_validate(
     rounding counts as rounding.
 
     A setting with which a fit raises is not chosen, and its message is kept. Fits that do not converge count, and their
-    status is told.
+    status is reported.
 
-    A side of M without features can say nothing of a row or column that loses all its entries, so those stay in.
+    Without features, a row or column that loses all its entries cannot be predicted, so those are never held out.
 
     Examples
     --------
@@ -277,7 +279,7 @@ def _settings(param_grid: Any) -> tuple[dict[str, Any], ...]:
 
 
 def _with(model: InductiveRobustPCA, params: dict[str, Any]) -> InductiveRobustPCA:
-    """A copy of the model with these parameters; ``solver_options__…`` are put beside the options it has."""
+    """A copy of the model with these parameters; ``solver_options__…`` are added to the options it has."""
     plain = {name: value for name, value in params.items() if not name.startswith(OPTION)}
     copy = clone(model).set_params(**plain)
     options = {name.removeprefix(OPTION): value for name, value in params.items() if name not in plain}
@@ -298,7 +300,9 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
         side = ("rows", "columns").index(hold_out)
         if not described[side]:
             name = ("row_features", "col_features")[side]
-            raise ValueError(f"hold_out={hold_out!r} needs {name}: nothing else is known about {hold_out} not seen")
+            raise ValueError(
+                f"hold_out={hold_out!r} needs {name}: without them held-out {hold_out} cannot be predicted"
+            )
         n = entries.shape[side]
         folds = _dealt(np.zeros(n, np.intp), cv, rng)[(rows, cols)[side]]
     else:
@@ -311,7 +315,7 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
 
 
 def _dealt(groups: Array, cv: int, rng: np.random.Generator) -> Array:
-    """Folds in turn, like cards, to the shuffled members of one group after the other."""
+    """Folds assigned in turn to the shuffled members of one group after the other."""
     order = np.lexsort((rng.random(len(groups)), groups))
     folds = np.empty(len(groups), np.int32)
     folds[order] = np.arange(len(groups)) % cv
@@ -347,7 +351,7 @@ def _splits(entries: csr_array, folds: Array, cv: int) -> Iterator[tuple[csr_arr
 
 
 def _silence() -> None:
-    """Outcomes tell what did not converge; what features lack is told when the best is fitted again."""
+    """Outcomes hold the status, and the final fit repeats what is to be said about features."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     warnings.simplefilter("ignore", FeatureWarning)
 
@@ -355,7 +359,7 @@ def _silence() -> None:
 def _outcome(
     model: InductiveRobustPCA, train: csr_array, held_out: tuple[Array, Array, Array], F1: Any, F2: Any
 ) -> _Outcome:
-    """Fit, predict, compare; whatever goes wrong is part of the answer."""
+    """Fit, predict, compare; an exception is an outcome too."""
     started = time.perf_counter()
     rows, cols, values = held_out
     try:
@@ -368,7 +372,7 @@ def _outcome(
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
         return _Outcome(np.nan, np.nan, np.nan, FAILED, message, time.perf_counter() - started)
-    # One floor for all settings, from the data: nothing is predicted better than to rounding.
+    # One lower bound for all settings, from the data: smaller errors are rounding.
     floor = max(rounding_floor(train.dtype, float(np.median(np.abs(train.data)))), float(np.finfo(float).tiny))
     log_error = float(np.log(np.maximum(sizes, floor)).mean())
     median, rmse = float(np.median(sizes)), float(np.sqrt(np.mean(sizes**2)))

@@ -63,7 +63,10 @@ class Cut:
         return self == Cut()
 
 
-def flagged(result: Result, cut: Cut, owner: Callable[[], Engine]) -> tuple[csr_array, Array, Array]:
+Scale = Callable[["csr_array"], Array]  # of cells: the size of clean residuals there
+
+
+def flagged(result: Result, cut: Cut, owner: Callable[[], Engine], scale: Scale) -> tuple[csr_array, Array, Array]:
     """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
@@ -77,7 +80,7 @@ def flagged(result: Result, cut: Cut, owner: Callable[[], Engine]) -> tuple[csr_
         )
     assert result.S is not None
     S = result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
-    z = standardised(S, result.weights, result.zeta).data
+    z = standardised(S, None, result.zeta).data if result.weights is None else S.data / scale(S)
     probability = probabilities(z, None if failed else result.calibration, exact and not failed)
     kept = np.ones(S.nnz, bool)
     if cut.threshold is not None:

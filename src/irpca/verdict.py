@@ -91,14 +91,14 @@ class Case:
     def noiseless(self) -> bool:
         """Whether residuals are no noise: rounding, or what the end of an iteration left, far below the noise."""
         typical = float(np.sqrt(np.mean(self.sample.L**2)))
-        if self.exact or (self.state.weights is None and self.common <= constants.AS_GOOD_AS_EXACT * typical):
+        if self.exact or (self.state.weights is None and self.common <= constants.MIN_DETECTABLE_NOISE * typical):
             return True
         sizes = np.abs(self.sample.z[self.sample.kept])
-        return not len(sizes) or bool(np.quantile(sizes, 0.99) < constants.LEAST_LIMIT)
+        return not len(sizes) or bool(np.quantile(sizes, 0.99) < constants.MIN_OUTLIER_LIMIT)
 
     @cached_property
     def drawn(self) -> tuple[Array, Array, Array]:
-        return self.engine.draw(constants.CHECK_EXACT if self.exact else constants.CHECK_ENTRIES, self.rng)
+        return self.engine.draw(constants.CHECK_ENTRIES_EXACT if self.exact else constants.CHECK_ENTRIES, self.rng)
 
     @cached_property
     def sample(self) -> Residuals:
@@ -157,7 +157,7 @@ class Case:
     @cached_property
     def statistical(self) -> float:
         """The relative standard error of L that noise makes on the part of M on which fits race."""
-        (n1, n2), entries = self.engine.shape, min(constants.RACE_ENTRIES, self.engine.n_observed)
+        (n1, n2), entries = self.engine.shape, min(constants.COMPARISON_ENTRIES, self.engine.n_observed)
         size = float(np.linalg.norm(self.L.core)) / np.sqrt(n1 * n2)
         cells = entries * n1 * n2 / self.engine.n_observed
         short = min(n1, n2, np.sqrt(cells))
@@ -256,7 +256,7 @@ def unstable(case: Case) -> Iterator[Doubt]:
     if certificate is None or case.noiseless:
         return
     # The two differ by noise, too: by sqrt(1 / 0.9 − 1), a third, of the standard error.
-    if certificate.moved > max(constants.MOVED, constants.STATISTICAL * case.statistical):
+    if certificate.moved > max(constants.MAX_HELD_OUT_CHANGE, constants.STATISTICAL_ERROR_FACTOR * case.statistical):
         yield Doubt(
             "unstable",
             f"the expected values change by {certificate.moved:.1%} when a tenth of the cells is left out, far more "
@@ -268,8 +268,8 @@ def candidates_disagree(case: Case) -> Iterator[Doubt]:
     certificate = case.state.certificate
     if certificate is None or case.noiseless:
         return
-    error = constants.STATISTICAL * case.statistical
-    if certificate.disagreement > max(constants.DISAGREEMENT, error):
+    error = constants.STATISTICAL_ERROR_FACTOR * case.statistical
+    if certificate.disagreement > max(constants.MAX_CANDIDATE_DIFFERENCE, error):
         yield Doubt(
             "candidates-disagree",
             f"another fit predicts held-out cells as well, and its expected values differ by "
@@ -298,24 +298,24 @@ def lost_direction(case: Case) -> Iterator[Doubt]:
 def _suspects(case: Case, axis: int) -> Array:
     """The lines with the largest shares of outliers."""
     share = flagged(case.S, axis) / np.maximum(case.engine.counts[axis], 1)
-    lines = np.argsort(-share, kind="stable")[: constants.CHECK_SUSPECTS]
+    lines = np.argsort(-share, kind="stable")[: constants.CHECK_WORST_LINES]
     return np.sort(lines[(share[lines] > 0) & case.known[axis][lines]])
 
 
 def _lost(case: Case, axis: int, lines: Array) -> Array:
     """Those of some lines that have lost a direction, and would not if as many entries were dropped at random."""
     others = np.arange(case.engine.shape[1 - axis])
-    if len(others) > constants.CHECK_ACROSS:
-        others = np.sort(case.rng.choice(len(others), constants.CHECK_ACROSS, replace=False))
+    if len(others) > constants.CHECK_LINE_ENTRIES:
+        others = np.sort(case.rng.choice(len(others), constants.CHECK_LINE_ENTRIES, replace=False))
     look = case.across(*((lines, others) if axis == 0 else (others, lines)))
     seen, kept = (A if axis == 0 else A.T for A in (np.isfinite(look.R), look.kept))
     B = (case.L.right if axis == 0 else case.L.left)[others]
     few = kept.sum(axis=1) <= case.L.rank
     left = _least_moments(B, kept, seen)
     lost = []
-    for i in np.flatnonzero((left < constants.LOST) & ~few):
+    for i in np.flatnonzero((left < constants.MIN_REMAINING_MOMENT) & ~few):
         own = B[seen[i]]
-        dropped = np.array([case.rng.permutation(kept[i, seen[i]]) for _ in range(constants.LOST_DRAWS)])
+        dropped = np.array([case.rng.permutation(kept[i, seen[i]]) for _ in range(constants.RANDOM_DROP_DRAWS)])
         if left[i] < _least_moments(own, dropped, np.ones((1, len(own)), bool)).min() / 2:
             lost.append(i)
     return lines[lost]
@@ -344,13 +344,13 @@ def piled_up(case: Case) -> Iterator[Doubt]:
     values, counts = np.unique(look.values[look.kept], return_counts=True)
     if len(values) < 6 or case.exact:  # an exact fit meets them all
         return
-    most = constants.PILED * len(look.values)
-    for k in np.flatnonzero((counts > most) & (counts < (1 - constants.PILED) * counts.sum())):
+    most = constants.MIN_REPEATED_SHARE * len(look.values)
+    for k in np.flatnonzero((counts > most) & (counts < (1 - constants.MIN_REPEATED_SHARE) * counts.sum())):
         near = np.r_[counts[max(0, k - 10) : k], counts[k + 1 : k + 11]]
         bound = k in (0, len(values) - 1)
         inner = counts[1:6] if k == 0 else counts[-6:-1]
-        if counts[k] > constants.PILE_EXCESS * np.median(near) or (
-            bound and counts[k] > constants.PILED_AT_BOUND * inner.mean()
+        if counts[k] > constants.MIN_REPEATED_RATIO * np.median(near) or (
+            bound and counts[k] > constants.MIN_REPEATED_RATIO_AT_BOUND * inner.mean()
         ):
             where = ("the smallest value" if k == 0 else "the largest value") if bound else "one value"
             yield Doubt(
@@ -365,7 +365,7 @@ def coarse(case: Case) -> Iterator[Doubt]:
     if case.noiseless or not case.step:
         return
     spread = float(np.sqrt(np.mean(case.sample.R[case.sample.kept] ** 2))) if case.sample.kept.any() else 0.0
-    if case.step > constants.COARSE * spread > 0:
+    if case.step > constants.MAX_ROUNDING_STEP * spread > 0:
         yield Doubt(
             "coarse",
             f"values come in steps of {case.step:.3g}, and residuals have a standard deviation of {spread:.3g}: "
@@ -387,12 +387,12 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
     if not len(seen):
         return
     low, high = float(seen.min()), float(seen.max())
-    rounding = constants.AS_GOOD_AS_EXACT * max(abs(low), abs(high))
-    room = constants.OUTSIDE * (high - low) + rounding
+    rounding = constants.MIN_DETECTABLE_NOISE * max(abs(low), abs(high))
+    room = constants.MAX_EXTRAPOLATION * (high - low) + rounding
     if far.min() < low - room or far.max() > high + room:
         there = case.across(*lines)  # perhaps M is as large there
         low, high = (f((end, *there.values[there.kept])) for f, end in ((min, low), (max, high)))
-        room = constants.OUTSIDE * (high - low) + rounding
+        room = constants.MAX_EXTRAPOLATION * (high - low) + rounding
         outside = (far < low - room) | (far > high + room)
         if outside.any():
             i, j = (line[k] for line, k in zip(lines, np.unravel_index(outside.argmax(), outside.shape), strict=True))
@@ -422,7 +422,7 @@ def noise_grows(case: Case) -> Iterator[Doubt]:
         return
     size, L = np.abs(look.z[look.kept]), np.abs(look.L[look.kept])
     r = float(np.corrcoef(_ranks(size), _ranks(L))[0, 1]) if np.ptp(L) > 0 else 0.0
-    if r > max(constants.GROWS, constants.SURE / np.sqrt(n)):
+    if r > max(constants.MAX_SIZE_CORRELATION, constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(n)):
         low, high = np.quantile(L, (0.25, 0.75))
         small, large = (float(np.sqrt(np.mean(size[part] ** 2))) for part in (low >= L, high <= L))
         yield Doubt(
@@ -445,7 +445,7 @@ def autocorrelated(case: Case) -> Iterator[Doubt]:
     if case.noiseless:
         return
     r, n, axis = max((*_neighbours(case, axis), axis) for axis in (0, 1))
-    if r > max(constants.CORRELATED, constants.SURE / np.sqrt(max(n, 1))):
+    if r > max(constants.MAX_NEIGHBOUR_CORRELATION, constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(max(n, 1))):
         yield Doubt(
             "autocorrelated",
             f"residuals of neighbouring {SIDES[axis]}s are correlated ({r:.2f}): something changes smoothly that the "
@@ -484,7 +484,7 @@ def structure_left(case: Case) -> Iterator[Doubt]:
     lengths = [float(np.sqrt(squares.sum(axis=axis).max(initial=0.0))) for axis in (0, 1)]
     edge = sum(lengths) + float(np.sqrt(squares.sum() / max(int(case.block.kept.sum()), 1)))
     s = float(np.linalg.norm(Z, 2))
-    if s > constants.LEFT_OVER * edge > 0:
+    if s > constants.NOISE_EDGE_FACTOR * edge > 0:
         yield Doubt(
             "structure-left",
             f"the residuals still hold a pattern (their largest singular value is {s / edge:.1f} times that of noise): "
@@ -511,7 +511,7 @@ def many_outliers(case: Case) -> Iterator[Doubt]:
     if case.S is None:
         return
     share = case.S.nnz / case.engine.n_observed
-    if share <= constants.MANY_OUTLIERS or (share <= constants.MANY_SEPARATED and _separated(case)):
+    if share <= constants.MAX_OUTLIER_SHARE or (share <= constants.MAX_SEPARATED_OUTLIER_SHARE and _separated(case)):
         return
     yield Doubt(
         "many-outliers",
@@ -532,9 +532,9 @@ def one_sided(case: Case) -> Iterator[Doubt]:
     beyond, below = (np.sign(size[(np.abs(size) > low) & (np.abs(size) < 2 * low)]) for low in (1.0, 0.5))
     side = np.sign(beyond.sum())
     excess = side * beyond.sum()
-    if len(beyond) < constants.FEWEST or excess <= constants.SURE * np.sqrt(len(beyond)):
+    if len(beyond) < constants.MIN_ENTRIES or excess <= constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(len(beyond)):
         return
-    if side * below.sum() <= constants.STANDARD_ERRORS * np.sqrt(len(below)):
+    if side * below.sum() <= constants.TIE_STANDARD_ERRORS * np.sqrt(len(below)):
         return
     typical = float(np.median(np.abs(case.sample.R / np.where(size == 0, np.inf, size))))
     shift = float(min(excess, 2 * side * below.sum())) / len(size) * typical / 2
@@ -557,8 +557,8 @@ def _in_limits(case: Case) -> Array:
 def _separated(case: Case) -> bool:
     """Whether hardly any residual is near the limit."""
     size = np.abs(_in_limits(case))
-    near = (size > 1 / constants.NEAR_LIMIT) & (size < constants.NEAR_LIMIT)
-    return bool(near.sum() < constants.FEW_NEAR * (size > 1).sum())
+    near = (size > 1 / constants.NEAR_LIMIT_FACTOR) & (size < constants.NEAR_LIMIT_FACTOR)
+    return bool(near.sum() < constants.MAX_NEAR_LIMIT_SHARE * (size > 1).sum())
 
 
 def no_outliers(case: Case) -> Iterator[Doubt]:
@@ -575,8 +575,8 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
         counts, found = case.engine.counts[axis], flagged(case.S, axis)
         share = found / np.maximum(counts, 1)
         usual = float(np.clip(np.median(share), 1e-3, 1.0))
-        chance = usual * counts + constants.SURE * np.sqrt(usual * (1 - usual) * counts)
-        lines = np.flatnonzero((share > constants.BROKEN) & (found > chance))
+        chance = usual * counts + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(usual * (1 - usual) * counts)
+        lines = np.flatnonzero((share > constants.MAX_LINE_OUTLIER_SHARE) & (found > chance))
         if len(lines):
             rest = "rest on the features alone" if case.features[axis].given else "are unreliable"
             text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the cells are outliers; "
@@ -594,7 +594,7 @@ def little_explained(case: Case) -> Iterator[Doubt]:
             "no pattern stands out of the noise: all expected values are zero. More data, or features of the rows or "
             "columns, may show one",
         )
-    elif case.explained < constants.LITTLE:
+    elif case.explained < constants.MIN_EXPLAINED_SHARE:
         yield Doubt(
             "little-explained",
             f"expected values explain only {case.explained:.0%} of the sum of squares of the cells that are no "
@@ -610,7 +610,7 @@ def weak_features(case: Case) -> Iterator[Doubt]:
     by_chance = 1.0
     for F in case.features:
         by_chance *= F.d / F.n if F.given else 1.0
-    if share < min(constants.WEAK * by_chance, 1 - by_chance):
+    if share < min(constants.MIN_FEATURE_ADVANTAGE * by_chance, 1 - by_chance):
         yield Doubt(
             "weak-features",
             f"the features explain {share:.1%} of the expected values, and as many random ones would explain "
@@ -636,7 +636,7 @@ def hardly_predicted(case: Case) -> Iterator[Doubt]:
             for A in ((side.mean - side.expected)[seen], (side.mean - side.mean[seen].mean(axis=0))[seen])
         )
         predicted = 1 - away / max(all_of_it, 1e-300) * (int(seen.sum()) - 1) / freedom
-        if predicted < constants.HARDLY_PREDICTED:
+        if predicted < constants.MIN_FEATURE_R2:
             name, what = ("row_features", "row_features=…")[:2] if axis == 0 else ("col_features", "col_features=…")
             yield Doubt(
                 "hardly-predicted",
@@ -654,7 +654,7 @@ def free_part_in_few(case: Case) -> Iterator[Doubt]:
     for A, F in zip((free.left @ free.core, free.right @ free.core.T), case.features, strict=True):
         energy = np.sort((A * A).sum(axis=1))
         spread = F.d / F.n / 2 if F.given else 0.0  # as much is moved to half of the lines when it is left out
-        if energy[: len(energy) // 2].sum() >= (constants.NOWHERE + spread) * energy.sum():
+        if energy[: len(energy) // 2].sum() >= (constants.MIN_SMALLER_HALF_ENERGY + spread) * energy.sum():
             return
         few.append(int(np.count_nonzero(energy > energy.mean())))
     yield Doubt(

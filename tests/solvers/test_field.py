@@ -255,7 +255,7 @@ def test_features_that_are_not_used_are_told(problem, name):
     if not SOLVERS[name].features:
         rank = 2 if SOLVERS[name].rank == "needed" else "auto"
         given = irpca.solve(problem.M, problem.F1, rank=rank, solver=name, **OPTIONS[name])
-        assert given.doubts[0].text == f"solver='{name}' does not use the features: this is what M says without them"
+        assert given.doubts[0].text == f"solver='{name}' does not use features: those given had no effect"
         assert given.W is None
         np.testing.assert_array_equal(given.L.dense(), result.L.dense())
 
@@ -270,7 +270,7 @@ def test_a_rank_that_is_not_used_is_told(problem, name):
 @every_method
 @pytest.mark.parametrize("engine", ["cpu", "reference"])
 def test_a_matrix_of_zeros(problem, name, engine):
-    with pytest.raises(ValueError, match="M is all zero: there is nothing to take apart"):
+    with pytest.raises(ValueError, match="M is all zero: there is nothing to decompose"):
         run(name, problem, np.zeros(problem.M.shape), engine=engine)
 
 
@@ -327,7 +327,7 @@ def test_pca_takes_holes_for_zeros(problem):
 def test_ircur_refuses_holes(problem, engine):
     M = problem.M.copy()
     M[17, 3] = np.nan
-    with pytest.raises(ValueError, match=r"solver='ircur' needs whole rows and columns.*1 in all.*such as 'irpca'"):
+    with pytest.raises(ValueError, match=r"solver='ircur' needs complete rows and columns.*1 in all.*such as 'irpca'"):
         run("ircur", problem, M, engine=engine)
 
 
@@ -349,7 +349,7 @@ def test_far_too_much_corruption_is_told(name, corruption, seed):
     result = run(name, problem)
     assert problem.relative_error(result.L) > 0.1
     assert result.status is Status.SATURATED
-    assert any("S fills up" in doubt.text for doubt in result.doubts)
+    assert any("count as outliers (S)" in doubt.text for doubt in result.doubts)
 
 
 @pytest.mark.parametrize("name", [name for name in ROBUST if not SOLVERS[name].features])

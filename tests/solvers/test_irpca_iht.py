@@ -305,7 +305,12 @@ def test_the_failure_tells_what_to_do():
     result = irpca.solve(problem.M, problem.F1, problem.F2, rank=5, solver="irpca_iht", variant="paper")
     assert result.status is Status.SATURATED
     (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "failure")
-    for advice in ("variant='whitened'", "solver='irpca'", f"κ = {np.linalg.cond(problem.F1):.3g}", "nu"):
+    for advice in (
+        "variant='whitened'",
+        "solver='irpca'",
+        f"condition number of the features ({np.linalg.cond(problem.F1):.3g})",
+        "nu",
+    ):
         assert advice in doubt.text
     noisy = make_problem(300, 300, 5, 5, noise=0.01, features="conditioned")
     result = irpca.solve(noisy.M, noisy.F1, noisy.F2, rank=5, solver="irpca_iht")

@@ -211,7 +211,7 @@ def test_an_unfinished_run_with_a_full_S_is_doubted():
     problem = conditioned(60, 50)
     result = irpca.solve(problem.M, solver="pcp", lam=0.04, max_iter=20)
     assert result.status.name == "MAX_ITER"
-    assert any("S fills up" in doubt.text for doubt in result.doubts)
+    assert any("count as outliers (S)" in doubt.text for doubt in result.doubts)
 
 
 def test_an_L_of_rank_zero_has_no_scores():

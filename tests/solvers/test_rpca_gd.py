@@ -60,7 +60,7 @@ def test_too_long_a_step_is_told(step_size, dtype, engine):
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "solver='rpca_gd' needs to be told how much is corrupted: pass corruption=…"),
+        ({}, "solver='rpca_gd' needs the share of outliers: pass corruption=…"),
         ({"corruption": 1.0}, "corruption must be a number, at least 0 and below 1; got 1.0"),
         ({"corruption": -0.1}, "corruption must be a number, at least 0 and below 1; got -0.1"),
         ({"corruption": True}, "corruption must be a number, at least 0 and below 1; got True"),

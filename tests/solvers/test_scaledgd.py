@@ -70,13 +70,13 @@ def test_everything_corrupted_is_told():
     """The sparsifier takes all of M then, and nothing is left to start from."""
     result = irpca.solve(gaussian(60, 50).M, rank=3, solver="scaledgd", corruption=0.995)
     assert result.corruption > 0.99
-    assert any("100% of the entries are outliers" in doubt.text for doubt in result.doubts)
+    assert any("100% of the cells are outliers" in doubt.text for doubt in result.doubts)
 
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({}, "solver='scaledgd' needs to be told how much is corrupted: pass corruption=…"),
+        ({}, "solver='scaledgd' needs the share of outliers: pass corruption=…"),
         ({"corruption": 1}, "corruption must be a number, at least 0 and below 1; got 1"),
         ({"corruption": 0.1, "step_size": -1}, "step_size must be a number, positive and finite; got -1"),
     ],

@@ -64,7 +64,7 @@ class Case:
 
         if self.result.S is None:
             return csr_array(self.shape), np.zeros(0), np.zeros(0)
-        return flagged(self.result, Cut(), self.model._owner)
+        return flagged(self.result, Cut(), self.model._owner, self.model._scale(self.result, self.model._owner))
 
     @property
     def S(self) -> Any:

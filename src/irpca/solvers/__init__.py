@@ -1,4 +1,4 @@
-"""The name table: every algorithm behind one word."""
+"""The solvers by name."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from .scaledgd import scaledgd
 
 @dataclass(frozen=True)
 class Solver:
-    """An algorithm and what it does with what it is given.
+    """An algorithm, and which of the arguments it uses.
 
     Attributes
     ----------
     run : generator of States
-    rank : "chosen" if it finds one by itself where none is given, "needed" if not, "found" if it takes none
+    rank : "chosen" if it chooses one where none is given, "needed" if one must be given, "found" if it takes none
     features : whether it uses them
     spawns : whether it takes a SeedSequence for ``random_state``, and spawns from it; else a Generator
     """
@@ -39,7 +39,7 @@ class Solver:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What it may be told beside rank and features."""
+        """Names of its options besides rank and features."""
         known = inspect.signature(self.run).parameters.values()
         return tuple(p.name for p in known if p.kind is p.KEYWORD_ONLY and p.name != "random_state")
 

@@ -40,7 +40,7 @@ def accaltproj(
         code, and twice that. They start with four times as much, which lost 20 of 20 problems with outliers a thousand
         times as large; as much lost 13 of 40 with those of the paper, where both others lost 6 (n = 200, r = 3).
     decay : float
-        γ: the closer to 1, the more corruption is survived, in more iterations.
+        γ: the closer to 1, the more corruption is tolerated, in more iterations.
     """
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape
@@ -57,7 +57,7 @@ def accaltproj(
     zeta = later * s[0]
     yield State(L, zeta, 1.0, M_S.trim, settled=False, choices=choices)
     for t in count(1):
-        # Z = M − S = L + T; what is outside of both spans is what the tangent space adds.
+        # Z = M − S = L + T, projected onto the tangent space of L: its part outside both spans is what is new.
         TV, TtU, trim = engine.sides(L, zeta, V, U)
         ZV, ZtU = U * s + TV, V * s + TtU
         inner = U.T @ ZV

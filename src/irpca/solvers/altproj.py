@@ -39,7 +39,7 @@ def altproj(
         Threshold per unit of singular value. None: (n1 n2)^(-1/4) / 2, as in AccAltProj. It recovered from more
         corruption than the authors' own, (n1 n2)^(-1/4), and than twice that. Their theory has 4 μ² r / √(n1 n2).
     decay : float
-        The ½ in 2⁻ᵗ: the closer to 1, the more corruption is survived, in more iterations.
+        The ½ in 2⁻ᵗ: the closer to 1, the more corruption is tolerated, in more iterations.
     """
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape

@@ -1,4 +1,4 @@
-"""What the convex programs share: min ‖L‖_* + λ ‖S‖₁ with L + S = M, by the method of multipliers.
+"""The part common to the convex programs: min ‖L‖_* + λ ‖S‖₁ with L + S = M, by the method of multipliers.
 
 The inexact method (Lin, Chen, Ma 2010) makes, with Y the multiplier and p the penalty, the steps
 
@@ -21,9 +21,9 @@ from .endings import GROSS, saturation, threshold_floor, typical
 from .options import number
 from .subspace import SPARE, first_look
 
-NOISE = "If M is noisy or rounded, this program has no room for it but S. Raise lam to keep S sparse"
+NOISE = "This program has no noise term, so that noise and rounding count as outliers: raise lam to have fewer"
 BALANCE = 3.0, 30.0  # where the dual residual may lie, in units of the primal one, before the penalty follows
-CLOSE = 1e-8  # residuals this small, beside L and beside the dual variable, are as good as none
+CLOSE = 1e-8  # relative to L and to the dual variable: smaller residuals are zero in effect
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Multipliers:
 
     def adapt(self, L: LowRank, moved: float, trim: Trim) -> None:
         """Choose the next penalty from ‖M − B − S‖ and from how far L moved."""
-        # Beside L, not M: large outliers would make any residual look small.
+        # Relative to L, not M: large outliers would make any residual small.
         size = float(np.linalg.norm(L.core)) or self.size
         primal = float(np.sqrt(trim.energy)) / size
         dual = self.penalty * moved / self.dual_size
@@ -75,7 +75,7 @@ class Multipliers:
         finished = self.unrest <= self.tolerance
         full = saturation(1 - trim.kept_share, NOISE)
         L = _significant(L, 10 * self.tolerance)
-        # Where S is zero, M − L is T, what L moved since, and what was cut from it.
+        # Where S is zero, M − L is T, plus the last step of L, plus the singular values cut from L.
         zeta = max(2 * trim.largest, GROSS * typical(L), threshold_floor(L, dtype))
         return State(
             L,
@@ -118,7 +118,7 @@ def extrapolated(L: LowRank, before: LowRank, by: float) -> LowRank:
 
 
 def _significant(L: LowRank, share: float) -> LowRank:
-    """L without singular values so small, beside the largest, that only the end of the iteration left them."""
+    """L without singular values that are negligible beside the largest: remains of the unfinished iteration."""
     s = np.diag(L.core)
     k = int((s > share * s[:1]).sum())
     return LowRank(L.left[:, :k], L.core[:k, :k], L.right[:, :k])

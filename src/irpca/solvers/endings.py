@@ -8,11 +8,11 @@ from ..engines.base import Trim
 from ..lowrank import LowRank
 from ..threshold import rounding_floor
 
-FULL = 0.5  # beyond this share of the entries, S is no longer a sparse matrix
-SWAMPED = 0.9  # as FULL, for methods that are known to recover from more than half
-GROSS = 1e-6  # what is smaller than this beside L is not a gross error
+MAX_SHARE_IN_S = 0.5  # of the entries: with more, S is no longer a sparse matrix
+MAX_SHARE_IN_ROBUST_S = 0.9  # the same for methods that are known to recover from more than half
+GROSS = 1e-6  # relative to L: smaller residuals are not gross errors
 
-NOISE = "Check the rank; if M is noisy or rounded, this method goes on until all of that is in S"
+NOISE = "Check the rank (this method ends up calling noise and rounding outliers)"
 
 
 def typical(L: LowRank) -> float:
@@ -22,20 +22,20 @@ def typical(L: LowRank) -> float:
 
 
 def threshold_floor(L: LowRank, dtype: np.dtype) -> float:
-    """Below this a threshold would find rounding errors."""
+    """A lower threshold would call rounding errors outliers."""
     return rounding_floor(dtype, 10 * typical(L))
 
 
 def nothing_left(L: LowRank, trim: Trim) -> bool:
-    """Whether all that is kept is tiny beside L: then a small step is the end, however low the threshold could fall."""
+    """Whether all residuals kept are negligible beside L: then a small step ends it, whatever the threshold."""
     return trim.largest <= GROSS * typical(L)
 
 
 def saturation(full: float, advice: str = NOISE) -> str | None:
-    """What to tell when S holds the share ``full`` of the entries."""
-    if full <= SWAMPED:
+    """The message for an S that holds the share ``full`` of the entries, if that is too much."""
+    if full <= MAX_SHARE_IN_ROBUST_S:
         return None
     return (
-        f"S fills up: {full:.0%} of the entries are beyond the threshold. {advice}, or take solver='irpca', which "
-        "finds its own threshold"
+        f"{full:.0%} of the cells are beyond the threshold and count as outliers (S), which is no answer. {advice}, or "
+        "use solver='irpca', which estimates the threshold"
     )

@@ -1,8 +1,8 @@
-"""The fast proposal where features of both sides tell all: trimmed least squares for the core, on a block of M.
+"""The exact fit where features of both sides determine L: trimmed least squares for the core, on a block of M.
 
-Flagged entries count as missing, so each step is least squares on the kept ones; the threshold follows a low quantile
-of the residuals, which survives most entries being corrupted. Every block of M has the same W, so a small one is
-enough; all of M is read only to check it and to write S.
+Trimmed entries count as missing, so each step is least squares on the kept ones; the threshold is a multiple of a low
+quantile of the residuals, which has a high breakdown point. Every block of M has the same W, so a small one is enough;
+all of M is read only to check the fit and to write S.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ..threshold import quantile, rounding_floor
 
 @dataclass(frozen=True, eq=False)
 class Exactness:
-    """What residuals at scattered entries say of a fit.
+    """Whether a fit is exact, judged by the residuals at sampled entries.
 
     Attributes
     ----------
     zeta : float or None
-        Beyond it an entry is a gross error; None: the fit is not exact.
+        A larger residual is a gross error; None: the fit is not exact.
     clean : float
-        Share of the entries within it; if it is None, of those that seem exact.
+        Share of the entries within it; if zeta is None, of those fitted to rounding.
     score : float
         Mean logarithm of the residuals: the lower, the better the fit.
     """
@@ -41,31 +41,32 @@ class Exactness:
 
 
 def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactness:
-    """Whether L meets so many entries to rounding that it cannot be by chance.
+    """Whether L fits more entries to rounding than chance explains.
 
-    Values that occur often, such as zeros, say nothing: to meet them exactly is no feat.
+    Values that occur often, such as zeros, are left out: a wrong L may fit them exactly too.
     """
     fitted = sample.at(L)
     sizes = np.abs(sample.values - fitted)
     floor = max(rounding_floor(sample.dtype, float(np.abs(fitted).max(initial=0.0))), sample.stored_precision(fitted))
     telling = sizes[sample.rare]
-    close = np.sort(telling[telling <= constants.ROOM * floor])
+    close = np.sort(telling[telling <= constants.ROUNDING_MARGIN * floor])
     score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
-    needed = max(constants.LEAST_CLEAN, constants.ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance)
+    needed = max(constants.MIN_CLEAN_SHARE, constants.MIN_ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance)
     needed *= len(telling)
-    told_apart = floor <= constants.TOLD_APART * float(np.std(fitted))  # else rounding may be all there is to see
-    if not told_apart or len(close) < max(needed, constants.FEWEST) or np.median(close) > floor:
-        # Of noise, twice as many are within twice as much.
-        twice = int(np.count_nonzero(telling <= 2 * constants.ROOM * floor))
+    # Else L may be no larger than rounding.
+    distinguishable = floor <= constants.MAX_RELATIVE_ROUNDING * float(np.std(fitted))
+    if not distinguishable or len(close) < max(needed, constants.MIN_ENTRIES) or np.median(close) > floor:
+        # With noise, twice as many residuals are within twice the limit; those are subtracted.
+        twice = int(np.count_nonzero(telling <= 2 * constants.ROUNDING_MARGIN * floor))
         return Exactness(None, max(2 * len(close) - twice, 0) / max(len(telling), 1), score)
-    # Rounding grows where features are coherent; a gross error is far beyond what nearly all clean entries show.
+    # Rounding grows where features are coherent; gross errors are far larger than the residuals of clean entries.
     zeta = max(floor, 8 * float(np.quantile(close, 0.999)))
     return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
 
 
 @dataclass(frozen=True, eq=False)
 class Trimmed:
-    """The best fit found on blocks, and what scattered entries say of it."""
+    """The best fit found on blocks, and whether sampled entries show it to be exact."""
 
     L: LowRank
     on_block: LowRank
@@ -76,7 +77,7 @@ class Trimmed:
 def trimmed_fits(
     engine: Engine, F1: Features, F2: Features, rank: int, sample: Sample, rng: np.random.Generator
 ) -> Iterator[Trimmed]:
-    """Fits on blocks of growing size, each the best so far; the last is exact, or there is none that is."""
+    """Fits on blocks of growing size, each the best so far; the last is exact, or no exact fit was found."""
     best: Trimmed | None = None
     for block in blocks(engine, F1, F2, rng):
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
@@ -89,8 +90,8 @@ def trimmed_fits(
             yield best
             if best.exact.zeta is not None:
                 return
-        if not block.small and best is not None and best.exact.clean < constants.SIGN:
-            return  # no sign of an exact fit: larger blocks would only cost more
+        if not block.small and best is not None and best.exact.clean < constants.MIN_EXACT_SHARE:
+            return  # hardly any entry is fitted exactly: larger blocks would only cost more
 
 
 def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
@@ -100,23 +101,23 @@ def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
 def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
     """A robust fit on a block.
 
-    Features such as indicators tie a coefficient to a few cells of M. A threshold that falls at once can trim those
-    cells whole, and the coefficient never comes back; then the start is made again with one that falls slowly.
+    With features such as indicators, a coefficient may depend on few entries of M. A threshold that starts low can trim
+    all of them, and the coefficient stays zero; then the fit is repeated with a threshold that decreases slowly.
     """
-    sample = Sample.draw(block.engine, constants.BLOCK_LOOK, rng)
+    sample = Sample.draw(block.engine, constants.BLOCK_SAMPLE, rng)
     L, zeta = _high_breakdown(block, sample, rank, q, k)
     if _uncovered(block, L, zeta):
         top = float(np.abs(sample.values).max())
-        L, _ = _high_breakdown(block, sample, rank, q, k, top, constants.DECAY)
+        L, _ = _high_breakdown(block, sample, rank, q, k, top, constants.THRESHOLD_DECAY)
     return L
 
 
 def _high_breakdown(
     block: Block, sample: Sample, rank: int, q: float, k: float, top: float = 0.0, decay: float = np.inf
 ) -> tuple[LowRank, float]:
-    """ζ = k · quantile_q(|R|), least squares on what it keeps, truncation, repeat; returns L and the last ζ."""
+    """ζ = k · quantile_q(|R|), least squares on residuals within it, truncation, repeat; returns L and the last ζ."""
     L, zeta, floor = LowRank.zero(block.engine.shape), np.inf, 0.0
-    for _ in range(constants.TRIM_STEPS):
+    for _ in range(constants.MAX_TRIM_STEPS):
         lowest = top if np.isinf(zeta) else zeta / decay
         before, zeta = zeta, max(k * quantile(sample.sizes(L), q), lowest, floor)
         L, moved, _ = least_squares(block, L, zeta, rank)
@@ -129,7 +130,7 @@ def _high_breakdown(
 
 
 def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
-    """Whether some coefficient of the core has lost nearly all entries it could be seen at."""
+    """Whether nearly all entries that determine some coefficient of the core were trimmed."""
     _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
     assert kept is not None
     coverage = (block.Q1**2).T @ kept
@@ -139,7 +140,7 @@ def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
 def missed_lines(
     engine: Engine, F1: Features, F2: Features, L: LowRank, exact: Exactness, rng: np.random.Generator
 ) -> bool:
-    """Whether rows or columns are wrong that are too few to be missed: those that alone speak for a direction."""
+    """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sampled residuals."""
     assert exact.zeta is not None
     n = engine.shape
     for axis, F in enumerate((F1, F2)):
@@ -169,10 +170,10 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Low
     off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
     digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, 1e-2))
     u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
-    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < constants.CLOSE * L.singular_values[-1]:
+    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < constants.FIXED_RANK_STEP * L.singular_values[-1]:
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
-    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.TRIM_STEPS)
+    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
     new = LowRank.from_core(block.Q1, C + step, block.Q2, rank)
     return new, relative_distance(new, L), normal.trim
 
@@ -191,7 +192,7 @@ def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, di
         return tangent(block.Q1.T @ KX, block.Q2.T @ KY)
 
     right = tangent(normal.gradient @ v, normal.gradient.T @ u)
-    step = conjugate_gradients(right, operator, digits, constants.TRIM_STEPS)
+    step = conjugate_gradients(right, operator, digits, constants.MAX_TRIM_STEPS)
     A, B = step[:d1], step[d1:]
     core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
     new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)

@@ -1,4 +1,4 @@
-"""What the two gradient methods share: a sparsifier that knows how much is corrupted, and balanced factors of L."""
+"""The part common to the two gradient methods: a sparsifier for a given corruption level, and balanced factors of L."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .endings import GROSS, threshold_floor, typical
 from .options import number
 from .subspace import SPARE, Cleaned, leading, random_block
 
-ASTRAY = 1e6  # factors so many times as large as those of the start will not come back
+DIVERGED_FACTOR = 1e6  # times as large as the factors of the start: they have diverged
 
 Update = Callable[[Array, Array, Array, Array], tuple[Array, Array]]  # U, V, T V, Tᵀ U -> the next U, V
 
 
 def checked_corruption(solver: str, corruption: float | None) -> float:
-    """The share of corrupted entries, which these methods must be told."""
+    """The share of corrupted entries, which these methods need."""
     if corruption is None:
         raise ValueError(
-            f"solver={solver!r} needs to be told how much is corrupted: pass corruption=…, the largest share of "
-            "corrupted entries in any row or column; solver='irpca' finds it by itself"
+            f"solver={solver!r} needs the share of outliers: pass corruption=…, the largest share in any row or "
+            "column, such as 0.1; solver='irpca' estimates it"
         )
     return number("corruption", corruption, 0, 1, closed=True)
 
@@ -47,7 +47,7 @@ def descend(
     start = Cleaned(engine, nothing, engine.cut(nothing, *counts[0]))
     left, s, right = leading(start, random_block(n2, rank + SPARE, rng), rank)
     U, V = (Q[:, :rank] * np.sqrt(s[:rank]) for Q in (left, right))
-    farthest = ASTRAY * max(np.abs(U).max(), np.abs(V).max())
+    farthest = DIVERGED_FACTOR * max(np.abs(U).max(), np.abs(V).max())
     assert start.trim is not None
     check_scale(start.trim.largest, engine.dtype)
     update = updating(float(s[0]) or 1.0)  # solve() refuses an M that is all zero
@@ -62,7 +62,7 @@ def descend(
         new = LowRank.from_product(U, V)
         yield State(
             new,
-            # About the lowest that keeps all that was kept; the sparsifier takes more than there is, down to nothing.
+            # About the lowest that keeps all entries kept; the sparsifier also takes clean entries.
             max(trim.largest, GROSS * typical(new), threshold_floor(new, engine.dtype)),
             relative_distance(new, L),
             trim,

@@ -1,4 +1,4 @@
-"""Iterated robust CUR (Cai, Hamm, Huang, Li, Wang 2021): a few rows and columns of M stand for all of it."""
+"""Iterated robust CUR (Cai, Hamm, Huang, Li, Wang 2021): L from a sample of rows and columns of M."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ..sampling import check_scale
 from .endings import saturation, threshold_floor
 from .options import number
 
-WEAK = 1e-10  # singular values of the crossing that are smaller than this, beside the largest, count as zero
-RARE = "Raise sampling, let decay be closer to 1"
+MIN_SINGULAR_VALUE = 1e-10  # of the crossing, relative to the largest: smaller ones count as zero
+ADVICE = "Raise sampling, set decay closer to 1"
 CLOSE = 1e-5  # the authors' tolerance: the residual on rows and columns, relative to M
 
 
@@ -33,10 +33,11 @@ def ircur(
 ) -> Iterator[State]:
     """IRCUR; features are not used.
 
-    ``sampling · r · log n`` rows and columns are looked at, afresh in every iteration or always the same ones: the
-    larger M, the smaller the share of it that is read. S costs one read more, unless ``solve(..., sparse=False)`` asks
+    ``sampling · r · log n`` rows and columns are sampled, in every iteration or once: the larger M, the smaller the
+    share of it that is read. S costs one read more, unless ``solve(..., sparse=False)`` asks
     for L alone. It needs the rank, and memory for the sampled rows and columns, which are most of a small matrix. An M
-    with holes is refused. No guarantee is known, and it may end wrong without noticing: 2 of 40 draws did at 120 × 100.
+    with missing entries is refused. No guarantee is known, and it may converge to a wrong answer: 2 of 40 draws did at
+    120 × 100.
 
     Parameters
     ----------
@@ -59,7 +60,7 @@ def ircur(
             at_rows, at_cols = (_lines(n, size, random_state) for n, size in zip((n1, n2), sizes, strict=True))
             rows = engine.block(at_rows, np.arange(n2)).astype(float)
             cols = engine.block(np.arange(n1), at_cols).astype(float)
-            if np.isnan(rows).any() or np.isnan(cols).any():  # the engine knows of holes once it has met one
+            if np.isnan(rows).any() or np.isnan(cols).any():  # the engine knows of missing entries once it has read one
                 _refuse_holes(n1 * n2 - engine.n_observed)
         if t == 0:
             zeta = float(max(np.abs(rows).max(), np.abs(cols).max()))
@@ -82,7 +83,7 @@ def ircur(
             tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=bool(residual <= CLOSE),
             expected_corruption=1 - share,
-            failure=saturation(1 - share, RARE),
+            failure=saturation(1 - share, ADVICE),
         )
         L = new
 
@@ -90,8 +91,8 @@ def ircur(
 def _refuse_holes(missing: int) -> None:
     if missing:
         raise ValueError(
-            f"solver='ircur' needs whole rows and columns, and M has holes ({missing} in all): fill them, or take a "
-            "solver that gets over them, such as 'irpca', 'pcp' or 'accaltproj'"
+            f"solver='ircur' needs complete rows and columns, but cells of M are missing ({missing} in all): fill "
+            "them, or use a solver that accepts missing cells, such as 'irpca', 'pcp' or 'accaltproj'"
         )
 
 
@@ -103,7 +104,7 @@ def _lines(n: int, size: float, rng: np.random.Generator) -> Array:
 def _from_cross(C: Array, R: Array, crossing: Array, rank: int) -> LowRank:
     """``C @ crossing⁺ @ R`` with the pseudo-inverse cut to the rank."""
     u, s, vt = np.linalg.svd(crossing, full_matrices=False)
-    k = min(rank, int((s > WEAK * s[0]).sum()))
+    k = min(rank, int((s > MIN_SINGULAR_VALUE * s[0]).sum()))
     if k == 0:
         return LowRank.zero((len(C), R.shape[1]))
     return LowRank.from_product(C @ (vt[:k].T / s[:k]), R.T @ u[:, :k])

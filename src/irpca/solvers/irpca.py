@@ -1,9 +1,9 @@
-"""The default solver: propose, finish, choose, certify.
+"""The default solver: candidate fits, choice by held-out entries, fit to all of M, certificate.
 
-Proposals are fits of one model (:mod:`irpca.factors`, :mod:`irpca.noise`) from several starts; the first is exact
-where the world is exact, and then nothing else is needed. They race on a part of M, entries that none has seen decide
-(:mod:`irpca.choice`), and the winner is fitted to all of M. How far it moves from the fit to nine tenths of the
-entries, and whether others that did as well agree with it, is the certificate (:mod:`irpca.verdict`).
+Candidates are fits of one model (:mod:`irpca.factors`, :mod:`irpca.noise`) from several starts. The first is an exact
+fit; if the data are exact, it is the answer. The others are compared on a part of M by how well they predict held-out
+entries (:mod:`irpca.choice`), and the best is fitted to all of M. The certificate (:mod:`irpca.verdict`) says how far L
+moves from the fit to nine tenths of the entries, and whether candidates that predict equally well agree.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, in_memory, resolution
 from ..threshold import rounding_floor
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
-from .proposals import Race, Recipe, Table, Tied, bases_of, sub_table
+from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 
-EXACT = Choice("noise", 0.0, "residuals of the clean entries are rounding")
+EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
 
 
 def irpca(
@@ -41,29 +41,31 @@ def irpca(
     noise: float | None = None,
     random_state: np.random.SeedSequence,
 ) -> Iterator[State]:
-    """Factors with priors that features inform, under noise with gross errors.
+    """Robust Bayesian matrix factorisation, with features in the priors and gross errors in the noise.
 
     Parameters
     ----------
     rank : int or None
-        Number of components; with features, of those that features explain. None: as many as held-out entries call for.
+        Number of components; with features, of those that features explain. None: chosen by held-out entries.
     extra_rank : int or "auto"
-        Number of components beside those that features explain; 0: L is exactly ``F1 W F2ᵀ``, as in the paper. Without
-        features all of L is free, and this means nothing.
+        Number of components in addition to those that features explain. 0: L is exactly ``F1 W F2ᵀ``, as in the paper;
+        "auto": chosen by held-out entries. Without features it has no effect.
     noise : float or None
         Standard deviation of the noise, if it is known.
     """
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
-        raise ValueError(f"noise must be a standard deviation, not negative and finite, got {noise!r}")
+        raise ValueError(
+            f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got {noise!r}"
+        )
     extra = _extra(extra_rank, engine.shape)
     seeds = dict(zip(("sample", "blocks", "lines", "race", "held out"), random_state.spawn(5), strict=True))
-    sample = Sample.draw(engine, constants.LOOK, np.random.default_rng(seeds["sample"]))
+    sample = Sample.draw(engine, constants.TABLE_SAMPLE, np.random.default_rng(seeds["sample"]))
     check_scale(float(np.abs(sample.values).max()))
 
     if constant := _constant(engine.shape, sample):
         yield constant
 
-    # Propose: exact where features of both sides tell all.
+    # An exact fit, if features of both sides determine L.
     trimmed: Trimmed | None = None
     if F1.given and F2.given and noise in (None, 0):
         rng = np.random.default_rng(seeds["blocks"])
@@ -75,18 +77,18 @@ def irpca(
         if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
-    # Propose: a race of fits on a part of M; choose by held-out entries.
+    # Candidate fits on a part of M; choice by held-out entries.
     part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds)
-    race = Race(part.nine_tenths, part.held, part.ties)
-    for k, fit in enumerate(race, 1):
-        yield part.interim(part.lifted(fit), f"comparing fits, {k} made", 0.7 * min(k / race.about, 1.0))
-    assert race.winner is not None
-    candidates = list(race.tried.values())
+    comparison = Comparison(part.nine_tenths, part.held, part.ties)
+    for k, fit in enumerate(comparison, 1):
+        yield part.interim(part.lifted(fit), f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
+    assert comparison.winner is not None
+    candidates = list(comparison.tried.values())
     best, tied = choose(part.held, candidates)
     yield part.interim(part.lifted(best.fit), "fitting all of the table", 0.7)
 
-    # Finish: the same fit to all entries of that part, then to all of M.
-    again = part.table.make(race.winner)
+    # The chosen fit to all entries of that part, then to all of M.
+    again = part.table.make(comparison.winner)
     certificate = Certificate(
         moved=moved(again.L, best.fit.L),
         candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
@@ -100,14 +102,14 @@ def irpca(
     if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
             yield report.state(stepped, settled=True)
-    for rescues_left in reversed(range(constants.RESCUES + 1)):
+    for refits_left in reversed(range(constants.LINE_REFITS + 1)):
         first = fit.sweeps
-        while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_STEP, first):
+        while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_TOLERANCE, first):
             yield report.state(fit)
             fit.sweep()
-        if not rescues_left or not fit.rescue():
+        if not refits_left or not fit.refit_lines():
             break
-    if exact := _polished(fit, part, sample):
+    if exact := _exact_fit(fit, part, sample):
         yield report.exact(fit, *exact)
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
@@ -117,25 +119,28 @@ def irpca(
 
 
 def _extra(extra_rank: Any, shape: tuple[int, int]) -> int | None:
-    """The number asked for, or None for it to be found."""
+    """The number asked for, or None: to be chosen."""
     if isinstance(extra_rank, str) and extra_rank == "auto":
         return None
     if isinstance(extra_rank, bool) or not isinstance(extra_rank, (int, np.integer)):
         raise ValueError(f"extra_rank must be an integer or 'auto', got {extra_rank!r}")
     if not 0 <= extra_rank < min(shape):
-        raise ValueError(f"extra_rank={extra_rank} is out of range for a {shape[0]} × {shape[1]} matrix")
+        raise ValueError(
+            f"extra_rank={extra_rank} is out of range for a {shape[0]} × {shape[1]} table: choose a number from 0 to "
+            f"{min(shape) - 1}, or 'auto'"
+        )
     return int(extra_rank)
 
 
 @dataclass(eq=False)
 class _Part:
-    """The part of M on which fits race, and how it lies in all of M.
+    """The part of M on which candidates are compared, and its place in M.
 
     Attributes
     ----------
     table, nine_tenths : the part, and the part less the held-out entries
-    held : what was held out
-    ties : for rows and columns: whether factors are exactly what features say; the choices, the simplest first
+    held : the held-out entries
+    ties : for rows and columns: whether features determine the factors; the simplest choice first
     unit : of every column of M
     bases : of all of M, for each of the ties
     M : owner of the entries of M, as they are
@@ -155,24 +160,24 @@ class _Part:
 
     @property
     def large(self) -> bool:
-        """Whether M is too large to be taken into memory."""
+        """Whether M is too large to be held in memory."""
         return self.engine is self.M
 
     @property
     def sweeps(self) -> int:
         """How many sweeps over all of M may be made: each reads it twice."""
-        return constants.LARGE_SWEEPS if self.large else constants.FINAL_SWEEPS
+        return constants.MAX_LARGE_SWEEPS if self.large else constants.MAX_FINAL_SWEEPS
 
     def in_units_of_M(self, L: LowRank) -> LowRank:
         U, V = L.thin()
         return LowRank.from_product(U, V * self.unit[:, None])
 
     def interim(self, fit: Fit, stage: str, progress: float) -> State:
-        """A fit that is not the last, to be kept if no more time is left."""
+        """A fit that is not the last: the answer if time runs out."""
         deviation, weights = fit.noise.deviation, self.weights_in_units_of_M(fit)
         return State(
             self.in_units_of_M(fit.L),
-            constants.TYPICAL * deviation,
+            constants.REPORTED_THRESHOLD * deviation,
             1.0,
             noise=deviation,
             settled=False,
@@ -188,7 +193,7 @@ class _Part:
         return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
 
     def lifted(self, fit: Fit) -> Fit:
-        """The fit as one of all of M; lines outside the part are what is expected of them."""
+        """The fit extended to all of M; lines outside the part are at their prior means."""
         lines, shape = self.table.lines, self.engine.shape
         if all(len(index) == n for index, n in zip(lines, shape, strict=True)):
             return fit
@@ -230,10 +235,10 @@ def _part(
     n1, n2 = engine.shape
     rng = np.random.default_rng(seeds["lines"])
     share = engine.n_observed / (n1 * n2)
-    cheaper = constants.DIRECTIONS / min(rank or constants.DIRECTIONS, constants.DIRECTIONS)
-    entries = constants.RACE_ENTRIES * min(cheaper, constants.MORE_ENTRIES)
-    lines = sub_table((n1, n2), entries if share > 0.5 else entries * constants.MORE_ENTRIES, share, rng)
-    small = n1 * n2 <= constants.WHOLE
+    cheaper = constants.MAX_AUTO_RANK / min(rank or constants.MAX_AUTO_RANK, constants.MAX_AUTO_RANK)
+    entries = constants.COMPARISON_ENTRIES * min(cheaper, constants.MAX_COMPARISON_FACTOR)
+    lines = sub_table((n1, n2), entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR, share, rng)
+    small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
     unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:
         unit, typical = column_units(sample, n2)
@@ -256,8 +261,8 @@ def _part(
         start,
     )
     rng = np.random.default_rng(seeds["held out"])
-    out = np.isfinite(table.values) & (rng.random(table.values.shape) < constants.HELD_OUT)
-    few = np.count_nonzero(out) < constants.FEWEST  # then fits are judged by what they were made from
+    out = np.isfinite(table.values) & (rng.random(table.values.shape) < constants.HELD_OUT_SHARE)
+    few = np.count_nonzero(out) < constants.MIN_ENTRIES  # then fits are judged by the entries they were fitted to
     rows, cols = np.nonzero(np.isfinite(table.values) if few else out)
     held = HeldOut(rows, cols, table.values[rows, cols], 10 * table.least[cols])
     scattered = sample.rows, sample.cols, sample.values / unit[sample.cols]
@@ -266,12 +271,12 @@ def _part(
 
 
 def _place_others(fit: Fit, part: _Part) -> None:
-    """Factors of the rows and columns that were not in the part, each from its entries across the part."""
+    """Estimate the factors of rows and columns outside the part, each from its entries within it."""
     n1, n2 = part.engine.shape
     rows, cols = part.table.lines
     for axis, n, mine, others in ((0, n1, rows, cols), (1, n2, cols, rows)):
         missing = np.setdiff1d(np.arange(n), mine)
-        step = max(1, constants.WHOLE // 4 // max(len(others), 1))
+        step = max(1, constants.MAX_ENTRIES_IN_MEMORY // 4 // max(len(others), 1))
         for first in range(0, len(missing), step):
             some = missing[first : first + step]
             at = (some, others) if axis == 0 else (others, some)
@@ -279,21 +284,21 @@ def _place_others(fit: Fit, part: _Part) -> None:
             fit.place(block if axis == 0 else block.T, axis, some, others)
 
 
-def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
-    """An exact fit close to this one, if there is one: least squares on what is kept, as noise falls to rounding."""
+def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
+    """An exact fit close to this one, if there is one: trimmed least squares with a decreasing threshold."""
     n1, n2 = fit.engine.shape
     singular = np.linalg.svd(LowRank.from_product(*fit.L.thin()).core, compute_uv=False)
     if not len(singular) or not fit.nearly_exact:
         return None
-    edge = constants.STANDS_OUT * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
+    edge = constants.MIN_EXACT_SINGULAR_VALUE * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
     for rank in sorted(ranks - {0}):
         unknowns = rank * sum(len(side.coefficients) if side.tied else len(side.mean) for side in (fit.rows, fit.cols))
-        if constants.ENTRIES_PER_UNKNOWN * unknowns > part.M.n_observed:
-            continue  # they could meet anything
+        if constants.MIN_ENTRIES_PER_UNKNOWN * unknowns > part.M.n_observed:
+            continue  # so many unknowns could fit any entries
         try:
             exact = fit.least_squares(rank)
-        except FloatingPointError:  # it was not exact, and plain least squares ran away
+        except FloatingPointError:  # it is not exact, and least squares diverged
             continue
         L = part.in_units_of_M(exact.L)
         found = exactness(sample, L, part.M.n_observed, unknowns)
@@ -303,27 +308,27 @@ def _polished(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, fl
 
 
 def _gaussian(fit: Fit) -> bool:
-    """Whether plain least squares on all but gross errors loses nothing."""
-    return bool(fit.noise.shares[0] >= constants.GAUSSIAN and np.isinf(fit.noise.nu))
+    """Whether noise is close enough to Gaussian for plain least squares on all but gross errors."""
+    return bool(fit.noise.shares[0] >= constants.MIN_GAUSSIAN_SHARE and np.isinf(fit.noise.nu))
 
 
 def _limit(fit: Fit) -> float:
-    """What gross errors exceed."""
+    """Residuals larger than this are gross errors."""
     limit = Calibration(fit.residuals / fit.noise.s, fit.noise.gross).limit
-    return fit.noise.s * max(limit, constants.LEAST_LIMIT)
+    return fit.noise.s * max(limit, constants.MIN_OUTLIER_LIMIT)
 
 
 def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
-    """Least squares on what is kept of all of M, for what features say of both sides; one read a step.
+    """Trimmed least squares on all of M, where features determine both sides; one read a step.
 
-    Where the kept entries lie evenly, their gradient over their share is all but the solution, and the next step is far
-    shorter. Where it is not (entries missing in some lines, errors in others), where noise has tails or differs between
-    lines, or is given, this is not for M: None.
+    Where the kept entries are evenly distributed, their gradient divided by their share is nearly the solution, and the
+    next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
+    is heavy-tailed, differs between lines, or is given.
     """
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
-    if not all(fit.tied) or not _gaussian(fit) or noise.target is not None or apart > constants.EQUAL_NOISE:
+    if not all(fit.tied) or not _gaussian(fit) or noise.target is not None or apart > constants.EQUAL_NOISE_SPREAD:
         return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
     L, zeta = part.in_units_of_M(fit.L), _limit(fit)
@@ -334,11 +339,13 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
         C = Q1.T @ L.left @ L.core @ L.right.T @ Q2 + times * gradient
         deviation = noise.deviation * np.sqrt(times)  # of every number in C
         edge = deviation * (np.sqrt(len(C)) + np.sqrt(C.shape[1]))
-        seen = int(np.count_nonzero(np.linalg.svd(C, compute_uv=False) > constants.LEFT_OVER * edge))
+        seen = int(np.count_nonzero(np.linalg.svd(C, compute_uv=False) > constants.NOISE_EDGE_FACTOR * edge))
         before, L = L, LowRank.from_core(Q1, C, Q2, fit.directions or seen)
         steps.append(relative_distance(L, before) * float(np.linalg.norm(L.core)))
     error = deviation * np.sqrt(max(L.rank, 1) * (sum(C.shape) - L.rank))
-    if steps[-1] ** 2 > constants.LITTLE_LEFT * error * steps[-2]:  # steps fall by a factor: so long is the next
+    if (
+        steps[-1] ** 2 > constants.MAX_REMAINING_STEP * error * steps[-2]
+    ):  # steps decrease geometrically: an estimate of the next
         return None
     halves = np.sqrt(L.singular_values)
     rows, cols = (
@@ -350,18 +357,18 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
 
 
 def _efficient(fit: Fit) -> None:
-    """Where noise is Gaussian and gross errors are told from it, least squares on all but those loses nothing."""
+    """Where noise is Gaussian, refine the fit by least squares on all entries but gross errors."""
     noise = fit.noise
     if not _gaussian(fit):
         return
     fit.noise = replace(noise, zeta=_limit(fit))
-    for _ in range(constants.PATIENCE):
+    for _ in range(constants.SWEEPS_BEFORE_PRIORS):
         fit.sweep()
     fit.noise = _one_component(fit, noise)
 
 
 def _one_component(fit: Fit, noise: NoiseModel) -> NoiseModel:
-    """The same noise as one Gaussian, of the scale that the residuals of the fit have."""
+    """The noise as one Gaussian, with the scale of the residuals of the fit."""
     scale = Calibration(fit.residuals / noise.s, noise.gross).scale
     return replace(noise, s=noise.s * scale, shares=np.eye(len(noise.shares))[0])
 
@@ -380,15 +387,19 @@ class _Report:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit.L)
         deviation = noise.deviation
-        why = "components that stand out of the noise and predict held-out entries"
+        why = "components that are stronger than the noise and improve the prediction of held-out cells"
         chosen = (
             *(() if fit.directions else (Choice("rank", fit.rank, why),)),
             *self._extra(fit, L),
-            Choice("noise", deviation, "as given" if noise.target is not None else "the clean part of the noise model"),
+            Choice(
+                "noise",
+                deviation,
+                "as given" if noise.target is not None else "estimated from the cells that are not outliers",
+            ),
         )
         return State(
             L,
-            constants.TYPICAL * deviation,
+            constants.REPORTED_THRESHOLD * deviation,
             fit.step,
             noise=deviation,
             tolerance=np.inf if settled else 0.0,
@@ -402,7 +413,7 @@ class _Report:
         )
 
     def exact(self, fit: Fit, L: LowRank, zeta: float, clean: float) -> State:
-        why = "as many components meet the clean entries to rounding"
+        why = "so many components fit all cells that are not outliers to rounding"
         rank = () if fit.directions else (Choice("rank", L.rank, why),)
         return State(
             L,
@@ -417,36 +428,37 @@ class _Report:
         )
 
     def _expected(self, fit: Fit, L: LowRank) -> tuple[Expected | None, Expected | None] | None:
-        """What features say of new rows and columns, in the coordinates of L."""
+        """Coefficients by which features predict new rows and columns, in the coordinates of L."""
         if any(fit.tied) or not (self.F1.given or self.F2.given):
             return None
         U, V = fit.rows.mean, fit.cols.mean * self.part.unit[:, None]
         back = np.linalg.pinv(L.core)
         turns = V.T @ L.right @ back.T, U.T @ L.left @ back
         rows, cols = (
-            _told(F, side.expected, turn) if F.given else None
+            _in_features(F, side.expected, turn) if F.given else None
             for F, side, turn in zip((self.F1, self.F2), (fit.rows, fit.cols), turns, strict=True)
         )
         return rows, cols
 
     def _extra(self, fit: Fit, L: LowRank) -> tuple[Choice, ...]:
-        """How many components there are beside those that features explain, if that was to be found."""
+        """Number of components in addition to those that features explain, if it was to be chosen."""
         if not (self.F1.given or self.F2.given) or not self.looked_for_more:
             return ()
         if any(fit.tied):
-            return (Choice("extra_rank", 0, "features explain held-out entries as well without further components"),)
-        told = self.part.nine_tenths.make(Recipe(self.part.ties[0])).principal().rank
-        return (Choice("extra_rank", max(L.rank - told, 0), f"features alone explain {told} of the components"),)
+            return (Choice("extra_rank", 0, "further components did not improve the prediction of held-out cells"),)
+        explained = self.part.nine_tenths.make(Recipe(self.part.ties[0])).principal().rank
+        why = f"features alone explain {explained} of the components"
+        return (Choice("extra_rank", max(L.rank - explained, 0), why),)
 
     def _shares(self, fit: Fit, L: LowRank) -> dict[str, float]:
-        """The parts of L within and outside what features span."""
+        """The shares of L within and outside the span of the features."""
         if not (self.F1.given or self.F2.given) or not L.rank or any(fit.tied):
             return {}
         free = float(np.linalg.norm(outside(L, self.F1, self.F2).core) / np.linalg.norm(L.core)) ** 2
         return {"features": 1 - min(free, 1.0), "free": min(free, 1.0)}
 
 
-def _told(F: Features, expected: Array, turn: Array) -> Expected:
+def _in_features(F: Features, expected: Array, turn: Array) -> Expected:
     """``expected @ turn`` as an offset and coefficients of the features."""
     assert F.Q is not None
     X = np.hstack([np.ones((F.n, 1)), F.Q])
@@ -455,24 +467,24 @@ def _told(F: Features, expected: Array, turn: Array) -> Expected:
 
 
 def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
-    """One number for all of M, if it fills nearly all of what was looked at, and most of every row and column."""
+    """L = one number, if nearly all sampled entries equal it, and most in every row and column."""
     value = float(np.median(sample.values))
     floor = rounding_floor(sample.dtype, abs(value))
     same = np.abs(sample.values - value) <= floor
-    if same.mean() < (constants.NEARLY_ALL if value else 1.0):  # zeros may be no measurements
+    if same.mean() < (constants.MIN_CONSTANT_SHARE if value else 1.0):  # zeros may be no measurements
         return None
     for lines in (sample.rows, sample.cols):
         seen = np.bincount(lines)
-        if (np.bincount(lines, same) < constants.MOST * seen).any():
+        if (np.bincount(lines, same) < constants.MAJORITY * seen).any():
             return None
     n1, n2 = shape
     L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), np.array([[value * np.sqrt(n1 * n2)]]), np.full((n2, 1), n2**-0.5))
-    rank = Choice("rank", 1, "one number fills the table")
+    rank = Choice("rank", 1, "nearly all cells hold the same number")
     return State(L, floor, 0.0, noise=0.0, expected_corruption=1 - float(same.mean()), choices=(rank, EXACT))
 
 
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
-    """An exact fit of the features; its rank from the singular values that stand out of rounding."""
+    """An exact fit of the features; its rank from the singular values larger than rounding."""
     L, found = trimmed.L, trimmed.exact
     chosen: tuple[Choice, ...] = ()
     assert found.zeta is not None
@@ -482,7 +494,9 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
         edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * found.zeta / 8 / np.sqrt(max(found.clean, 0.01))
         value = max(int(np.count_nonzero(s > edge)), 1)
         reason = (
-            f"singular values beyond the {value}th are rounding" if value < len(s) else "all singular values stand out"
+            f"the singular values after the first {value} are rounding errors"
+            if value < len(s)
+            else "all singular values are larger than rounding errors"
         )
         chosen = (Choice("rank", value, reason),)
         L = trimmed.block.lift(trimmed.on_block.truncate(value))
@@ -490,12 +504,12 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
-    """What the noise of each column cannot fall below, in its unit: rounding, steps between values, what is exact."""
+    """Lower bound of the noise of each column, in its unit: rounding, the step between values, MIN_DETECTABLE_NOISE."""
     x = sample.values
     step = 2 * resolution(*np.unique(x, return_counts=True), most=1.0) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
     spread = typical if typical > 0 else float(np.abs(x).max())  # NaN where all values are one
-    return np.maximum(max(step, rounding) / unit, constants.AS_GOOD_AS_EXACT * spread)
+    return np.maximum(max(step, rounding) / unit, constants.MIN_DETECTABLE_NOISE * spread)
 
 
 def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
@@ -505,7 +519,7 @@ def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
     edges = np.searchsorted(sample.cols[order], np.arange(n2 + 1))
     for j in range(n2):
         x = sample.values[order[edges[j] : edges[j + 1]]]
-        if len(x) >= constants.FEWEST:
+        if len(x) >= constants.MIN_ENTRIES:
             unit[j] = _spread(x)
     known = np.isfinite(unit)
     if not known.any():

@@ -12,7 +12,7 @@ from ..lowrank import Array, LowRank, singular_triplets
 from ..result import Choice, State
 from ..sampling import check_scale
 from ..threshold import paper_schedule, paper_start
-from .endings import FULL, GROSS
+from .endings import GROSS, MAX_SHARE_IN_S
 
 
 def irpca_iht(
@@ -31,8 +31,8 @@ def irpca_iht(
     Parameters
     ----------
     variant : {"whitened", "paper"}
-        ``"paper"`` is Algorithm 1 to the letter: it truncates W, in coordinates stretched by κ(F).
-        ``"whitened"`` truncates C = R1 W R2ᵀ instead, where κ is gone.
+        ``"paper"`` is Algorithm 1 to the letter: it truncates W, which depends on the condition number κ of F.
+        ``"whitened"`` truncates C = R1 W R2ᵀ instead, which does not.
     c_W : float or None
         Bound on ‖W*‖₂. None takes 2 ‖F1⁺ M F2⁺ᵀ‖₂ (for ``"whitened"`` what is the same in its coordinates),
         which costs one more read. Twice, because outliers may make M smaller than L.
@@ -75,8 +75,8 @@ def irpca_iht(
         # Step 8.
         L = LowRank.from_core(F1.Q, C_next, F2.Q, rank)
         size, moved = float(np.linalg.norm(C_next)), float(np.linalg.norm(C_next - C))
-        # The residual ‖M − L − S‖ cannot tell when to stop: it falls with ζ whatever L is. What can is that
-        # S finds nothing new, and that all that is left is noise or the error L still makes.
+        # The residual ‖M − L − S‖ is no stopping rule: it decreases with ζ whatever L is. Stop when S finds nothing
+        # new, and all residuals kept are noise or the remaining error of L.
         found = trim.trimmed == trimmed and trim.largest <= max(nu, reach * (10 * moved + GROSS * size))
         yield State(
             L,
@@ -133,14 +133,15 @@ def _norm_bound(C: Array, F1: Features, F2: Features, variant: str) -> tuple[flo
 
 
 def _failure(full: float, F1: Features, F2: Features, variant: str) -> str | None:
-    """What to tell when S fills up."""
-    if full <= FULL:
+    """The message for an S that holds the share ``full`` of the entries, if that is too much."""
+    if full <= MAX_SHARE_IN_S:
         return None
-    told = f"S fills up: {full:.0%} of the entries are beyond the threshold. Give nu if M is noisy; if not, "
+    found = f"{full:.0%} of the cells are beyond the threshold and count as outliers (S), which is no answer. "
+    found += "If the values are noisy, give nu, the size of the noise; if not, "
     if variant == "paper":
         kappa = max(F1.kappa, F2.kappa)
-        return told + (
-            f"variant='paper' truncates W, in coordinates stretched by κ = {kappa:.3g}: "
-            "take variant='whitened', where κ is gone, or solver='irpca', which also finds its own threshold"
+        return found + (
+            f"the condition number of the features ({kappa:.3g}) is the likely cause: use variant='whitened', which "
+            "does not depend on it, or solver='irpca', which also estimates the threshold"
         )
-    return told + "lower decay, or take solver='irpca', which finds its own threshold"
+    return found + "lower decay, or use solver='irpca', which estimates the threshold"

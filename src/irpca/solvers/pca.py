@@ -1,4 +1,4 @@
-"""Ordinary PCA without centring: the non-robust floor, which gross errors pull wherever they like."""
+"""Ordinary PCA without centring: the non-robust baseline, which a single gross error can distort without bound."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROUNDS = 4  # of subspace iteration in one iteration: singular values that lie c
 def pca(engine: Engine, F1: Features, F2: Features, rank: int, *, random_state: np.random.Generator) -> Iterator[State]:
     """The best approximation of M of the given rank, by subspace iteration: eight reads of M an iteration.
 
-    It needs the rank. S is empty: nothing is told from noise.
+    It needs the rank. S is empty: no entry is called an outlier.
     """
     L = LowRank.zero(engine.shape)
     M = Cleaned(engine, L, np.inf)
@@ -27,7 +27,7 @@ def pca(engine: Engine, F1: Features, F2: Features, rank: int, *, random_state: 
     while True:
         U, s, V = leading(M, V, rank, tol=0.0, most=ROUNDS)
         new = LowRank(U[:, :rank], np.diag(s[:rank]), V[:, :rank])
-        # What a projection leaves of M: no read is needed for that.
+        # The energy of the residual of a projection, without a read.
         left = Trim(all_of_it.kept, 0, max(all_of_it.energy - float((s[:rank] ** 2).sum()), 0.0), np.nan)
         yield State(new, np.inf, relative_distance(new, L), left, tolerance=10 * eps)
         L = new

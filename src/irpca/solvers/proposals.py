@@ -1,7 +1,7 @@
-"""Fits of the model from several starts, on a part of M that is small enough to try them all.
+"""Candidate fits of the model from several starts, on a part of M that is small enough to try them all.
 
-No single start serves every table. Each is fitted to nine tenths of the entries, and the others decide
-(:mod:`irpca.choice`).
+No single start works for every table. Each candidate is fitted to nine tenths of the entries and judged by how well it
+predicts the others (:mod:`irpca.choice`).
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ Tied = tuple[bool, bool]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a fit is made: whether sides are exactly what their features say, where it starts, and how it goes on.
+    """How a candidate is fitted: whether features determine the factors, where it starts, and with which noise.
 
     Attributes
     ----------
-    tied : for rows and columns: whether factors are exactly what features say
+    tied : for rows and columns: whether features determine the factors
     start : "columns" or "rows": from the median of each; "trimmed": from an earlier robust fit; or another recipe
-    few : whether it has few directions: cheap, and hard to lead astray
-    afresh : whether the noise is looked for afresh now and then
-    mode : share of the residuals of the start from the densest part of which it begins; None: from the start itself.
-        Where errors are one-sided, L is off by their mean, and the clean residuals are a narrow mode beside zero
-    student : whether noise is Student's in place of the mixture: for gross errors that hide within the noise
-    piles : whether entries that hold a value which occurs far too often are left out
+    few : whether it has few components: cheap, and robust to a bad start
+    afresh : whether the noise mixture is fitted again from new starts after some sweeps
+    mode : L starts shifted by the mode of the residuals, the shortest interval that holds this share of them; None: not
+        shifted. One-sided errors bias L, and the clean residuals are a narrow mode away from zero
+    student : whether noise is Student's in place of the mixture: for gross errors that are not larger than the noise
+    piles : whether entries with a value that occurs far too often (stuck, a code, a limit) are left out
     """
 
     tied: Tied
@@ -63,9 +63,9 @@ class Table:
     ----------
     values : array with NaN where nothing is observed
     lines : rows and columns of M it consists of
-    bases : for each side, a basis of what features say of those lines, by whether the sides are tied; simplest first
-    least : what the noise cannot fall below, for each column
-    rank, extra : of what features say, and beside it; None to be found
+    bases : for each side, a basis of the features of those lines, by whether the sides are tied; simplest first
+    least : lower bound of the noise scale, for each column
+    rank, extra : number of components that features explain, and of others; None: to be chosen
     noise : its standard deviation, if it is known
     trimmed : a robust fit of M to start from, if there is one
     """
@@ -91,17 +91,17 @@ class Table:
         return replace(self, values=values, fits={})
 
     def make(self, recipe: Recipe) -> Fit:
-        """The fit that a recipe makes of this table; remembered, since others go on from it."""
+        """The fit of a recipe to this table; kept, since other recipes start from it."""
         if recipe not in self.fits:
             self.fits[recipe] = self._made(recipe)
         return self.fits[recipe]
 
     def _made(self, recipe: Recipe) -> Fit:
         X = self._values(recipe)
-        nu = constants.STUDENT if recipe.student else np.inf
+        nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
         if isinstance(recipe.start, Recipe):
             before = self.make(recipe.start)
-            L0, s0 = before.L, constants.WIDER * before.noise.deviation
+            L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
         else:
             L0 = self._start(X, recipe.start)
             q, k = constants.NOISE_STARTS[1 if recipe.start == "trimmed" else 0]  # that one is close, and robust
@@ -111,30 +111,30 @@ class Table:
             L0 = _plus(L0, shift)
         rows, cols = np.nonzero(np.isfinite(X))
         start, look = (np.random.default_rng(child) for child in _children(self.seeds))
-        if len(rows) > constants.NOISE_LOOK:
-            at = np.sort(look.choice(len(rows), constants.NOISE_LOOK, replace=False))
+        if len(rows) > constants.NOISE_SAMPLE:
+            at = np.sort(look.choice(len(rows), constants.NOISE_SAMPLE, replace=False))
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
-        s0 = max(s0, constants.NARROWEST * float(np.std(sample[2])))
-        directions = constants.FEW if recipe.few else constants.DIRECTIONS
+        s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
+        directions = constants.SIMPLE_MODEL_RANK if recipe.few else constants.MAX_AUTO_RANK
         fit = begin(
             in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self._rank(recipe), directions,
             sample, start, nu, self.noise,
         )  # fmt: skip
-        fit.run(recipe.afresh and not recipe.student, constants.RACE_STEP)
+        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
         if recipe.piles:
             fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(rows))
         return fit
 
     def _rank(self, recipe: Recipe) -> int | None:
-        """How many directions a fit has; None: as many as it finds."""
+        """Number of components of a fit; None: chosen by the fit."""
         simplest = next(iter(self.bases))
         if not any(simplest) or any(recipe.tied):
             return self.rank
         if self.extra is None:
             return None
-        told = self.rank or self.make(Recipe(simplest)).principal().rank
-        return min(told + self.extra, *self.values.shape)
+        explained = self.rank or self.make(Recipe(simplest)).principal().rank
+        return min(explained + self.extra, *self.values.shape)
 
     def _values(self, recipe: Recipe) -> Array:
         return np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
@@ -162,7 +162,7 @@ def _plus(L: LowRank, shift: float) -> LowRank:
 
 
 def _medians(X: Array, axis: int) -> Array:
-    """Of every line; where nothing is observed, of all."""
+    """Median of every line; where nothing is observed, of all entries."""
     seen = np.isfinite(X).any(axis=axis)
     found = np.full(X.shape[1 - axis], float(np.nanmedian(X)))
     found[seen] = np.nanmedian(X[:, seen] if axis == 0 else X[seen], axis=axis)
@@ -181,33 +181,33 @@ def densest(R: Array, share: float) -> tuple[float, float]:
 
 
 def piled(X: Array) -> Array:
-    """Entries that hold one number far more often than others do theirs: stuck, a code, a limit.
+    """Entries with a value that occurs far more often than the others: a stuck value, a code, a limit.
 
-    Where all numbers are frequent, as with ratings and counts, none of them is piled up.
+    Where all values are frequent, as with ratings and counts, none of them is meant.
     """
     seen = np.isfinite(X)
     values, which, counts = np.unique(X[seen], return_inverse=True, return_counts=True)
     often = np.zeros(len(values), bool)
-    for k in np.nonzero(counts > constants.PILE * counts.sum())[0]:
+    for k in np.nonzero(counts > constants.MIN_REPEATED_SHARE * counts.sum())[0]:
         others = np.sort(np.delete(counts, k))
         usual = others[np.searchsorted(np.cumsum(others), others.sum() / 2)] if len(others) else counts[k]
-        often[k] = counts[k] > constants.PILE_EXCESS * usual
+        often[k] = counts[k] > constants.MIN_REPEATED_RATIO * usual
     cells = np.zeros(X.shape, bool)
     cells[seen] = often[which]
     return cells
 
 
 @dataclass(eq=False)
-class Race:
-    """Fits to a table from several starts, one after the other; entries that none has seen decide between them.
+class Comparison:
+    """Candidate fits to a table from several starts, compared by held-out entries.
 
-    Starts are tried with the simplest model first: what features say, or few directions. What is best among those is
-    where the full model starts, beside the plain start. Iterating makes the fits, and yields the best so far each time.
+    Starts are tried with the simplest model first: features alone, or few components. The full model starts from the
+    best of those, and from the column medians. Iterating makes the fits, and yields the best so far each time.
 
     Attributes
     ----------
-    table, held : the table, and what was held out of it
-    ties : what may be tied to features, the simplest first
+    table, held : the table, and the entries held out of it
+    ties : which sides may be tied to features, the simplest first
     winner : the recipe of the best fit, when all were tried
     tried : every fit that took part, by its recipe
     about : about how many fits there will be
@@ -236,19 +236,20 @@ class Race:
             for start in self._starts:
                 first = Recipe(ties[0], start, few, piles=piles)
                 fit = self._run(first)
-                if self.held.met(fit):
+                if self.held.nearly_exact(fit):
                     self.winner = first
                     return
-                if first not in self.tried or any(moved(fit.L, other.L) < constants.SAME for other in ends):
-                    continue  # what follows from an end that was reached before is known
+                same = any(moved(fit.L, other.L) < constants.SAME_FIT_DISTANCE for other in ends)
+                if first not in self.tried or same:
+                    continue  # fits that start from this one were made already
                 yield self._best_fit
                 ends.append(fit)
-                if fit.forked:
+                if fit.noise_refitted:
                     self._run(replace(first, afresh=False))
                     yield self._best_fit
-                for share in constants.MODES:
+                for share in constants.MODE_SHARES:
                     middle, width = densest(table.values - fit.L.dense(), share)
-                    if abs(middle) > constants.OFF_CENTRE * width:
+                    if abs(middle) > constants.MIN_MODE_OFFSET * width:
                         self._run(Recipe(ties[0], first, few, mode=share, piles=piles))
                         yield self._best_fit
         for tied in ties[1:] or ties[:few]:
@@ -284,18 +285,18 @@ class Race:
 
 
 def _mostly_wrong(table: Table, fit: Fit) -> bool:
-    """Whether entries that hold a piled-up value are gross errors by this fit: then none of them is a measurement.
+    """Whether most entries with a piled-up value are gross errors by this fit: then none of them is a measurement.
 
-    Or else the few lines in which that value is in the majority would settle on it.
+    Otherwise the few lines in which that value is the majority would be fitted to it.
     """
     noise = fit.noise
     scale = noise.s * np.sqrt(np.multiply.outer(noise.rows, noise.cols))
-    far = np.abs(table.values - fit.L.dense()) > constants.BEYOND * scale
-    return bool(far[table.piles].mean() > constants.MOST)
+    far = np.abs(table.values - fit.L.dense()) > constants.MAX_CLEAN_RESIDUAL * scale
+    return bool(far[table.piles].mean() > constants.MAJORITY)
 
 
 def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Rows and columns, at random, that hold about as many observed entries; of the shorter side as many as may be."""
+    """Random rows and columns with about as many observed entries; of the shorter side as many as possible."""
     n1, n2 = shape
     cells = min(entries / share, n1 * n2)
     short = min(n1, n2, int(np.sqrt(cells)))

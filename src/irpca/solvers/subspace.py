@@ -1,4 +1,4 @@
-"""Leading singular triplets of matrices of which only products are at hand."""
+"""Leading singular triplets of matrices that are given by products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..engines.base import Cut, Engine, Trim
 from ..lowrank import Array, LowRank
 from ..sampling import check_scale
 
-SPARE = 5  # columns carried beside those asked for: they speed up convergence, and know what comes next
+SPARE = 5  # columns in addition to those asked for: they speed up convergence, and estimate the next values
 
 
 class Operator(Protocol):
@@ -56,7 +56,7 @@ def leading(
 
 
 def first_look(engine: Engine, columns: int, rng: np.random.Generator) -> tuple[float, Array, Trim]:
-    """σ_1 of M to a per cent, a block of right vectors to start from, and what rode along on the read."""
+    """σ_1 of M to a per cent, a block of right vectors to start from, and the norms computed on the way."""
     M = Cleaned(engine, LowRank.zero(engine.shape), np.inf)
     _, s, V = leading(M, random_block(engine.shape[1], columns, rng), 1)
     assert M.trim is not None

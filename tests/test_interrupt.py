@@ -1,0 +1,121 @@
+"""Fits that end early: by a time budget, or by Ctrl-C, alone and inside a search."""
+
+import itertools
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import GridSearchCV
+
+import irpca
+from irpca import InductiveRobustPCA, Status
+
+
+@pytest.fixture(scope="module")
+def M():
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal((40, 3)) @ rng.standard_normal((3, 20)) + 0.1 * rng.standard_normal((40, 20))
+    A[3, 4] += 50
+    return pd.DataFrame(A, [f"r{i}" for i in range(40)], [f"c{j}" for j in range(20)])
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that goes on by one second whenever the loop looks at it."""
+    seconds = itertools.count()
+    monkeypatch.setattr(sys.modules["irpca.loop"], "time", SimpleNamespace(perf_counter=lambda: float(next(seconds))))
+
+
+@pytest.fixture(scope="module")
+def whole(M):
+    return InductiveRobustPCA().fit(M)
+
+
+def test_time_that_ends_while_fits_are_compared_leaves_a_usable_model(M, clock, tmp_path):
+    model = InductiveRobustPCA(time_budget=1.5)
+    with pytest.warns(ConvergenceWarning, match="STOPPED: stopped by a callback or the time budget"):
+        model.fit(M)
+    assert model.status_ is Status.STOPPED and not model.converged_
+    assert len(model.history_) == 2 and all(stage.startswith("comparing fits") for stage in model.history_.stage)
+    assert model.outliers()["row"][0] == "r3" and model.outliers()["column"][0] == "c4"
+    expected, std = model.expected(return_std=True)
+    assert np.isfinite(expected).all(axis=None) and (std > 0).all(axis=None)
+    assert np.abs((expected - M).to_numpy()).mean() < 1
+    assert model.repaired(M).shape == M.shape and model.transform(M).shape == (40, model.rank_)
+    assert "STOPPED" in model.summary()
+    model.save(tmp_path / "m.irpca")
+    assert irpca.load(tmp_path / "m.irpca").status_ is Status.STOPPED
+
+
+@pytest.mark.parametrize(("budget", "steps"), [(0.5, 1), (3.5, 4)])
+def test_the_more_time_the_further(M, clock, budget, steps):
+    with pytest.warns(ConvergenceWarning):
+        model = InductiveRobustPCA(time_budget=budget).fit(M)
+    assert len(model.history_) == steps
+
+
+def test_time_enough_changes_nothing(M, whole):
+    model = InductiveRobustPCA(time_budget=3600).fit(M)
+    assert model.converged_
+    np.testing.assert_array_equal(model.low_rank_.dense(), whole.low_rank_.dense())
+
+
+@pytest.mark.parametrize("budget", [0, -1, float("nan")])
+def test_time_must_be_positive(M, budget):
+    with pytest.raises(ValueError, match="a time budget is a positive number of seconds"):
+        InductiveRobustPCA(time_budget=budget).fit(M)
+
+
+def interrupt_at(stage):
+    """Ctrl-C when this is being done for the first time."""
+
+    def callback(state, history):
+        if history.stage[-1].startswith(stage):
+            raise KeyboardInterrupt
+
+    return callback
+
+
+@pytest.mark.parametrize("stage", ["comparing fits", "fitting all of the table"])
+def test_ctrl_c_keeps_the_best_fit_and_goes_on_up(M, whole, stage):
+    assert any(one.startswith(stage) for one in whole.history_.stage)
+    model = InductiveRobustPCA(callbacks=interrupt_at(stage))
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(M)
+    assert model.status_ is Status.INTERRUPTED
+    assert model.outliers()["row"][0] == "r3"
+    assert np.isfinite(model.expected()).all(axis=None)
+
+
+class Interrupting:
+    """Ctrl-C in the fit of one candidate. A copy is the same one, as scikit-learn copies the parameters."""
+
+    def __init__(self, at):
+        self.at, self.fits = at, 0
+
+    def __deepcopy__(self, memo):
+        return self
+
+    def __call__(self, state, history):
+        self.fits += len(history) == 1
+        if self.fits == self.at:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_ends_a_search(M):
+    callback = Interrupting(at=2)
+    search = GridSearchCV(InductiveRobustPCA(callbacks=callback), {"rank": [1, 2, 3]}, cv=2, n_jobs=1)
+    with pytest.raises(KeyboardInterrupt), pytest.warns(ConvergenceWarning):
+        search.fit(M)
+    assert callback.fits == 2  # of six
+    assert not hasattr(search, "best_params_")
+
+
+def test_a_search_with_a_time_budget_goes_on(M, clock):
+    search = GridSearchCV(InductiveRobustPCA(time_budget=0.5), {"rank": [1, 3]}, cv=2, error_score="raise")
+    with pytest.warns(ConvergenceWarning, match="STOPPED"):
+        search.fit(M)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()

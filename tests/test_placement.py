@@ -1,0 +1,168 @@
+"""Where new rows lie among those of a fit, and how uncertain that is."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from irpca import InductiveRobustPCA
+from irpca.datasets import make_problem
+from irpca.factors import covariance_of, variance_given
+from irpca.placement import Placed, longest
+
+
+def table(n1=150, n2=30, seed=0, noise=0.3):
+    rng = np.random.default_rng(seed)
+    L = rng.standard_normal((n1, 2)) @ rng.standard_normal((2, n2))
+    return L + noise * rng.standard_normal(L.shape), L
+
+
+@pytest.fixture(scope="module")
+def model():
+    return InductiveRobustPCA(2).fit(table()[0][:120])
+
+
+def test_rows_of_the_fit_are_placed_where_they_were(model):
+    M = table()[0][:120]
+    placed = model._placement.place(M, None)
+    assert_allclose(placed.scores @ model.components_, model.low_rank_.dense(), atol=0.02)
+    assert isinstance(placed, Placed) and placed.spread.shape == (120, 2) and placed.scale.shape == (120,)
+
+
+def test_new_rows_are_nearer_to_the_truth_than_their_entries(model):
+    M, L = table()
+    placed = model._placement.place(M[120:], None)
+    error = np.sqrt(np.mean((placed.scores @ model.components_ - L[120:]) ** 2))
+    assert error < 0.3 / 2
+
+
+def test_a_row_is_placed_by_itself(model):
+    """Whatever other rows come along with it."""
+    M = table()[0][120:]
+    together = model._placement.place(M, None)
+    for i in (0, 7):
+        alone = model._placement.place(M[i : i + 1], None)
+        assert_allclose(alone.scores[0], together.scores[i], rtol=1e-6, atol=1e-8)
+        assert_allclose(alone.spread[0], together.spread[i], rtol=1e-5)
+
+
+def test_some_columns_place_a_row_too(model):
+    M, L = table()
+    kept = np.arange(0, 30, 2)
+    placed = model._placement.place(M[120:, kept], None, kept)
+    same = model._placement.place(np.where(np.arange(30) % 2 == 0, M[120:], np.nan), None)
+    assert_allclose(placed.scores, same.scores, atol=1e-3)
+    assert np.sqrt(np.mean((placed.scores @ model.components_ - L[120:]) ** 2)) < 0.2
+
+
+def test_the_fewer_entries_the_more_uncertain(model):
+    M = table()[0][120:]
+    spreads = []
+    for count in (30, 10, 3):
+        few = M.copy()
+        few[:, count:] = np.nan
+        placed = model._placement.place(few, None)
+        spreads.append(np.median(placed.spread[:, 0]))
+    assert spreads == sorted(spreads) and spreads[-1] > 3 * spreads[0]
+
+
+def test_a_row_without_entries_is_an_average_one(model):
+    M = table()[0][120:122].copy()
+    M[0] = np.nan
+    placed = model._placement.place(M, None)
+    assert_allclose(placed.scores[0], model._placement.average @ model._placement.turn, atol=1e-10)
+
+
+def test_a_gross_error_does_not_move_a_row(model):
+    M = table()[0][120:].copy()
+    before = model._placement.place(M, None).scores
+    M[:, 5] += 1e3
+    assert np.abs(model._placement.place(M, None).scores - before).max() < 0.5
+
+
+def test_what_features_say_counts_where_data_are_few():
+    rng = np.random.default_rng(1)
+    F = rng.standard_normal((200, 3))
+    left = F @ rng.standard_normal((3, 2)) + 0.3 * rng.standard_normal((200, 2))
+    L = left @ rng.standard_normal((2, 30))
+    M = L + 0.3 * rng.standard_normal(L.shape)
+    model = InductiveRobustPCA(2).fit(M[:150], row_features=F[:150])
+    few = M[150:].copy()
+    few[:, 2:] = np.nan
+    errors = [np.mean((model.decompose(few, row_features=given).L.dense() - L[150:]) ** 2) for given in (F[150:], None)]
+    by_features = np.mean((model.predict(F[150:]) - L[150:]) ** 2)
+    assert errors[0] < 0.7 * errors[1] and errors[0] < by_features
+
+
+def test_scores_that_are_given_stay(model):
+    scores = np.array([[1.0, 2.0], [3.0, -1.0]])
+    placed = model._placement.given(scores)
+    assert_array_equal(placed.scores, scores)
+    assert_array_equal(placed.scale, 1)
+
+
+def test_rows_of_an_exact_fit_are_placed_to_rounding():
+    problem = make_problem(80, 40, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
+    model = InductiveRobustPCA(2).fit(problem.M[:60])
+    assert model.noise_ == 0
+    placed = model._placement.place(problem.M[60:], None)
+    assert np.abs(placed.scores @ model.components_ - problem.L[60:]).max() < 1e-10 * np.abs(problem.L).max()
+
+
+def test_a_model_without_components_places_every_row_at_nothing():
+    M = np.random.default_rng(0).standard_normal((40, 30))
+    model = InductiveRobustPCA().fit(M)
+    assert model.rank_ == 0
+    placed = model._placement.place(M[:5], None)
+    assert placed.scores.shape == (5, 0) and placed.spread.shape == (5, 2)
+
+
+# The variance of expected values
+
+
+def test_variance_from_the_entries_of_a_row_is_the_formula():
+    rng = np.random.default_rng(2)
+    worth, V, root = rng.random((5, 8)), rng.standard_normal((8, 3)), rng.standard_normal((3, 3))
+    prior = root @ root.T
+    for i, found in enumerate(variance_given(worth, V, prior)):
+        C = np.linalg.inv(np.linalg.inv(prior) + V.T @ (worth[i][:, None] * V))
+        assert_allclose(found, [v @ C @ v for v in V])
+
+
+def test_variance_with_a_prior_that_is_singular():
+    V = np.eye(2)
+    found = variance_given(np.ones((1, 2)), V, np.diag([1.0, 0.0]))
+    assert_allclose(found, [[0.5, 0.0]], atol=1e-15)
+    assert_array_equal(variance_given(np.ones((3, 2)), np.zeros((2, 0)), np.zeros((0, 0))), np.zeros((3, 2)))
+
+
+def test_variance_in_pieces_is_the_same(monkeypatch):
+    rng = np.random.default_rng(3)
+    worth, V = rng.random((50, 8)), rng.standard_normal((8, 3))
+    whole = variance_given(worth, V, np.eye(3))
+    monkeypatch.setattr("irpca.factors.CHUNK", 100)
+    assert_allclose(variance_given(worth, V, np.eye(3)), whole, rtol=1e-12)
+
+
+def test_a_cell_that_was_not_observed_is_less_certain():
+    M = table()[0]
+    M[::10, ::3] = np.nan
+    std = InductiveRobustPCA(2).fit(M).expected(return_std=True)[1]
+    holes = np.isnan(M)
+    rows = holes.any(axis=1)
+    assert np.median(std[holes]) > np.median(std[rows][~holes[rows]])
+
+
+def test_covariance_and_length():
+    A = np.array([[3.0, 4.0], [0.0, 1.0]])
+    assert_allclose(covariance_of(A), A.T @ A / 2)
+    assert longest(A) == 5
+
+
+def test_a_row_without_entries_alone_is_what_features_say():
+    """As it is in the company of other rows."""
+    rng = np.random.default_rng(1)
+    F = rng.standard_normal((100, 3))
+    L = (F @ rng.standard_normal((3, 2)) + 0.3 * rng.standard_normal((100, 2))) @ rng.standard_normal((2, 30))
+    model = InductiveRobustPCA(2).fit(L + 0.3 * rng.standard_normal(L.shape), row_features=F)
+    repaired = model.repaired(np.full((1, 30), np.nan), row_features=F[:1])
+    assert_allclose(repaired, model.predict(F[:1]), atol=1e-8)

@@ -1,0 +1,459 @@
+"""What people read of a fit: expected and repaired values, outliers by one of three numbers, and how sure they are."""
+
+import dataclasses
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+
+import irpca
+from irpca import InductiveRobustPCA, LongTable, Status
+from irpca.datasets import load_life_expectancy, make_problem
+from irpca.tables import Cut
+
+KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
+FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+
+
+def noisy(n1, n2, seed, features=False, gross=0.03):
+    """A table of rank 2 with Gaussian noise, clean and with gross errors and holes, and features that tell all of L."""
+    rng = np.random.default_rng(seed)
+    F1, F2 = rng.standard_normal((n1, 5)), rng.standard_normal((n2, 4))
+    sides = [
+        F @ rng.standard_normal((F.shape[1], 2)) if features else rng.standard_normal((len(F), 2)) for F in (F1, F2)
+    ]
+    clean = sides[0] @ sides[1].T + 0.3 * rng.standard_normal((n1, n2))
+    wrong, holes = rng.random((n1, n2)) < gross, rng.random((n1, n2)) < 0.15
+    M = clean + np.where(wrong, rng.choice([-1, 1], (n1, n2)) * (20 + 20 * rng.random((n1, n2))), 0)
+    M[holes] = np.nan
+    return M, clean, holes, wrong & ~holes, ({"row_features": F1, "col_features": F2} if features else {})
+
+
+def cells(found):
+    return set(zip(found["row"].tolist(), found["column"].tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def overlapping():
+    """Errors of all sizes, so that many are neither surely outliers nor surely noise; and a few holes."""
+    rng = np.random.default_rng(1)
+    M = rng.standard_normal((80, 2)) @ rng.standard_normal((2, 40)) + 0.3 * rng.standard_normal((80, 40))
+    wrong = rng.random(M.shape) < 0.05
+    M[wrong] += 3 * rng.standard_normal(wrong.sum())
+    M[rng.random(M.shape) < 0.05] = np.nan
+    return M
+
+
+@pytest.fixture(scope="module")
+def model(overlapping):
+    return InductiveRobustPCA(2).fit(overlapping)
+
+
+@pytest.fixture(scope="module")
+def exact_problem():
+    return make_problem(60, 40, d1=4, d2=3, rank=2, corruption=0.05, features="conditioned")
+
+
+# The cut
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"fdr": 0.1, "threshold": 2}, "give one of fdr, probability and threshold, got fdr, threshold"),
+        ({"probability": 0}, "probability must be above 0 and at most 1, got 0"),
+        ({"probability": 1.5}, "probability must be above 0 and at most 1, got 1.5"),
+        ({"fdr": 0}, "fdr is a share of false alarms between 0 and 1, such as 0.05; got 0"),
+        ({"fdr": 5}, "fdr is a share of false alarms between 0 and 1, such as 0.05; got 5"),
+        ({"fdr": np.nan}, "fdr is a share of false alarms .* got nan"),
+        ({"threshold": -1}, "threshold is a size in units of M, not negative and finite; got -1"),
+        ({"threshold": np.inf}, "threshold is a size in units of M, not negative and finite; got inf"),
+    ],
+)
+def test_numbers_that_are_no_cut(model, given, message):
+    for asked in (Cut, model.outliers, model.repaired):
+        with pytest.raises(ValueError, match=message):
+            asked(**given)
+
+
+def test_a_cut_in_words():
+    assert str(Cut()) == "probability above 0.5" and Cut().default
+    assert str(Cut(probability=0.9)) == "probability at least 0.9" and not Cut(probability=0.9).default
+    assert str(Cut(threshold=3)) == "a difference larger than 3"
+
+
+def test_the_more_false_alarms_are_allowed_the_more_is_listed(model):
+    lists = [model.outliers(fdr=fdr) for fdr in (0.001, 0.01, 0.05, 0.2, 0.5)]
+    for fewer, more in itertools.pairwise(lists):
+        assert cells(fewer) <= cells(more)
+    assert len(lists[0]) < len(model.outliers()) < len(lists[-1])
+    for fdr, found in zip((0.001, 0.01, 0.05, 0.2, 0.5), lists, strict=True):
+        assert (1 - found["probability"]).mean() <= fdr
+
+
+def test_a_lower_probability_lists_more(model):
+    lists = [model.outliers(probability=p) for p in (0.001, 0.5, 0.99)]
+    assert cells(lists[0]) > cells(lists[1]) > cells(lists[2]) and len(lists[2])
+    assert cells(lists[1]) == cells(model.outliers())  # no probability is one half to the bit
+    for p, found in zip((0.001, 0.5, 0.99), lists, strict=True):
+        assert found["probability"].min() >= p
+    assert len(model.outliers(probability=1)) == 0
+
+
+@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0, 3.0, 1e9])
+def test_a_threshold_lists_what_is_further_off(model, overlapping, threshold):
+    found = model.outliers(threshold=threshold)
+    off = np.abs(overlapping - model.expected())
+    assert cells(found) == set(zip(*map(np.ndarray.tolist, np.nonzero(off > threshold)), strict=True))
+    assert_allclose(np.abs(found["difference"]), off[found["row"], found["column"]])
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_a_list_is_in_order_and_adds_up(model, overlapping, knob):
+    found = model.outliers(**knob)
+    assert_array_equal(np.lexsort((-found["score"], -found["probability"])), np.arange(len(found)))
+    assert_array_equal(found["observed"], overlapping[found["row"], found["column"]])
+    assert_allclose(found["observed"] - found["expected"], found["difference"], atol=1e-12)
+    expected, std = model.expected(return_std=True)
+    assert_allclose(found["std"], std[found["row"], found["column"]])
+    assert_allclose(found["expected"], expected[found["row"], found["column"]])
+    assert_allclose(found["score"], np.abs(found["difference"]) / found["std"])
+    assert_array_equal(model.outliers(**knob, most=5), found[:5])
+
+
+@pytest.mark.parametrize("knob", [{"fdr": 0.2}, {"probability": 0.3}, {"threshold": 1.0}])
+def test_more_outliers_need_the_table(model, overlapping, knob, tmp_path):
+    model.save(tmp_path / "m.irpca")
+    for again in (pickle.loads(pickle.dumps(model)), irpca.load(tmp_path / "m.irpca")):
+        with pytest.raises(ValueError, match=r"needs the table that was fitted, .* pass it as M"):
+            again.outliers(**knob)
+        new, fitted = cells(again.outliers(overlapping, **knob)), cells(model.outliers(**knob))
+        assert len(new ^ fitted) <= 0.05 * len(fitted)  # rows are placed again
+
+
+def test_what_a_model_knows_without_the_table(model):
+    again = pickle.loads(pickle.dumps(model))
+    assert not hasattr(again, "_M")
+    assert_array_equal(again.outliers(), model.outliers())
+    assert_array_equal(again.outliers(probability=0.9), model.outliers(probability=0.9))
+    for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
+        assert_array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="needs the table that was fitted"):
+        again.repaired()
+
+
+def test_new_rows_come_first(model):
+    with pytest.raises(ValueError, match="for the first 5 outliers, say most=5"):
+        model.outliers(5)
+    with pytest.raises(ValueError, match="most must not be negative, got -1"):
+        model.outliers(most=-1)
+    with pytest.raises(ValueError, match="row_features was given without M"):
+        model.outliers(row_features=np.ones((3, 2)))
+
+
+# Values as given, and the repaired table
+
+
+def kinds():
+    """Tables of numbers that do not survive a detour over L, in several kinds, and the same as an array."""
+    rng = np.random.default_rng(3)
+    full = 1000 * (rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30)))
+    full[rng.random(full.shape) < 0.03] += 1e7 / 3
+    holes = rng.random(full.shape) < 0.1
+    partial = np.where(holes, np.nan, full)
+    rows, cols = np.nonzero(~holes)
+    yield pytest.param(full, full, id="float64")
+    yield pytest.param(full.astype(np.float32), full.astype(np.float32), id="float32")
+    yield pytest.param(partial.astype(np.float32), partial.astype(np.float32), id="float32 with holes")
+    yield pytest.param(full.astype(int), full.astype(int).astype(float), id="integers")
+    yield pytest.param(full.tolist(), full, id="lists")
+    yield pytest.param(np.ma.masked_invalid(partial), partial, id="masked")
+    yield pytest.param(csr_array((full[rows, cols], (rows, cols)), full.shape), partial, id="sparse")
+    yield pytest.param(LongTable(rows, cols, full[rows, cols], full.shape), partial, id="long")
+    yield pytest.param(
+        LongTable(rows[::-1], cols[::-1], full[rows, cols][::-1].astype(np.float32), full.shape),
+        partial.astype(np.float32),
+        id="long float32 in another order",
+    )
+
+
+@pytest.mark.parametrize(("M", "values"), [*kinds()])
+def test_observed_values_are_as_given_to_the_bit(M, values):
+    model = InductiveRobustPCA(2).fit(M)
+    found, stored = model.outliers(), pickle.loads(pickle.dumps(model)).outliers()
+    assert 10 < len(found) < 200
+    assert found["observed"].dtype == values.dtype
+    assert_array_equal(found["observed"], values[found["row"], found["column"]])
+    assert_array_equal(stored["observed"], found["observed"])
+    more = model.outliers(threshold=100.0)
+    assert len(more) > len(found)
+    assert_array_equal(more["observed"], values[more["row"], more["column"]])
+
+    repaired, std, marks = model.repaired(return_std=True, return_marks=True)
+    assert repaired.dtype == values.dtype
+    kept, wrong = marks == "", np.zeros(values.shape, bool)
+    wrong[found["row"], found["column"]] = True
+    assert_array_equal(marks, np.where(np.isnan(values), "missing", np.where(wrong, "outlier", "")))
+    assert_array_equal(repaired[kept], values[kept])
+    assert_allclose(repaired[~kept], model.expected()[~kept], rtol=1e-6, atol=1e-2)
+    assert_array_equal(std == 0, kept)
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_what_is_listed_is_what_is_repaired(model, overlapping, knob):
+    repaired, marks = model.repaired(**knob, return_marks=True)
+    assert cells(model.outliers(**knob)) == set(
+        zip(*map(np.ndarray.tolist, np.nonzero(marks == "outlier")), strict=True)
+    )
+    assert_array_equal(marks == "missing", np.isnan(overlapping))
+    assert_array_equal(np.isfinite(repaired), True)
+    assert_array_equal(model.repaired(**knob), repaired)
+
+
+def test_the_table_that_was_given_is_not_changed(overlapping):
+    M = overlapping.copy()
+    InductiveRobustPCA(2).fit(M).repaired()
+    assert_array_equal(M, overlapping)
+
+
+def test_of_what_nothing_is_known_nothing_is_made(overlapping):
+    M = overlapping.copy()
+    M[7], M[:, 3] = np.nan, np.nan
+    model = InductiveRobustPCA(2).fit(M)
+    unknown = np.zeros(M.shape, bool)
+    unknown[7], unknown[:, 3] = True, True
+    expected, std = model.expected(return_std=True)
+    repaired, marks = model.repaired(return_marks=True)
+    assert_array_equal(np.isnan(expected), unknown)
+    assert_array_equal(np.isnan(std), unknown)
+    assert_array_equal(np.isnan(repaired), unknown)
+    assert_array_equal(marks[unknown], "missing")
+    assert_array_equal(np.isnan(model.repaired(M[5:9])), unknown[5:9])
+
+
+# Standard deviations
+
+
+@pytest.mark.parametrize("features", [False, True], ids=["without features", "features"])
+@pytest.mark.parametrize("shape", [(200, 30), (12, 300)], ids=["tall", "wide"])
+def test_95_percent_of_clean_cells_are_within_1_96_standard_deviations(shape, features):
+    within = []
+    for seed in (0, 1):
+        M, clean, holes, wrong, given = noisy(*shape, seed, features)
+        model = InductiveRobustPCA().fit(M, **given)
+        repaired, std = model.repaired(return_std=True)
+        within.append(np.abs(clean - repaired)[holes] < 1.96 * std[holes])
+        assert cells(model.outliers()) == set(zip(*map(np.ndarray.tolist, np.nonzero(wrong)), strict=True))
+        assert_array_equal(std[holes], model.expected(return_std=True)[1][holes])
+    assert 0.92 < np.concatenate(within).mean() < 0.98
+
+
+def test_std_is_that_of_the_noise_where_L_is_known_well():
+    M, *_ = noisy(200, 30, 0)
+    std = InductiveRobustPCA().fit(M).expected(return_std=True)[1]
+    assert std.min() > 0.25 and 0.29 < np.median(std) < 0.36
+
+
+def cold(seed):
+    """Features that tell most of a row, and nothing of what is its own; columns that they tell all of."""
+    rng = np.random.default_rng(seed)
+    F1, F2 = rng.standard_normal((260, 5)), rng.standard_normal((30, 4))
+    left = F1 @ rng.standard_normal((5, 2)) + 0.4 * rng.standard_normal((260, 2))
+    clean = left @ (F2 @ rng.standard_normal((4, 2))).T + 0.3 * rng.standard_normal((260, 30))
+    return np.where(rng.random(clean.shape) < 0.03, clean + 25, clean), clean, F1, F2
+
+
+def test_95_percent_of_new_rows_and_columns_are_within_1_96_standard_deviations_of_predict():
+    within = {"rows": [], "columns": [], "both": []}
+    for seed in (0, 1):
+        M, clean, F1, F2 = cold(seed)
+        model = InductiveRobustPCA().fit(M[:200, :24], row_features=F1[:200], col_features=F2[:24])
+        for name, rows, cols in (("rows", 1, 0), ("columns", 0, 1), ("both", 1, 1)):
+            expected, std = model.predict(F1[200:] if rows else None, F2[24:] if cols else None, return_std=True)
+            there = clean[200:] if rows else clean[:200]
+            there = there[:, 24:] if cols else there[:, :24]
+            within[name].append((np.abs(there - expected) < 1.96 * std).mean())
+    for shares in within.values():
+        assert 0.92 < np.mean(shares) < 0.98
+
+
+def test_what_features_do_not_tell_is_uncertain():
+    M, _, F1, F2 = cold(0)
+    model = InductiveRobustPCA().fit(M[:200], row_features=F1[:200], col_features=F2)
+    by_features = model.predict(F1[:200], return_std=True)[1]
+    by_data = model.expected(return_std=True)[1]
+    assert np.median(by_features) > 2 * np.median(by_data)
+
+
+def test_95_percent_of_the_holes_of_new_rows_are_within_1_96_standard_deviations():
+    within = []
+    for seed in (0, 1):
+        M, clean, *_ = cold(seed)
+        model = InductiveRobustPCA().fit(M[:200])
+        holes = np.random.default_rng(seed).random((60, 30)) < 0.15
+        new = np.where(holes, np.nan, M[200:])
+        repaired, std, marks = model.repaired(new, return_std=True, return_marks=True)
+        assert_array_equal(marks == "missing", holes)
+        assert_array_equal(marks == "outlier", ~holes & (M[200:] != clean[200:]))
+        assert_array_equal(repaired[marks == ""], new[marks == ""])
+        within.append(np.abs(clean[200:] - repaired)[holes] < 1.96 * std[holes])
+    assert 0.92 < np.concatenate(within).mean() < 0.98
+
+
+# New rows
+
+
+@pytest.mark.parametrize("features", [False, True], ids=["without features", "features"])
+def test_the_rows_of_the_fit_have_the_same_outliers_as_new_rows(features):
+    M, _, _, wrong, given = noisy(120, 30, 5, features)
+    model = InductiveRobustPCA(2).fit(M, **given)
+    fitted, new = model.outliers(), model.outliers(M, row_features=given.get("row_features"))
+    assert cells(fitted) == cells(new) and len(new) == wrong.sum()
+    assert set(new["observed"].tolist()) == set(fitted["observed"].tolist())
+
+
+def test_the_countries_of_the_fit_have_about_the_same_outliers_as_new_rows():
+    M = load_life_expectancy().M
+    model = InductiveRobustPCA(3).fit(M)
+    fitted, new = cells(model.outliers()), cells(model.outliers(M))
+    assert len(fitted ^ new) <= 0.2 * len(fitted | new)
+
+
+def test_new_rows_with_more_noise_are_no_alarms():
+    rng = np.random.default_rng(10)
+    scale = 0.3 * np.exp(0.7 * rng.standard_normal(260))
+    M = rng.standard_normal((260, 2)) @ rng.standard_normal((2, 40)) + scale[:, None] * rng.standard_normal((260, 40))
+    model = InductiveRobustPCA(2).fit(M[:200])
+    assert len(model.outliers(M[200:])) <= 0.001 * M[200:].size
+    new = M[200:].copy()
+    new[3, 4] += 40
+    first = model.outliers(new)[0]
+    assert (first["row"], first["column"]) == (3, 4)
+
+
+def test_what_is_listed_of_new_rows_is_likely_an_outlier():
+    """Also by a model that has never seen one."""
+    _, clean, *_ = noisy(200, 30, 2, gross=0.0)
+    model = InductiveRobustPCA(2).fit(clean)
+    assert len(model.outliers()) == 0
+    new = clean[:50].copy()
+    new[3, 4] += 40
+    found = model.outliers(new)
+    assert cells(found) == {(3, 4)}
+    assert found["probability"][0] > 0.5
+
+
+@pytest.mark.parametrize("knob", KNOBS)
+def test_the_numbers_serve_for_new_rows_too(model, overlapping, knob):
+    new = model.outliers(overlapping[:30], **knob)
+    if "threshold" in knob:
+        assert (np.abs(new["difference"]) > knob["threshold"]).all()
+    if "probability" in knob:
+        assert (new["probability"] >= knob["probability"]).all()
+    if "fdr" in knob:
+        assert (1 - new["probability"]).mean() <= knob["fdr"]
+    assert_allclose(new["score"], np.abs(new["difference"]) / new["std"])
+    assert_array_equal(new["observed"], overlapping[new["row"], new["column"]])
+
+
+# Fits without a noise model, exact ones, failed ones, and such that explain nothing
+
+
+def test_principal_components_have_no_outliers_but_what_is_far_off(exact_problem):
+    model = InductiveRobustPCA(2, solver="pca").fit(exact_problem.M)
+    assert len(model.outliers()) == 0
+    for knob in ({"fdr": 0.1}, {"probability": 0.3}):
+        with pytest.raises(ValueError, match=r"need a model of the noise, and this solver has none: .* or threshold"):
+            model.outliers(**knob)
+    off = np.abs(exact_problem.M - model.expected())
+    found = model.outliers(threshold=0.2)
+    assert len(found) == (off > 0.2).sum() > 0 and np.isnan(found["probability"]).all()
+
+
+def test_std_of_a_solver_without_a_noise_model_is_that_of_its_residuals():
+    _, clean, *_ = noisy(200, 30, 3)
+    expected, std = InductiveRobustPCA(2, solver="pca").fit(clean).expected(return_std=True)
+    assert 0.92 < (np.abs(clean - expected) < 1.96 * std).mean() < 0.98
+    assert 0.28 < np.median(std) < 0.34
+
+
+@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "pcp", "altproj"])
+def test_exact_errors_are_found_by_every_solver(exact_problem, solver):
+    uses = solver.startswith("irpca")
+    given = {"row_features": exact_problem.F1, "col_features": exact_problem.F2} if uses else {}
+    model = InductiveRobustPCA(2, solver=solver).fit(exact_problem.M, **given)
+    found = model.outliers()
+    assert cells(found) == cells({"row": exact_problem.S.nonzero()[0], "column": exact_problem.S.nonzero()[1]})
+    assert_array_equal(np.isnan(found["probability"]), solver != "irpca")
+    assert (found["probability"] == 1).all() == (solver == "irpca")
+    repaired, std, marks = model.repaired(return_std=True, return_marks=True)
+    assert_allclose(repaired, exact_problem.L, atol=1e-6)
+    assert (marks == "outlier").sum() == len(found)
+    assert std.max() < 1e-5 * np.abs(exact_problem.M).max()
+    assert cells(model.outliers(threshold=0.3)) == {cell for cell in cells(found) if abs(exact_problem.S[cell]) > 0.3}
+    new = model.outliers(exact_problem.M[:10])
+    assert cells(new) == {cell for cell in cells(found) if cell[0] < 10}
+
+
+@pytest.mark.parametrize("knob", [{"fdr": 0.1}, {"probability": 0.3}, {"probability": 1}])
+def test_all_that_an_exact_fit_lists_is_certain(exact_problem, knob):
+    model = InductiveRobustPCA(2).fit(exact_problem.M)
+    assert model.noise_ == 0
+    assert_array_equal(model.outliers(**knob), model.outliers())
+
+
+@pytest.mark.parametrize("status", [Status.SATURATED, Status.DIVERGED])
+@pytest.mark.parametrize("noise", ["exact", "noisy"])
+def test_a_fit_that_failed_is_sure_of_nothing(exact_problem, overlapping, status, noise):
+    M = exact_problem.M if noise == "exact" else overlapping
+    model = InductiveRobustPCA(2).fit(M)
+    model._keep(dataclasses.replace(model.result_, status=status))
+    for found in (model.outliers(), model.outliers(threshold=0.1), model.outliers(M)):
+        assert len(found) and np.isnan(found["probability"]).all()
+    for knob in ({"fdr": 0.1}, {"probability": 0.9}):
+        for asked in (model.outliers, model.repaired):
+            with pytest.raises(ValueError, match=f"no probabilities to choose by. {status.name}"):
+                asked(**knob)
+            with pytest.raises(ValueError, match=f"no probabilities to choose by. {status.name}"):
+                asked(M, **knob)
+
+
+@FAILED
+def test_a_saturated_fit_lists_without_probabilities():
+    rng = np.random.default_rng(0)
+    M = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20))
+    model = InductiveRobustPCA(3, solver="irpca_iht").fit(M, row_features=rng.standard_normal((30, 4)))
+    assert model.status_ is Status.SATURATED
+    assert not (model.outliers()["probability"] == 1).any()
+    assert model.summary().startswith("do not use")
+
+
+def test_a_fit_that_explains_nothing():
+    M = np.random.default_rng(0).standard_normal((40, 30))
+    M[3, 4] = 50
+    model = InductiveRobustPCA().fit(M)
+    assert model.rank_ == 0
+    expected, std = model.expected(return_std=True)
+    assert_array_equal(expected, 0)
+    assert 0.9 < np.median(std) < 1.1 and std.min() > 0.5 and std.max() < 2
+    assert cells(model.outliers()) == cells(model.outliers(M)) == {(3, 4)}
+    repaired, marks = model.repaired(return_marks=True)
+    assert repaired[3, 4] == 0 and (marks == "outlier").sum() == 1
+    assert cells(model.outliers(threshold=2.0)) == set(
+        zip(*map(np.ndarray.tolist, np.nonzero(np.abs(M) > 2)), strict=True)
+    )
+
+
+def test_the_summary_names_the_numbers(model):
+    for knob in ("fdr", "probability", "threshold"):
+        assert f"outliers({knob}=…)" in model.summary()
+
+
+def test_tables_too_large_for_memory_are_refused(model, monkeypatch):
+    monkeypatch.setattr("irpca.tables.MOST_CELLS", 1000)
+    for what, table in (("expected", model.expected), ("repaired", model.repaired)):
+        with pytest.raises(ValueError, match=f"a table of 80 × 40 {what} values does not fit into memory"):
+            table()
