@@ -318,7 +318,7 @@ def test_an_array_is_not_copied():
 
 def test_a_list_without_any_label_is_records():
     columns = {"row": np.array([1, 0]), "column": np.array([0, 2]), "score": np.array([3.0, 2.0])}
-    assert_array_equal(listing(columns, {"row": None, "column": None}, "pandas"), as_records(columns))
+    assert_array_equal(listing(columns, {"row": None, "column": None}, "numpy"), as_records(columns))
     half = listing(columns, {"row": Labels.of(["a", "b"]), "column": None}, "numpy")
     assert half["row"].tolist() == ["b", "a"] and half["column"].tolist() == [0, 2]
 

@@ -37,7 +37,6 @@ class Block(SphinxDirective):
 
     @property
     def folder(self) -> Path:
-        """Of this page, while it is made."""
         folder = Path(self.env.doctreedir, FOLDER, self.env.docname)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -123,7 +122,7 @@ class Shell(Block):
 
     def executed(self, line: str) -> str:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-        env = {**os.environ, "PATH": path, "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"}
+        env = {**os.environ, "PATH": path, "COLUMNS": "88", "PYTHONIOENCODING": "utf-8"}
         out = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "encoding": "utf-8"}
         done = subprocess.run(line, shell=True, cwd=self.folder, env=env, **out)
         if done.returncode != self.options.get("exit", 0):

@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .callbacks import Callback, Progress, TimeBudget
-from .constants import MAX_ENTRIES_IN_MEMORY
+from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT
 from .containers import Given, in_kind, kind_of, listing, taken
 from .described import Described, labels_of
 from .engines import choose
@@ -31,7 +31,7 @@ from .outliers import score_lines, standardised
 from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
 from .solvers import SOLVERS
-from .tables import Cut, deviation, flagged, only, refuse_large, repaired
+from .tables import Cut, deviation, flagged, only, refuse_large, repaired, used_cells
 from .threshold import rounding_floor
 from .verdict import about_lines
 from .verdict import labelled as with_labels
@@ -238,7 +238,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
         self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
-        self._seen = _packed(matrix, result)
+        self._used_bits = self._packed(matrix)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -248,6 +248,16 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             text = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
+
+    def _packed(self, matrix: Any) -> Array:
+        """Which cells of the fit were used, a bit for each; nothing where there are too many."""
+        result = self.result_
+        if np.prod(result.L.shape) > MAX_ENTRIES_IN_MEMORY or result.status is Status.DIVERGED:
+            return np.zeros(0, np.uint8)
+        limit: float | Standardised = result.zeta
+        if result.weights is not None and result.calibration is not None:
+            limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
+        return np.packbits(used_cells(_rows_of(choose(matrix), slice(None)), result.L, limit))
 
     def _callbacks(self) -> list[Callback]:
         given = self.callbacks
@@ -656,23 +666,18 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         scores, new = left @ (right.T @ self._V), result is not self.result_
         weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
         var = None
-        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY:
+        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED:
             used = self._used(result, owner)
-            var = self._placement.variance(weights, scores, self._V, used, self._factor, new)
+            var = self._placement.variance(weights, scores, self._V, used, new)
         return deviation(weights, factor, at, var)
 
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
-        """Which cells were observed, and are no outliers."""
-        shape, S = result.L.shape, result.S
-        if result.n_observed == shape[0] * shape[1]:
-            used = np.ones(shape, bool)
-        elif result is self.result_:
-            used = np.unpackbits(self._seen, count=shape[0] * shape[1]).astype(bool).reshape(shape)
-        else:
-            used = np.isfinite(_rows_of(owner(), slice(None)))
-        if S is not None:
-            used[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = False
-        return used
+        """Which cells were observed, and not left out of the fit."""
+        n1, n2 = result.L.shape
+        if result is self.result_:
+            return np.unpackbits(self._used_bits, count=n1 * n2).astype(bool).reshape(n1, n2)
+        limit = self._limit(result.weights, result.zeta)
+        return used_cells(_rows_of(owner(), slice(None)), result.L, limit)
 
     def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
         """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
@@ -919,14 +924,6 @@ def _values_at(matrix: Any, S: csr_array) -> Array:
     found = np.empty(S.nnz, S.dtype)
     found[order[at[there]]] = values[there]
     return found
-
-
-def _packed(matrix: Any, result: Result) -> Array:
-    """Which cells are observed, a bit for each; nothing where all are, or where there are too many."""
-    n1, n2 = result.L.shape
-    if result.n_observed == n1 * n2 or n1 * n2 > MAX_ENTRIES_IN_MEMORY:
-        return np.zeros(0, np.uint8)
-    return np.packbits(np.isfinite(_rows_of(choose(matrix), slice(None))))
 
 
 def _check_columns(given: Labels | None, fitted: Labels | None) -> None:

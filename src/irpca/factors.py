@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import constants
-from .engines.base import COMPONENTS, Engine, Lines, Prior
+from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior
 from .features import Features
 from .lowrank import Array, LowRank, relative_distance
 from .noise import NoiseModel, refit_mixture
@@ -166,6 +166,7 @@ class Fit:
     step: float = np.inf
     noise_refitted: bool = False
     trust: tuple[Array, Array] | None = None
+    unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
 
     @property
     def L(self) -> LowRank:
@@ -372,21 +373,6 @@ class Fit:
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
         return lines if len(lines) <= constants.MAX_POORLY_FITTED * len(counts) else lines[:0]
 
-    def variance_without(self, used: Array) -> Array:
-        """The variance of L at every entry over that of the noise, n1×n2, from which entries were used."""
-        noise, counts = self.noise, self.engine.counts
-        s2 = noise.s**2 * np.multiply.outer(noise.rows, noise.cols)
-        first, second = self.spreads
-        total = np.zeros(s2.shape)
-        for axis, (side, other) in enumerate(((self.rows, self.cols), (self.cols, self.rows))):
-            if side.tied:
-                total += np.multiply.outer(first[:, axis], second[:, axis])
-                continue
-            worth = used / (noise.tail**2 * s2)
-            found = variance_given(worth if axis == 0 else worth.T, other.mean, side.apart(counts[axis] > 0))
-            total += found if axis == 0 else found.T
-        return total / s2
-
     def unsupported(self, axis: int) -> Array:
         """Lines with gross errors that the other entries do not contradict: without them nothing is known there.
 
@@ -452,6 +438,42 @@ def covariance_of(factors: Array) -> Array:
     """About zero."""
     covariance: Array = factors.T @ factors / len(factors)
     return covariance
+
+
+def entry_variance(
+    weights: Noise,
+    used: Array,
+    tail: float,
+    rows: tuple[Array, Array | None],
+    cols: tuple[Array, Array | None],
+    unit: Array,
+) -> Array:
+    """The variance of L at every entry, n1×n2, from which entries of its row and of its column were used.
+
+    One variance for all entries of a line would do where each has many. Where a line has few, an entry that was not
+    used leaves open what it alone would tell.
+
+    Parameters
+    ----------
+    weights : Noise
+        The noise model.
+    used : boolean array of shape (n1, n2)
+    tail : float
+        The standard deviation of clean noise in units of its scale.
+    rows, cols : pairs
+        Factors of the lines, those of columns in units of M, and their covariance before entries were seen. None: that
+        of the noise model is taken as it is.
+    unit : array of shape (n2,)
+        In which the covariance of columns is.
+    """
+    worth = used / (tail**2 * np.multiply.outer(weights.rows, weights.cols))
+    of_rows, of_cols = (np.multiply.outer(weights.row_spread[:, k], weights.col_spread[:, k]) for k in (0, 1))
+    if rows[1] is not None:
+        of_rows = variance_given(worth, cols[0], rows[1])
+    if cols[1] is not None:
+        of_cols = variance_given((worth * unit**2).T, rows[0], cols[1]).T * unit**2
+    total: Array = of_rows + of_cols
+    return total
 
 
 def variance_given(worth: Array, V: Array, prior: Array) -> Array:

@@ -15,6 +15,7 @@ from .calibration import Calibration
 from .callbacks import Callback
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Standardised, Trim
+from .factors import entry_variance
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Doubt, History, Result, State, Status
@@ -166,7 +167,7 @@ def solve(
             status = Status.INTERRUPTED
             S, trim = owner.corruption(state.L, limit) if sparse else (None, state.trim)
     if S is not None and trim is not None:
-        S, trim = _supported(*_of_known(S, trim, known), state, calibration)
+        S, trim = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
     share = explained(state.L, left_over(trim, state.noise))
     reads = round(owner.reads - looks, 9)
     case = Case(
@@ -272,7 +273,9 @@ def _of_known(S: csr_array, trim: Trim, known: tuple[Array, Array]) -> tuple[csr
     return _without(S, trim, known[0][rows] & known[1][S.indices])
 
 
-def _supported(S: csr_array, trim: Trim, state: State, calibration: Calibration | None) -> tuple[csr_array, Trim]:
+def _supported(
+    S: csr_array, trim: Trim, state: State, calibration: Calibration | None, counts: tuple[Array, Array]
+) -> tuple[csr_array, Trim]:
     """S without the entries that the others do not contradict.
 
     What is expected of an entry that was left out is uncertain, the more the fewer others of its row and column tell
@@ -284,7 +287,11 @@ def _supported(S: csr_array, trim: Trim, state: State, calibration: Calibration 
     at = np.repeat(np.arange(n1), np.diff(S.indptr)), S.indices
     used = np.isfinite(fit.engine.block(np.arange(n1), np.arange(n2)))
     used[at] = False
-    scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] * (1 + fit.variance_without(used)[at]))
+    unit = np.ones(n2) if fit.unit is None else fit.unit
+    apart = [None if side.tied else side.apart(n > 0) for side, n in zip((fit.rows, fit.cols), counts, strict=True)]
+    rows, cols = (fit.rows.mean, apart[0]), (fit.cols.mean * unit[:, None], apart[1])
+    var = entry_variance(weights, used, fit.noise.tail, rows, cols, unit)[at]
+    scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] + var)
     return _without(S, trim, calibration(S.data / scale) > 0.5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import constants
 from .engines.base import COMPONENTS, Lines, Noise, Prior
-from .factors import Side, covariance_of, placed, variance_given
+from .factors import Side, covariance_of, entry_variance, placed
 from .lowrank import Array
 from .noise import NoiseModel
 from .result import Result
@@ -84,9 +84,8 @@ class Placement:
             spread = covariance_of(own[seen]), covariance_of((scores - average)[seen])
             columns = covariance_of(V - (V.mean(axis=0) if expected[1] is None else expected[1]))
             return cls._plain(result, scores, V, average, *spread, columns)
-        fit, weights = result.fit, result.weights
-        assert weights is not None
-        unit = np.sqrt(weights.cols / fit.noise.weights(*fit.spreads).cols)
+        fit = result.fit
+        unit = np.ones(len(V)) if fit.unit is None else fit.unit
         rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
         own = np.zeros_like(rows.covariance) if rows.tied else rows.apart(seen)
         whole = own + covariance_of(rows.expected[seen] - average)
@@ -169,32 +168,14 @@ class Placement:
             col_spread=np.column_stack([own, across]),
         )
 
-    def variance(self, weights: Noise, scores: Array, V: Array, used: Array, factor: float, new_rows: bool) -> Array:
-        """The variance of every expected value, from which entries of its row and of its column were used.
+    def variance(self, weights: Noise, scores: Array, V: Array, used: Array, new_rows: bool) -> Array:
+        """The variance of every expected value, from which entries of its row and of its column were ``used``.
 
-        The same of all entries of a line would do where each has many. Where a line has few, an entry that was not used
-        leaves open what it alone would tell.
-
-        Parameters
-        ----------
-        weights, scores, V : as :meth:`weights` takes and returns them
-        used : boolean array of shape (m, n2)
-            Observed, and no outlier.
-        factor : float
-            The standard deviation of clean noise in units of its scale.
-        new_rows : bool
-            Whether rows were placed after the fit: then columns are as certain as they were in the fit.
+        Of ``new_rows``, placed after the fit, columns are as certain as they were in the fit.
         """
-        factors, columns = scores @ self._back, V @ self.turn.T
-        worth = used / (factor**2 * np.multiply.outer(weights.rows, weights.cols))
-        rows, cols = (np.multiply.outer(weights.row_spread[:, k], weights.col_spread[:, k]) for k in (0, 1))
-        if self.own.any():
-            rows = variance_given(worth, columns, self.own)
-        if self.free_columns and not new_rows:
-            unit = self.unit[:, None]
-            cols = (variance_given((worth * self.unit**2).T, factors, self.new_cols) * unit**2).T
-        total: Array = rows + cols
-        return total
+        rows = scores @ self._back, self.own if self.own.any() else None
+        cols = V @ self.turn.T, self.new_cols if self.free_columns and not new_rows else None
+        return entry_variance(weights, used, self.noise.tail, rows, cols, self.unit)
 
     def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..constants import MAX_ENTRIES_IN_MEMORY
 from ..lowrank import Array
+from ..result import Status
 from .labels import check_labels
 from .registry import conforms, registry, require
 
@@ -39,7 +40,7 @@ MODEL_SHAPES = {
     "components_": "f r n2",
     "singular_values_": "f r",
     "_observed": "f outliers",
-    "_seen": "u bits",
+    "_used_bits": "u bits",
     "_rows.expected.offset": "f r",
     "_rows.expected.coefficients": "f d1 r",
     "_cols.expected.offset": "f r",
@@ -97,7 +98,7 @@ def fitted_types() -> tuple[dict[str, Any], dict[str, Any]]:
         "_cols": classes["Described"],
         "_placement": classes["Placement"],
         "_observed": Array,
-        "_seen": Array,
+        "_used_bits": Array,
     }
     return always, {"feature_names_in_": Array, "_sklearn_output_config": dict[str, Any]}
 
@@ -127,8 +128,9 @@ def check_model(model: Any) -> None:
     stored = 0 if result.S is None else result.S.nnz
     require(sides["outliers"] == stored, "there are not as many observed values as outliers")
     cells = sides["n1"] * sides["n2"]
-    bits = 0 if result.n_observed == cells or cells > MAX_ENTRIES_IN_MEMORY else -(-cells // 8)
-    require(sides["bits"] == bits, "what is said of missing cells does not fit the table")
+    packed = cells <= MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED
+    bits = -(-cells // 8) if packed else 0
+    require(sides["bits"] == bits, "what is said of cells that were used does not fit the table")
     require(model.container_ in CONTAINERS, f"its container is unknown, {model.container_[:40]!r}")
     for side, n in ((model._rows, sides["n1"]), (model._cols, sides["n2"])):
         _check_side(side, n)

@@ -38,7 +38,7 @@ TITLES = {
     "unknown-lines": "Too few cells to say anything",
     "unseen-lines": "Rows or columns without any value",
     "hardly-predicted": "Held-out cells are hardly predicted",
-    "filling-up": "Too many components",
+    "filling-up": "Too many cells count as outliers",
     "unlike-fit": "Unlike the table of the fit",
     "few-entries": "Rows or columns with few values",
     "little-explained": "Little is explained",

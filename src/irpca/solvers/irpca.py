@@ -182,7 +182,7 @@ class _Part:
             noise=deviation,
             settled=False,
             weights=weights,
-            fit=fit,
+            fit=replace(fit, unit=self.unit),
             stage=stage,
             progress=progress,
         )
@@ -409,7 +409,7 @@ class _Report:
             choices=chosen,
             certificate=self.certificate,
             weights=part.weights_in_units_of_M(fit),
-            fit=fit,
+            fit=replace(fit, unit=part.unit),
         )
 
     def exact(self, fit: Fit, L: LowRank, zeta: float, clean: float) -> State:
