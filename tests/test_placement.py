@@ -165,3 +165,17 @@ def test_a_batch_of_rows_without_entries_is_placed_as_well(model, monkeypatch):
     together = model.transform(M)
     monkeypatch.setattr("irpca.estimator.CHUNK_ENTRIES", 30)  # one row at a time
     assert_allclose(model.transform(M), together, atol=1e-6)
+
+
+@pytest.mark.parametrize("new", [False, True], ids=["fitted", "new"])
+def test_a_row_is_certain_where_its_entries_tell_something(new):
+    """Two groups of columns, each with a factor of its own; of the first row only some of one group is observed."""
+    rng = np.random.default_rng(6)
+    groups = np.repeat(np.eye(2), 10, axis=1) * (1 + rng.random(20))
+    M = rng.standard_normal((201, 2)) @ groups + 0.1 * rng.standard_normal((201, 20))
+    M[0, 5:] = np.nan
+    model = InductiveRobustPCA(2).fit(M[1:] if new else M)
+    std = model.repaired(M[:1], return_std=True)[1][0] if new else model.expected(return_std=True)[1][0]
+    told, untold = std[5:10], std[10:] / groups[1, 10:]
+    assert told.max() < 0.3
+    assert (untold > 0.7).all() and (untold < 1.4).all()  # the standard deviation of a factor is 1

@@ -138,6 +138,7 @@ MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers sho
 RANDOM_DROP_DRAWS = 100  # times that as many entries are dropped at random, to compare with
 MIN_REPEATED_RATIO_AT_BOUND = 5.0  # times as often as the five values next to it: bounds of rounded data are rarer
 MAX_ROUNDING_STEP = 2.0  # per standard deviation: a third of the variance of the residuals is rounding
+MIN_NOISE_GROWTH = 1.25  # in size: of outliers that are called by a limit a quarter off, few are called wrongly
 MAX_SIZE_CORRELATION = 0.15  # rank, of |residual| and |L|: noise that doubles over the range of L has about 0.25
 MAX_NEIGHBOUR_CORRELATION = 0.2  # of adjacent residuals: the variance of their sums is half as large again
 MAX_OUTLIER_SHARE = 0.25  # of the entries ...

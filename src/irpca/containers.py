@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,7 @@ def taken(M: Any, name: str = "M") -> Given:
     """M of any container, with labels where it has some; refused with what to do where it is no table of numbers."""
     if isinstance(M, Given):
         return M
+    _refuse_other(M, name)
     kind = kind_of(M)
     if isinstance(M, Labelled):
         return _labelled(M, name)
@@ -75,8 +77,16 @@ def taken(M: Any, name: str = "M") -> Given:
         _refuse_text(M, name)
         return Given(_without_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
     if hasattr(M, "iloc"):
-        raise ValueError(f"{name} is one column; a table with rows and columns is needed. Of a long list, unstack it")
+        raise ValueError(f"{name} is a Series; a table is needed. If its index has two levels, pass {name}.unstack()")
     return Given(M)
+
+
+def _refuse_other(M: Any, name: str) -> None:
+    if isinstance(M, (str, Path)):
+        raise ValueError(f"{name} is a file name, {str(M)!r}: read it first, such as with pd.read_csv")
+    if M is None or isinstance(M, dict):
+        what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
+        raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
 
 
 def _labelled(M: Labelled, name: str) -> Given:
@@ -135,7 +145,7 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
     return Given(values, rows, Labels.of(columns), kind)
 
 
-_LONG = "A list of observations becomes a table by irpca.LongTable.from_frame(frame, row=…, column=…, value=…)"
+_LONG = "If each line is one measurement, use irpca.LongTable.from_frame(frame, row=…, column=…, value=…)"
 
 
 def label_values(column: Any) -> Array:
@@ -157,24 +167,34 @@ def _check_unique(labels: Labels, column: str, name: str) -> None:
 
 def _refuse_text(frame: Any, name: str) -> None:
     """Refuse a pandas frame with columns that are no numbers, and say what to do with them."""
-    wrong = [
-        column for column, dtype in zip(frame.columns, frame.dtypes, strict=True) if _no_number(frame, dtype, column)
-    ]
-    if not wrong:
-        return
-    advice = f"make one the row labels, {name}.set_index({wrong[0]!r}), " if len(frame.columns) > len(wrong) else ""
-    raise ValueError(
-        f"the columns {few(wrong)} of {name} hold text or dates, and {name} is a table of numbers; {advice}"
-        f"drop them, or pass them as row_features. {_LONG}"
-    )
+    if not frame.columns.is_unique:
+        twice = frame.columns[frame.columns.duplicated()]
+        raise ValueError(f"some columns of {name} have the same name: {few(twice)}; give every column its own")
+    wrong = [column for column in frame.columns if _no_numbers(frame[column])]
+    if wrong:
+        values = frame[wrong[0]]
+        text = values[[isinstance(value, str) for value in values]]
+        shown = f" (such as {text.iloc[0]!r} in row {text.index[0]!r})" if len(text) else ""
+        raise ValueError(
+            f"the columns {few(wrong)} of {name} hold text or dates{shown}, and {name} is a table of "
+            "numbers. Numbers "
+            f"as text become numbers by pd.to_numeric(column, errors='coerce'); labels of rows by "
+            f"{name}.set_index({wrong[0]!r}); drop the others, or pass them as row_features. {_LONG}"
+        )
 
 
-def _no_number(frame: Any, dtype: Any, column: Any) -> bool:
-    if str(dtype) == "object" and column in frame.columns:
-        values = frame[column]
-        values = (values if values.ndim == 1 else values.iloc[:, 0]).dropna()
-        return len(values) > 0 and not isinstance(values.iloc[0], (bool, int, float, complex, np.number))
-    return getattr(dtype, "kind", "f") not in "biufc" or str(dtype) in ("str", "string", "category")
+def _no_numbers(column: Any) -> bool:
+    if str(column.dtype) == "object":
+        return any(isinstance(value, str) or not _is_number(value) for value in column.dropna())
+    return getattr(column.dtype, "kind", "f") not in "biufc" or str(column.dtype) in ("str", "string", "category")
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _without_na(frame: Any) -> Any:

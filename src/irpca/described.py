@@ -64,10 +64,11 @@ class Described:
     def place(self, F: Any, labels: Labels | None = None) -> Array:
         """What features of other rows or columns, or "index" and their labels, say of the factor of L."""
         if self.expected is None:
-            advice = "rows but their data: use transform or decompose with those"
+            advice = "rows but their data. Leave the features out, and pass the rows to outliers, repaired or transform"
             raise ValueError(
-                f"{self.name} was given, but this model was fitted without, or by a solver that does not use them: "
-                "it knows nothing about new " + (advice if self.lines == "rows" else "columns")
+                f"{self.name} was given, but this model was fitted without (or its solver ignores "
+                "them): it knows nothing "
+                "about new " + (advice if self.lines == "rows" else "columns")
             )
         return self.expected(self._numbers(F, labels))
 
@@ -96,8 +97,8 @@ class Described:
             raise ValueError(f'{self.name}={F!r} is unknown: pass a table of features, or "index" to use the labels')
         if labels is None:
             raise ValueError(
-                f'{self.name}="index" makes features from the labels of the {self.lines}, and M has none: pass a frame '
-                "with an index, or the features themselves"
+                f'{self.name}="index" makes features from the labels of the {self.lines}, and M has none: set an index '
+                "(on the command line: --index COLUMN), or pass the features themselves"
             )
         if len(labels.levels) > 1:
             raise ValueError(f'{self.name}="index" needs labels of one level, and the {self.lines} have nested ones')

@@ -57,24 +57,25 @@ class _IfFeatures:
             return self.method
         if hasattr(model, "_rows") and model._rows.expected is None and model._cols.expected is None:
             raise AttributeError(
-                f"{self.method.__name__} needs features, and this model was fitted without, or by a solver that does "
-                "not use them: nothing is known about new rows but their data; use transform or decompose with those. "
-                "L is low_rank_"
+                f"{self.method.__name__} needs a model fitted with row_features or col_features, by a solver that uses "
+                "them. For the expected values of the fitted table use expected(), for new rows outliers(new_rows) or "
+                "repaired(new_rows)"
             )
         return MethodType(self.method, model)
 
 
 class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """What the features of rows and columns explain of M, and what is grossly wrong with it, as an estimator.
+    """Finds the wrong cells of a table M, says what they should be, and fills the missing ones.
 
-    ``M = F1 @ W @ F2.T + S + noise`` with W of low rank and S sparse; see :func:`irpca.solve`. Where features do not
-    explain all, L has further components. M may have holes.
+    M is split into expected values (L), outliers (S) and noise. L has few components: patterns that rows share.
+    Features of rows or columns help, and are optional: ``L = F1 @ W @ F2.T``, and further components where features do
+    not explain all. NaN is a missing cell. See :func:`irpca.solve` for the same as a function.
 
     Parameters
     ----------
     rank : int or "auto"
-        Number of components explained by the features; without features, of all components. "auto": as many as the
-        prediction of held-out entries calls for.
+        Number of components, the patterns that rows share; with features, of those that features explain. Lower:
+        smoother, and more outliers. "auto": as many as predict held-out cells best.
     extra_rank : int or "auto"
         Number of components beside those that features explain, for solvers that allow any. "auto": as many as
         held-out entries call for, often none. Without features this means nothing.
@@ -84,8 +85,9 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     solver : str
         Any of those of :func:`irpca.solve`.
     engine : {"auto", "cpu", "observed", "reference"}
+        How M is read; "auto" chooses by its type.
     tol, max_iter : float, int
-        When to stop.
+        Stop at this relative change of the expected values, or after so many iterations of the last fit.
     solver_options : dict or None
         Passed to the solver, such as ``{"noise": 0.1}``.
     callbacks : callable, several, or None
@@ -184,7 +186,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.random_state = random_state
 
     def fit(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> InductiveRobustPCA:
-        """Separate M.
+        """Fit to M; then see :meth:`summary`, :meth:`outliers` and :meth:`repaired`.
 
         Parameters
         ----------
@@ -272,16 +274,18 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self.transform(M, row_features=None if self._rows.expected is None else row_features)
 
     def transform(self, M: Any, *, row_features: Any = None) -> Any:
-        """Scores of rows: ``inverse_transform(scores)`` are their rows of L. Nothing is fitted again.
+        """Scores of rows, r numbers each, as PCA has them; for a cleaned table use :meth:`repaired`.
+
+        ``inverse_transform(scores)`` are the expected values of these rows. Nothing is fitted again.
 
         Parameters
         ----------
         M : array, DataFrame, sparse array or LongTable of shape (m, n2)
             It may have holes, as in :meth:`fit`.
         row_features : array or DataFrame of shape (m, d1), or None
-            If given, scores are what the features say, corrected by the row itself, the more the more of it is
-            observed, unless features explain all. If not, a row is expected to be like those of the fit. Outliers have
-            no weight.
+            If given, scores start from what the features say and are corrected by the row's own cells: more cells,
+            more correction, unless features explain all. If not, a row is expected to be like those of the fit.
+            Outliers have no weight.
 
         Returns
         -------
@@ -300,9 +304,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     @_IfFeatures
     def predict(self, row_features: Any = None, col_features: Any = None, *, return_std: bool = False) -> Any:
-        """What to expect of any rows and columns by their features alone: ``row_features @ W @ col_features.T``.
+        """Expected values of new rows or columns from their features alone, ``row_features @ W @ col_features.T``.
 
-        NaN for rows and columns of the fit about which nothing is known: they have too few entries, and no features.
+        Without arguments it is :meth:`expected`. NaN for rows and columns of the fit about which nothing is known:
+        they have too few entries, and no features.
 
         Parameters
         ----------
@@ -399,7 +404,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tuple(found) if len(found) > 1 else found[0]
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
-        """New rows taken apart with what was learned from the old: W, ``components_``, the noise model.
+        """The fitted model applied to new rows: expected values, outliers and doubts in one Result.
 
         Parameters
         ----------
@@ -528,7 +533,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             List the first ones only.
         fdr : float or None
             Allow this share of false alarms among the cells listed, such as 0.05: the largest set whose mean of
-            ``1 − probability`` is at most that.
+            ``1 − probability`` is at most that. It may list more than the default, single cells with a low probability.
         probability : float or None
             List cells that are outliers with at least this probability.
         threshold : float or None
@@ -593,7 +598,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             return self._outlier_lines(0, "row", self._rows.labels)
         engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
-            raise ValueError("row_features is needed, too: without, decompose(M) says what is wrong with new rows")
+            raise ValueError("give row_features, too; without them, outliers(M) says what is wrong with new rows")
         weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
         S = standardised(S, weights, self.zeta_)
@@ -693,7 +698,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _owner(self) -> Engine:
         """An owner of the M that was fitted."""
         if not hasattr(self, "_M"):
-            raise ValueError("this needs the table that was fitted, which a saved model does not hold: pass it as M")
+            raise ValueError("a saved model does not hold its table: pass the table as M")
         return choose(self._M, self.engine)
 
     def _entries(self, rows: Array, cols: Array) -> Array:
@@ -819,8 +824,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise ValueError("col_features was given both to the constructor and to fit; give it once")
         if np.shape(given)[:1] == shape[:1] != shape[1:]:
             raise ValueError(
-                f"col_features has {shape[0]} rows, as M has, but M has {shape[1]} columns. Cross-"
-                "validation cuts arguments of fit like M: there, give col_features to the constructor"
+                f"col_features needs {shape[1]} rows, one for each column of M, and has {shape[0]}. Did you mean "
+                "row_features? In cross-validation, which cuts arguments of fit, give it to the constructor"
             )
         return given
 
@@ -836,8 +841,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """An owner of rows as they are used, their scores as far as features tell them, and their labels."""
         check_is_fitted(self)
         given = taken(M)
-        matrix = self._matrix(given)
         _check_columns(given.columns, self._cols.labels)
+        matrix = self._matrix(given)
         if row_features is None and self._rows.by_index and given.rows is not None and self._rows.expected is not None:
             row_features = "index"
         prior = None
@@ -930,14 +935,20 @@ def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
     """Refuse new rows whose columns are labelled, and not as in fit."""
     if given is None or fitted is None or given.equals(fitted):
         return
-    advice = "; their order is another: pass M[model's columns]" if set(given) == set(fitted) else ""
-    raise ValueError(f"the columns of M are {few(given)}, in fit {few(fitted)}{advice}")
+    if set(given) == set(fitted):
+        raise ValueError(f"the columns of M are those of the fitted table in another order, {few(given)}: sort them")
+    lacking = [label for label in fitted if label not in set(given)]
+    what = f"{few(lacking)} missing" if lacking else f"{few([c for c in given if c not in set(fitted)])} not among them"
+    raise ValueError(f"M does not have the columns of the fitted table, {few(fitted)}: {what}")
 
 
 def _owner(matrix: Any, engine: str) -> Engine:
     """The engine for new rows. All of them are read anyway, so holes are looked for everywhere."""
     dense = isinstance(matrix, np.ndarray) and not isinstance(matrix, np.ma.MaskedArray)
-    return choose(matrix, "observed" if engine == "auto" and dense and np.isnan(matrix).any() else engine)
+    missing = np.isnan(matrix) if dense else np.zeros(1, bool)
+    if engine == "auto" and missing.any():  # where nothing is observed there is nothing to list
+        return choose(matrix, "cpu" if missing.all() else "observed")
+    return choose(matrix, engine)
 
 
 def _rows_of(engine: Engine, rows: slice) -> Array:

@@ -362,7 +362,7 @@ def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
     if not values.any():
         _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:
-            raise ValueError("M is all zero: there is nothing to decompose")
+            raise ValueError("M is all zero: there is nothing to find")
 
 
 def _as_expected(state: State, trim: Trim) -> bool:

@@ -44,17 +44,17 @@ _MEANING = {
     Status.CONVERGED: ("the expected values no longer change", ""),
     Status.MAX_ITER: (
         "the expected values were still changing after max_iter iterations",
-        "raise max_iter, or loosen tol",
+        "raise max_iter, or raise tol",
     ),
     Status.STOPPED: (
         "stopped by a callback or the time budget, with the best fit by then",
-        "allow more time, or use it with that in mind",
+        "raise the time budget and fit again",
     ),
     Status.INTERRUPTED: ("interrupted by Ctrl-C, with the best fit by then", "fit again to the end"),
     Status.SATURATED: (
         "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
-        "check that the rows of the features belong to the rows and columns of the table, add features, change the "
-        "rank, or accept that too many cells are wrong",
+        "check that the features are in the order of the table, add features, change rank=, or accept that too many "
+        "cells are wrong",
     ),
     Status.DIVERGED: (
         "the numbers grew without bound",
@@ -72,13 +72,8 @@ class Choice:
     reason: str
 
 
-HARMLESS = (
-    "empty",
-    "full-rank",
-    "many-outliers",
-    "hardly-predicted",
-)  # kinds of doubt that say something of the data, not of the fit
-FATAL = ("failure", "unstable", "out-of-range")  # kinds of doubt with which a result is not to be used
+HARMLESS = ("empty", "full-rank", "hardly-predicted")  # kinds of doubt that do not touch expected values and outliers
+FATAL = ("failure", "unstable", "out-of-range", "too-small")  # kinds of doubt with which a result is not to be used
 
 
 @dataclass(frozen=True)
@@ -315,7 +310,7 @@ class Result:
             doubt for doubt in self.doubts if doubt.kind not in HARMLESS
         ]
         if not serious:
-            return "no check found anything wrong"
+            return "no serious doubt; what to check is below" if self.doubts else "no check found anything wrong"
         first = str(serious[0]).partition(":")[0].partition(". ")[0]
         return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
 
@@ -329,15 +324,15 @@ class Result:
             f"Table: {n1:,} rows × {n2:,} columns{holes}",
             f"Outliers: {self._outliers}",
             f"Expected values: {_counted(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
-            "squares of the other cells",
+            "squares of all cells but outliers",
             f"Noise: {self._noise}",
-            f"Fit: {self.status.name}, {self.status.advice} Solver {self.solver}, engine {self.engine}, "
-            f"{_counted(self.n_iter, 'iteration')}, {self.reads:.3g} reads of the table, {self.seconds:.2f} s",
+            f"Computation: {self.status.name}, {self.status.advice} {_counted(self.n_iter, 'iteration')}, "
+            f"{self.seconds:.2f} s (solver {self.solver}, engine {self.engine}, {self.reads:.3g} reads of the table)",
         ]
         if self.shares:
-            parts = {"features": "explained by the features", "free": "by further components"}
+            parts = {"features": "can be written with the features", "free": "cannot"}
             shares = (f"{share:.1%} {parts.get(part, part)}" for part, share in self.shares.items())
-            lines.append("Of the sum of squares of the expected values: " + ", ".join(shares))
+            lines.append("Of the expected values (sum of squares): " + ", ".join(shares))
         if self.choices:
             lines.append("Chosen from the data:")
             lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]
@@ -352,19 +347,22 @@ class Result:
             return "not asked for"
         cells = f"{_counted(self.S.nnz, 'cell')} ({self.S.nnz / max(self.n_observed, 1):.2%})"
         if self.noise == 0:
-            return f"{cells}, those that the other cells contradict"
+            return f"{cells}, those that do not fit the others"
         if self.calibration is None:
             return f"{cells}, those more than {self.zeta:.3g} from what is expected"
         change = "outliers(fdr=…), outliers(probability=…) or outliers(threshold=…)"
-        return f"{cells}, those with a probability above 0.5; for more or fewer: {change}"
+        return f"{cells}, more likely wrong than noise; for more or fewer: {change}"
 
     @property
     def _noise(self) -> str:
         if self.noise == 0:
-            return "none: the clean cells are met to rounding"
+            return "none: expected and observed are equal but for rounding, outside the outliers"
         if self.noise is None:
             return "unknown to this solver"
-        return f"standard deviation {self.noise:.3g}; a typical cell is an outlier when more than {self.zeta:.3g} off"
+        return (
+            f"standard deviation {self.noise:.3g} in a typical cell; it differs by row and column, see "
+            "std in outliers()"
+        )
 
     def __repr__(self) -> str:
         return (

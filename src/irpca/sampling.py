@@ -242,4 +242,4 @@ def check_scale(largest: float, dtype: DTypeLike = np.float64) -> None:
     low, high = (1e-100, 1e100) if dtype == np.float64 else (1e-12, 1e12)
     if largest > 0 and not low < largest < high:
         kind = "double precision" if dtype == np.float64 else np.dtype(dtype).name
-        raise ValueError(f"entries of M are of size {largest:.1g}, whose squares leave {kind}; rescale M")
+        raise ValueError(f"values of M reach {largest:.1g}, too large or too small to square in {kind}; rescale M")

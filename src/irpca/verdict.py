@@ -240,8 +240,8 @@ def unknown_lines(case: Case) -> Iterator[Doubt]:
         unknown, empty = np.flatnonzero(~known), np.flatnonzero(known & (counts == 0))
         if len(unknown):
             few = "no values" if not counts[unknown].any() else f"fewer than {max(case.L.rank, 1)} values"
-            text = f"{_counted(len(unknown), axis, 'has', 'have')} {few}: {{lines}}. Nothing can be expected there"
-            yield about_lines("unknown-lines", axis, unknown, f"{text}, and no cell of theirs is called an outlier")
+            text = f"{_counted(len(unknown), axis, 'has', 'have')} {few}: {{lines}}. There are no expected values there"
+            yield about_lines("unknown-lines", axis, unknown, f"{text}, no outliers, and gaps stay empty")
         if len(empty) and F.given:
             text = f"{_counted(len(empty), axis, 'has', 'have')} no values: {{lines}}. "
             yield about_lines("unseen-lines", axis, empty, text + "What is expected there rests on the features alone")
@@ -259,8 +259,8 @@ def unstable(case: Case) -> Iterator[Doubt]:
     if certificate.moved > max(constants.MAX_HELD_OUT_CHANGE, constants.STATISTICAL_ERROR_FACTOR * case.statistical):
         yield Doubt(
             "unstable",
-            f"the expected values change by {certificate.moved:.1%} when a tenth of the cells is left out, far more "
-            "than noise explains: other data would give another answer. Add data or features, or lower the rank",
+            f"leaving out a tenth of the cells changes the expected values by {certificate.moved:.1%}, far more than "
+            f"noise would: the table is too small or too irregular to rely on them. Add rows or features{_lower(case)}",
         )
 
 
@@ -272,9 +272,9 @@ def candidates_disagree(case: Case) -> Iterator[Doubt]:
     if certificate.disagreement > max(constants.MAX_CANDIDATE_DIFFERENCE, error):
         yield Doubt(
             "candidates-disagree",
-            f"another fit predicts held-out cells as well, and its expected values differ by "
-            f"{certificate.disagreement:.1%}: the data do not decide between the two. More data, features or a given "
-            "rank may",
+            f"a second fit predicts held-out cells just as well, and its expected values differ by "
+            f"{certificate.disagreement:.1%}: this table cannot tell which is right. Add rows or "
+            "features, or set rank=",
         )
 
 
@@ -288,9 +288,9 @@ def lost_direction(case: Case) -> Iterator[Doubt]:
         found = _lost(case, axis, _suspects(case, axis))
         if len(found):
             text = (
-                f"in {_counted(len(found), axis, 'the', 'the')} cells called outliers are just those that would "
-                "determine one of the components: {lines}. The expected values may be wrong there rather than the "
-                "cells. Compare with a lower rank"
+                f"in {_counted(len(found), axis, 'the', 'the')} outliers are the only cells that show one of the "
+                "patterns: {lines}. These cells may be right and the expected values wrong: look at them before you "
+                f"replace any{_lower(case)}"
             )
             yield about_lines("lost-direction", axis, found, text)
 
@@ -346,6 +346,8 @@ def piled_up(case: Case) -> Iterator[Doubt]:
         return
     most = constants.MIN_REPEATED_SHARE * len(look.values)
     for k in np.flatnonzero((counts > most) & (counts < (1 - constants.MIN_REPEATED_SHARE) * counts.sum())):
+        if _constant_columns(case, values[k]):
+            continue
         near = np.r_[counts[max(0, k - 10) : k], counts[k + 1 : k + 11]]
         bound = k in (0, len(values) - 1)
         inner = counts[1:6] if k == 0 else counts[-6:-1]
@@ -356,9 +358,17 @@ def piled_up(case: Case) -> Iterator[Doubt]:
             yield Doubt(
                 "piled-up",
                 f"{counts[k] / len(look.values):.1%} of the cells are exactly {values[k]:.6g}, {where}, far more than "
-                "are close to it, and were not called outliers. If this is a code for missing, a limit of detection "
-                "or a stuck sensor, make these cells NaN: they bias the expected values",
+                "are close to it. If it is a code for missing, a limit of detection or a stuck sensor, set it to NaN "
+                "and fit again: it distorts the expected values. If it is real, ignore this",
             )
+
+
+def _constant_columns(case: Case, value: float) -> bool:
+    """Whether columns that hold nothing but this value hold most of those that are equal to it."""
+    _, cols, values = case.drawn
+    there = np.bincount(cols, minlength=case.engine.shape[1])
+    same = np.bincount(cols, np.asarray(values, float) == value, minlength=len(there))
+    return bool(same[(same == there)].sum() > constants.MAJORITY * same.sum())
 
 
 def coarse(case: Case) -> Iterator[Doubt]:
@@ -368,8 +378,9 @@ def coarse(case: Case) -> Iterator[Doubt]:
     if case.step > constants.MAX_ROUNDING_STEP * spread > 0:
         yield Doubt(
             "coarse",
-            f"values come in steps of {case.step:.3g}, and residuals have a standard deviation of {spread:.3g}: "
-            "much of the noise is rounding. Do not trust outliers that are only a few steps off",
+            f"values are rounded to steps of {case.step:.3g}, and clean cells are only {spread:.3g} "
+            "off: much of that is "
+            "rounding. Ignore outliers that are only a few steps off",
         )
 
 
@@ -398,9 +409,8 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
             i, j = (line[k] for line, k in zip(lines, np.unravel_index(outside.argmax(), outside.shape), strict=True))
             worst = far.max() if far.max() - high > low - far.min() else far.min()
             template = (
-                f"some expected values reach {worst:.3g}, and the cells that are no outliers are between {low:.3g} and "
-                f"{high:.3g}: too many components for so little data, as in row {{row}}, column {{column}}. "
-                "Lower the rank"
+                f"expected values reach {worst:.3g} (row {{row}}, column {{column}}), while clean cells are between "
+                f"{low:.3g} and {high:.3g}: too many patterns for so little data. Set a lower rank="
             )
             text = template.replace("{row}", str(i)).replace("{column}", str(j))
             yield Doubt("out-of-range", text, (int(i),), (int(j),), template)
@@ -422,15 +432,17 @@ def noise_grows(case: Case) -> Iterator[Doubt]:
         return
     size, L = np.abs(look.z[look.kept]), np.abs(look.L[look.kept])
     r = float(np.corrcoef(_ranks(size), _ranks(L))[0, 1]) if np.ptp(L) > 0 else 0.0
-    if r > max(constants.MAX_SIZE_CORRELATION, constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(n)):
-        low, high = np.quantile(L, (0.25, 0.75))
-        small, large = (float(np.sqrt(np.mean(size[part] ** 2))) for part in (low >= L, high <= L))
+    low, high = np.quantile(L, (0.25, 0.75))
+    small, large = (float(np.sqrt(np.mean(size[part] ** 2))) for part in (low >= L, high <= L))
+    significant = constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(n)
+    if r > max(constants.MAX_SIZE_CORRELATION, significant) and large > constants.MIN_NOISE_GROWTH * small:
         yield Doubt(
             "noise-grows",
-            f"the noise grows with the values: residuals are {large / max(small, 1e-300):.1f} times as large in the "
-            "quarter of the cells with the largest expected values as in that with the smallest (rank correlation "
-            f"{r:.2f}). Too many outliers are found among large values, too few among small ones. Take logarithms of "
-            "the table, or square roots of counts",
+            f"large values scatter more: {large / max(small, 1e-300):.1f} times as much in the "
+            "quarter of the cells with "
+            "the largest expected values as in that with the smallest. Too many large values are called outliers, too "
+            "few small ones. If all values are positive, fit their logarithms, np.log(table); for "
+            "counts, np.sqrt(table)",
         )
 
 
@@ -448,11 +460,20 @@ def autocorrelated(case: Case) -> Iterator[Doubt]:
     if r > max(constants.MAX_NEIGHBOUR_CORRELATION, constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(max(n, 1))):
         yield Doubt(
             "autocorrelated",
-            f"residuals of neighbouring {SIDES[axis]}s are correlated ({r:.2f}): something changes smoothly that the "
-            "model does not have. Outliers that follow each other count as one finding, not as many. Add features of "
-            f"the order of the {SIDES[axis]}s, such as a trend or a season: "
-            f'{("row", "col")[axis]}_features="index" makes them from dates',
+            f"{SIDES[axis]}s next to each other are off in the same direction (correlation {r:.2f}): the fit misses "
+            f"something that changes slowly. Take a run of outliers as one error, not many{_smooth(case, axis)}",
         )
+
+
+def _smooth(case: Case, axis: int) -> str:
+    """What to do about residuals that drift."""
+    if case.features[axis].given:
+        return ". The features given do not capture it"
+    return f'. {("row", "col")[axis]}_features="index" adds trend and season, if the labels are dates'
+
+
+def _lower(case: Case) -> str:
+    return ", or set a lower rank=" if case.L.rank > 1 else ""
 
 
 def _neighbours(case: Case, axis: int) -> tuple[float, int]:
@@ -487,9 +508,9 @@ def structure_left(case: Case) -> Iterator[Doubt]:
     if s > constants.NOISE_EDGE_FACTOR * edge > 0:
         yield Doubt(
             "structure-left",
-            f"the residuals still hold a pattern (their largest singular value is {s / edge:.1f} times that of noise): "
-            "a component is missing, and looks like noise and outliers. Raise the rank; with features, "
-            "extra_rank='auto' looks for what they leave out",
+            f"what is left over still has a pattern, {s / edge:.1f} times as strong as noise would "
+            "have: the fit misses "
+            "something, and calls it noise and outliers. Raise rank=; with features, set extra_rank='auto'",
         )
 
 
@@ -515,8 +536,8 @@ def many_outliers(case: Case) -> Iterator[Doubt]:
         return
     yield Doubt(
         "many-outliers",
-        f"{share:.0%} of the cells are outliers: more likely the model is too simple than the data that bad. "
-        "A higher rank, or features, may explain them",
+        f"{share:.0%} of the cells are outliers. So many are rarely all wrong: the fit is probably too simple. "
+        "Try features of the rows or columns, or a higher rank=",
     )
 
 
@@ -542,8 +563,9 @@ def one_sided(case: Case) -> Iterator[Doubt]:
     if shift > error:
         yield Doubt(
             "one-sided",
-            f"most small outliers are {'too high' if side > 0 else 'too low'}. Those too small to be found bias the "
-            f"expected values by about {side * shift:+.2g}, more than their standard error of {error:.2g}",
+            f"most small outliers are {'too high' if side > 0 else 'too low'}. More must be hidden in the noise, and "
+            f"shift the expected values by about {side * shift:+.2g} (standard error {error:.2g}): subtract that if it "
+            "matters",
         )
 
 
@@ -564,7 +586,8 @@ def _separated(case: Case) -> bool:
 def no_outliers(case: Case) -> Iterator[Doubt]:
     looked = np.isfinite(case.state.zeta) or case.state.weights is not None
     if case.S is not None and case.S.nnz == 0 and looked:
-        yield Doubt("empty", "no cell stands out of the noise. If you know of errors in the table, try a lower rank")
+        text = "no cell is far enough off to be called wrong. If you know of errors, try outliers(probability=0.1)"
+        yield Doubt("empty", text)
 
 
 def broken_lines(case: Case) -> Iterator[Doubt]:
@@ -579,8 +602,8 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
         lines = np.flatnonzero((share > constants.MAX_LINE_OUTLIER_SHARE) & (found > chance))
         if len(lines):
             rest = "rest on the features alone" if case.features[axis].given else "are unreliable"
-            text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the cells are outliers; "
-            text += f"{'its' if len(lines) == 1 else 'their'} expected values {rest}: {{lines}}"
+            text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the cells are outliers: {{lines}}. "
+            text += f"The expected values there {rest}. Check their source, or leave them out"
             yield about_lines("broken-lines", axis, lines, text)
 
 
@@ -591,8 +614,8 @@ def little_explained(case: Case) -> Iterator[Doubt]:
     if case.L.rank == 0:
         yield Doubt(
             "little-explained",
-            "no pattern stands out of the noise: all expected values are zero. More data, or features of the rows or "
-            "columns, may show one",
+            "no pattern is stronger than the noise, so no cell can be called wrong: all expected values are zero. Add "
+            "rows, or features of the rows or columns",
         )
     elif case.explained < constants.MIN_EXPLAINED_SHARE:
         yield Doubt(
@@ -613,9 +636,9 @@ def weak_features(case: Case) -> Iterator[Doubt]:
     if share < min(constants.MIN_FEATURE_ADVANTAGE * by_chance, 1 - by_chance):
         yield Doubt(
             "weak-features",
-            f"the features explain {share:.1%} of the expected values, and as many random ones would explain "
-            f"{by_chance:.1%}: next to nothing. Check that their rows are in the order of the rows and columns of the "
-            "table, or leave them out",
+            f"the features explain {share:.1%} of the expected values; as many random columns would explain "
+            f"{by_chance:.1%}. They hardly help: check that their rows are in the order of the table, "
+            "or leave them out",
         )
 
 
@@ -640,9 +663,10 @@ def hardly_predicted(case: Case) -> Iterator[Doubt]:
             name, what = ("row_features", "row_features=…")[:2] if axis == 0 else ("col_features", "col_features=…")
             yield Doubt(
                 "hardly-predicted",
-                f"{name} explain {max(predicted, 0.0):.0%} of the differences between {SIDES[axis]}s: for new "
-                f"{SIDES[axis]}s, predict({what}) is hardly better than the average {SIDES[axis]}. Add features that "
-                "have to do with the values, or judge new data by their own values: outliers(M_new)",
+                f"{name} predict {max(predicted, 0.0):.0%} of the differences between {SIDES[axis]}s: for new "
+                f"{SIDES[axis]}s, predict({what}) is hardly better than the average {SIDES[axis]}. "
+                "The outliers here are "
+                "not affected. For new rows with data, use outliers(new_rows)",
             )
 
 
@@ -659,15 +683,34 @@ def free_part_in_few(case: Case) -> Iterator[Doubt]:
         few.append(int(np.count_nonzero(energy > energy.mean())))
     yield Doubt(
         "free-part-in-few",
-        f"what the features do not explain is found in the cells of about {few[0]} rows and {few[1]} columns only: "
-        "these cells follow a pattern of their own, or are wrong together. If they are wrong, set extra_rank=0",
+        f"about {few[0]} rows and {few[1]} columns share a pattern that the features do not explain: "
+        "it may be real, or "
+        "these cells are wrong together. If they are wrong, set extra_rank=0 and fit again",
     )
 
 
 def full_rank(case: Case) -> Iterator[Doubt]:
     most = min(F.d for F in case.features)
-    if case.L.rank == most and case.state.expected is None:  # with a free part it may be higher
-        yield Doubt("full-rank", f"the rank is {most}, the highest possible: try a lower one, unless you mean that")
+    chosen = any(choice.name == "rank" for choice in case.state.choices)  # by held-out cells: nobody is to be warned
+    if case.L.rank == most and case.state.expected is None and not chosen:  # with a free part it may be higher
+        yield Doubt(
+            "full-rank", f"rank={most} is the most that this table and its features allow: rank='auto' chooses one"
+        )
+
+
+def small_table(case: Case) -> Iterator[Doubt]:
+    """Tables too small to hold cells out."""
+    n = case.engine.n_observed
+    if n < constants.MIN_ENTRIES:
+        text = f"the table has only {n} values: any pattern may be chance. At least {constants.MIN_ENTRIES} are needed"
+        yield Doubt("too-small", f"{text}, and several hundred to find outliers reliably")
+    elif n * constants.HELD_OUT_SHARE < constants.MIN_ENTRIES and case.state.certificate is not None:
+        yield Doubt(
+            "not-validated",
+            f"the table has only {n} values, too few to hold some out and see whether they are "
+            "predicted: the number of "
+            "patterns and the outliers rest on the same cells. Check them by eye",
+        )
 
 
 Check = Callable[[Case], Iterator[Doubt]]
@@ -691,4 +734,5 @@ FINISHED: tuple[Check, ...] = (
     piled_up,
     coarse,
     full_rank,
+    small_table,
 )

@@ -163,7 +163,7 @@ def _add_fit(commands: Any) -> None:
     parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
     parser.add_argument("--rank", type=_rank, default="auto", metavar="R", help="number of components (default: auto)")
     _add_cut(parser)
-    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="of random numbers (default: 0)")
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="random seed (default: 0)")
     parser.add_argument("--time-budget", type=_positive, metavar="S", help="stop after about S seconds")
     parser.add_argument("--report", action="store_true", help="write report.html, too")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: name of DATA + -irpca)")
@@ -201,13 +201,13 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_demo(commands: Any) -> None:
-    parser = _command(commands, "demo", "life expectancy in 202 countries: what 50 years do not explain")
+    parser = _command(commands, "demo", "try it on life expectancy in 202 countries")
     parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
     _add_output(parser)
 
 
 def _add_experiment(commands: Any) -> None:
-    parser = _command(commands, "experiment", "run an experiment of the repository")
+    parser = _command(commands, "experiment", "repeat an experiment of the paper (needs the repository)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m experiments")
 
 
@@ -229,7 +229,7 @@ _AGAIN = "a column that {} (may be repeated)"
 def _add_csv(group: Any) -> None:
     group.add_argument("--text", action="append", default=[], metavar="COL", help=_AGAIN.format("is kept as text"))
     group.add_argument(
-        "--missing", action="append", default=[], metavar="TOKEN", help="stands for a missing value, too (repeatable)"
+        "--missing", action="append", default=[], metavar="TOKEN", help="read this as missing, too (repeatable)"
     )
     group.add_argument("--no-header", dest="header", action="store_false", help="the first line is data")
     group.add_argument("--delimiter", type=_delimiter, metavar="C", help="between fields (default: found out)")
@@ -240,8 +240,12 @@ def _add_csv(group: Any) -> None:
 def _add_cut(parser: argparse.ArgumentParser) -> None:
     group = parser.add_mutually_exclusive_group()
     group.add_argument("--fdr", type=_share, metavar="Q", help="allow this share of false alarms among the outliers")
-    group.add_argument("--probability", type=_share, metavar="P", help="least probability of an outlier (default: 0.5)")
-    group.add_argument("--threshold", type=_positive, metavar="T", help="least difference from the expected value")
+    group.add_argument(
+        "--probability", type=_share, metavar="P", help="list cells at least this likely to be wrong (default: 0.5)"
+    )
+    group.add_argument(
+        "--threshold", type=_positive, metavar="T", help="list cells at least this far off, in units of the table"
+    )
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:

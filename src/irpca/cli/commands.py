@@ -77,7 +77,8 @@ def _write_all(model: Any, data: Data, found: dict[str, list[Any]], place: Path,
     if arguments.report:
         from .. import report as reports
 
-        reports.write(model, place / "report.html", title=Path(data.name).name, command=arguments.command_line)
+        about = {"title": Path(data.name).name, "command": arguments.command_line}
+        reports.write(model, place / "report.html", **about, **_cut(arguments))
 
 
 def check(arguments: Namespace) -> int:

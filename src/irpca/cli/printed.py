@@ -84,11 +84,10 @@ def say_fit(
 def say_check(
     arguments: Namespace, model: Any, data: Data, found: dict[str, list[Any]], notes: list[str], path: str
 ) -> None:
-    verdict = model.result_.usable
     if arguments.json:
         facts = {
             "model": arguments.model,
-            "verdict": verdict,
+            "verdict": model.result_.usable,
             "data": data.name,
             "shape": list(data.shape),
             "outliers": len(found["row"]),

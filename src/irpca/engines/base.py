@@ -460,11 +460,7 @@ def in_precision(zeta: float, dtype: np.dtype) -> Any:
 def not_finite(missing: int, infinite: int) -> Exception:
     """The error for that many infinite entries in M beside NaN; if there are none, it is L that is not finite."""
     if infinite:
-        others = f", and {missing} that are NaN" if missing else ""
-        return ValueError(
-            f"M holds {infinite} infinite entries{others}; replace the infinite ones, or make them NaN: "
-            "NaN stands for an entry that was not observed"
-        )
+        return ValueError("M holds infinite values; replace them, or make them NaN, which stands for a missing cell")
     return FloatingPointError(
         "M - L is not finite although M is: L has grown out of the range of its numbers; "
         "check the scale of M and of the features, and lower the rank"

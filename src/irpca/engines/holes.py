@@ -77,7 +77,7 @@ def observed_entries(M: Any, name: str = "M") -> csr_array:
     else:
         listed = _not_missing(M, name)
     if not listed.nnz:
-        raise ValueError(f"no entry of {name} is observed")
+        raise ValueError(f"every cell of {name} is missing")
     return listed
 
 

@@ -213,9 +213,9 @@ class _Csv:
         also = " With --decimal , a comma is the decimal mark." if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
         raise ReaderError(
             f"{self.name}, {self._line_of(k)}, column {name!r}: {shown} is not {what}, but {sum(present)} of the "
-            f"{len(present)} values of this column are. If it stands for a missing value, pass "
-            f"--missing={quoted(value)}; to keep the column as text, --text {quoted(name)}; to leave it "
-            f"out, --drop {quoted(name)}.{also}"
+            f"{len(present)} values of this column are. Correct it in the file, or pass --missing={quoted(value)} if it "
+            f"means missing, --text {quoted(name)} to keep the column as text, --drop {quoted(name)} to leave it "
+            f"out.{also}"
         )
 
     def _about_header(self) -> list[str]:

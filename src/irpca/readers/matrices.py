@@ -182,11 +182,13 @@ def _refuse_text(body: Table, table: Table, index: str | None) -> None:
     shown = "; ".join(f"{name!r}, such as {_example(body, name)}" for name in wrong[:LISTED])
     more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
     name = quoted(wrong[0])
-    labels = f"--index {name} if it labels the rows, " if index is None else ""
+    unique = len(set(body.spelt(wrong[0]))) == len(body)
+    labels = f"--index {name} if it labels the rows, " if index is None and unique else ""
     raise ReaderError(
-        f"{table.name} has columns that are not numbers ({shown}{more}). Say what each is: {labels}--feature {name} if "
-        f"it describes the rows (or pass a table of such features as --rows), --drop {name} to leave it out; with one "
-        "line for each observation, --long ROW,COLUMN,VALUE"
+        f"{table.name} has columns that are not numbers ({shown}{more}). Say what each is: "
+        f"{labels}--feature {name} to use "
+        f"it as a description of the rows, --drop {name} to leave it out. If each line is one measurement: "
+        "--long ROW,COLUMN,VALUE"
     )
 
 

@@ -22,6 +22,9 @@ def write(
     title: str | None = None,
     command: str | None = None,
     overwrite: bool = False,
+    fdr: float | None = None,
+    probability: float | None = None,
+    threshold: float | None = None,
 ) -> Path:
     """Write the report of a fitted model to an HTML file, and return its path.
 
@@ -40,6 +43,8 @@ def write(
         The command line, or the code, by which the fit can be repeated.
     overwrite : bool
         Whether a file that is there may be replaced.
+    fdr, probability, threshold : float or None
+        Which cells to show as outliers, as in :meth:`InductiveRobustPCA.outliers <irpca.InductiveRobustPCA.outliers>`.
 
     Examples
     --------
@@ -50,11 +55,13 @@ def write(
     ...     write(model, f"{folder}/report.html").name
     'report.html'
     """
+    from ..tables import Cut
     from .page import render
     from .payload import payload
 
     target = _target(path, overwrite)
-    text = render(payload(model, M, title=title, command=command))
+    cut = Cut(fdr, probability, threshold)
+    text = render(payload(model, M, title=title, command=command, cut=cut))
     _write_whole(target, text)
     return target
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..engines.base import Engine
 from ..labels import texts
 from ..lowrank import Array
 from ..outliers import score_lines, standardised
@@ -25,10 +26,12 @@ class Case:
     ----------
     model : fitted
     M : what it was fitted to, or None
+    cut : which cells are outliers
     """
 
     model: Any
     M: Any
+    cut: Cut = field(default_factory=Cut)
 
     @cached_property
     def result(self) -> Any:
@@ -64,7 +67,7 @@ class Case:
 
         if self.result.S is None:
             return csr_array(self.shape), np.zeros(0), np.zeros(0)
-        return flagged(self.result, Cut(), self.model._owner, self.model._scale(self.result, self.model._owner))
+        return flagged(self.result, self.cut, self._owner, self.model._scale(self.result, self._owner))
 
     @property
     def S(self) -> Any:
@@ -118,6 +121,11 @@ class Case:
         if self._deviations is not None:
             return self._deviations[rows, cols]
         return np.asarray(self.model._std_of_cells(self.result, self.model._owner, (rows, cols)))
+
+    def _owner(self) -> Engine:
+        """Who holds M: asked for only if more cells are wanted than the fit listed."""
+        engine: Engine = self.model._owner() if self.values is None else self.values.engine
+        return engine
 
     @cached_property
     def scored(self) -> tuple[Array, Array]:

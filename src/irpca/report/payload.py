@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
+from ..tables import Cut
 from . import words
 from .case import Case
 from .values import Values
@@ -22,7 +23,13 @@ TYPES = {"u1": "uint8", "u2": "uint16", "u4": "uint32", "f4": "float32", "f8": "
 
 
 def payload(
-    model: Any, M: Any = None, *, title: str | None = None, command: str | None = None, written: datetime | None = None
+    model: Any,
+    M: Any = None,
+    *,
+    title: str | None = None,
+    command: str | None = None,
+    written: datetime | None = None,
+    cut: Cut | None = None,
 ) -> dict[str, Any]:
     """All that the report of a fitted model shows.
 
@@ -31,8 +38,10 @@ def payload(
     model, M, title, command : as in :func:`irpca.report.write`
     written : datetime or None
         When; None for now.
+    cut : Cut or None
+        Which cells are outliers.
     """
-    case = Case(model, M)
+    case = Case(model, M, cut or Cut())
     lines = {"row": _lines(case, 0), "column": _lines(case, 1)}
     return {
         "title": title or "What was found in the table",

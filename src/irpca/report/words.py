@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .case import Case
 
 MEANING = {
-    "usable": "No check found anything wrong with this result.",
+    "usable": "No check found anything serious.",
     "use with care": "The result is sound on the whole, but some checks found something. Read these points before you "
     "rely on the numbers.",
     "do not use": "The expected values and the outliers below are not to be relied on. The points below say why, and "
@@ -37,7 +37,7 @@ TITLES = {
     "broken-lines": "Rows or columns that are mostly wrong",
     "unknown-lines": "Too few cells to say anything",
     "unseen-lines": "Rows or columns without any value",
-    "hardly-predicted": "Held-out cells are hardly predicted",
+    "hardly-predicted": "Features do not predict new rows or columns",
     "filling-up": "Too many cells count as outliers",
     "unlike-fit": "Unlike the table of the fit",
     "few-entries": "Rows or columns with few values",
@@ -140,7 +140,7 @@ def facts(case: Case) -> list[dict[str, str]]:
         {"name": "Table", "value": f"{n1:,} × {n2:,}", "note": "rows × columns"},
         {"name": "Outliers", "value": found, "note": f"{share} of the observed cells"},
         {"name": "Empty cells", "value": f"{holes:,}", "note": f"{percent(holes / (n1 * n2))} of all cells"},
-        {"name": "Ordinary scatter", "value": noise, "note": "one standard deviation about the expected value"},
+        {"name": "Ordinary scatter", "value": noise, "note": "in a typical cell; it differs by row and column"},
     ]
 
 

@@ -387,7 +387,7 @@ class _Report:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit.L)
         deviation = noise.deviation
-        why = "components that are stronger than the noise and improve the prediction of held-out cells"
+        why = "so many components predict held-out cells best" if fit.rank else "no component predicts held-out cells"
         chosen = (
             *(() if fit.directions else (Choice("rank", fit.rank, why),)),
             *self._extra(fit, L),
@@ -447,7 +447,7 @@ class _Report:
         if any(fit.tied):
             return (Choice("extra_rank", 0, "further components did not improve the prediction of held-out cells"),)
         explained = self.part.nine_tenths.make(Recipe(self.part.ties[0])).principal().rank
-        why = f"features alone explain {explained} of the components"
+        why = f"components beyond the {explained} that the features explain"
         return (Choice("extra_rank", max(L.rank - explained, 0), why),)
 
     def _shares(self, fit: Fit, L: LowRank) -> dict[str, float]:

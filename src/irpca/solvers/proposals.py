@@ -298,7 +298,7 @@ def _mostly_wrong(table: Table, fit: Fit) -> bool:
 def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
     """Random rows and columns with about as many observed entries; of the shorter side as many as possible."""
     n1, n2 = shape
-    cells = min(entries / share, n1 * n2)
+    cells = min(entries / share, n1 * n2, constants.MAX_ENTRIES_IN_MEMORY)
     short = min(n1, n2, int(np.sqrt(cells)))
     long = min(max(n1, n2), int(cells / short))
     m1, m2 = (short, long) if n1 <= n2 else (long, short)
