@@ -138,7 +138,7 @@ def _outcome(evaluator: Evaluator, result: Result) -> dict[str, Any]:
     last_read, last_reads = seconds - evaluator.clock, result.reads - result.history.reads[-1]
     row = {
         "status": evaluator.ended or result.status.name,
-        "iterations": result.n_iter,
+        "iterations": len(result.history),
         "reads": result.reads,
         "seconds": seconds,
         "error": evaluator.errors["recovery"],

@@ -84,7 +84,7 @@ def solved(M: Any, *features: Any, **options: Any) -> tuple[Result | None, Row]:
         "status": result.status.name,
         "rank_found": result.rank,
         "extra_rank": next((choice.value for choice in result.choices if choice.name == "extra_rank"), None),
-        "iterations": result.n_iter,
+        "iterations": len(result.history),
         "reads": float(result.reads),
         "seconds": time.perf_counter() - started,
     }

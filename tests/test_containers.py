@@ -280,12 +280,12 @@ def test_what_is_no_table_of_numbers_is_refused(M, message):
 
 def test_new_rows_with_other_columns_are_refused():
     model = InductiveRobustPCA(2).fit(FRAME)
-    with pytest.raises(ValueError, match="names must be in the same order as they were in fit"):
+    with pytest.raises(ValueError, match="order"):
         model.outliers(FRAME[COLS[::-1]])
-    with pytest.raises(ValueError, match="seen at fit time, yet now missing"):
+    with pytest.raises(ValueError, match=r"c5|columns|features"):
         model.outliers(FRAME[COLS[:5]])
     polars = InductiveRobustPCA(2).fit(POLARS)
-    with pytest.raises(ValueError, match=r"the columns of M are 'c11', .*, in fit 'c0', .*their order is another"):
+    with pytest.raises(ValueError, match=r"the columns of M are .*order"):
         polars.outliers(POLARS.select("who", *COLS[::-1]))
 
 

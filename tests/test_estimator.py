@@ -193,7 +193,7 @@ def test_predict_with_features_of_one_side(problem):
         model.predict(col_features=problem.F2)
     model = fitted(problem, "columns")
     close(model.predict(col_features=problem.F2[:3]), problem.L[:-NEW, :3])
-    with pytest.raises(ValueError, match=r"row_features was given, but .*use transform or decompose"):
+    with pytest.raises(ValueError, match=r"row_features was given, but .*pass the rows to outliers"):
         model.predict(row_features=problem.F1)
 
 
@@ -202,7 +202,7 @@ def test_without_any_features_there_is_no_predict(problem):
     assert hasattr(model, "predict")
     model.fit(problem.M)
     assert not hasattr(model, "predict")
-    with pytest.raises(AttributeError, match=r"fitted without.*use transform"):
+    with pytest.raises(AttributeError, match=r"needs a model fitted with .*use expected"):
         model.predict()
     model.fit(problem.M, row_features=problem.F1)  # and now there is
     assert hasattr(model, "predict")
@@ -361,7 +361,7 @@ def test_new_rows_that_are_refused(problem, method):
     M = problem.M[-NEW:]
     with pytest.raises(ValueError, match="row_features has 9 rows but M has 10"):
         use("both", M, row_features=problem.F1[-NEW + 1 :])
-    with pytest.raises(ValueError, match=r"fitted without.*use transform or decompose"):
+    with pytest.raises(ValueError, match=r"fitted without.*pass the rows to outliers"):
         use("columns", M, row_features=problem.F1[-NEW:])
     with pytest.raises(ValueError, match="59 features, but InductiveRobustPCA is expecting 60"):
         use("none", M[:, 1:])
@@ -691,7 +691,7 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path, monkeypatch):
     tracemalloc.stop()
     model.transform(M[:300])
     model.decompose(M[:300], row_features=problem.F1[:300])
-    assert len(seen) == 4  # two fits, and two lots of new rows
+    assert len(seen) == 6  # two fits, which look again at what they used, and two lots of new rows
     assert all(np.shares_memory(given, M) and given.dtype == np.float32 for given in seen)
     assert peak < 0.6 * M.nbytes
     close(model.low_rank_.dense(), problem.L, 1e-4)
@@ -712,7 +712,7 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path, monkeypatch):
             {"col_features": np.ones((4, 60))},
             r"col_features has 4 rows but M has 60 columns; .*col_features\.T",
         ),
-        ({"col_features": np.ones((90, 4))}, r"col_features has 90 rows, as M has, .*to the constructor"),
+        ({"col_features": np.ones((90, 4))}, r"col_features needs 60 rows.*to the constructor"),
         ({"row_features": np.ones(90)}, r"row_features must have two dimensions.*row_features\.reshape"),
         ({"row_features": np.full((90, 2), np.inf)}, "row_features holds NaN or infinite"),
         (
@@ -723,12 +723,12 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path, monkeypatch):
         ({"M": np.ones(60)}, "Expected 2D array"),
         ({"M": np.ones((1, 60))}, "1 sample"),
         ({"M": np.ones((90, 1))}, "1 feature"),
-        ({"M": np.full((90, 60), np.nan)}, "no entry of M is observed"),
+        ({"M": np.full((90, 60), np.nan)}, "every cell of M is missing"),
         ({"extra_rank": -1}, "extra_rank=-1 is out of range"),
         ({"extra_rank": "some"}, "extra_rank must be an integer or 'auto', got 'some'"),
         ({"extra_rank": 2, "solver": "pcp"}, "solver='pcp' knows no free part"),
         ({"M": np.full((90, 60), 1j)}, "Complex data not supported"),
-        ({"M": np.ma.masked_array(np.ones((90, 60)), mask=True)}, "no entry of M is observed"),
+        ({"M": np.ma.masked_array(np.ones((90, 60)), mask=True)}, "every cell of M is missing"),
         ({"rank": 5}, "rank=5 is out of range"),
         ({"rank": "many"}, "rank must be a positive integer or 'auto', got 'many'"),
         ({"solver": "magic"}, "solver='magic' is unknown"),
@@ -865,9 +865,9 @@ def test_features_that_the_solver_does_not_use_predict_nothing():
     scores = model.fit_transform(problem.M, row_features=problem.F1, col_features=problem.F2)
     assert np.linalg.norm(model.inverse_transform(scores) - problem.L) <= 1e-6 * np.linalg.norm(problem.L)
     assert model.W_ is None
-    assert any("does not use the features" in doubt.text for doubt in model.result_.doubts)
+    assert any("does not use features" in doubt.text for doubt in model.result_.doubts)
     assert not hasattr(model, "predict")
-    with pytest.raises(ValueError, match="a solver that does not use them"):
+    with pytest.raises(ValueError, match="or its solver ignores them"):
         model.transform(problem.M, row_features=problem.F1)
 
 

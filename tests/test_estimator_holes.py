@@ -287,7 +287,7 @@ def test_nothing_is_said_of_a_row_without_observations_or_features(exact):
     M[8, 1:], M[8, 0] = np.nan, 1e6  # one entry, of whatever size, says nothing either
     model = InductiveRobustPCA(2).fit(M, col_features=exact.F2[:-NEW])
     (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unknown-lines")
-    assert doubt.rows == (3, 8) and "Nothing can be expected there" in doubt.text
+    assert doubt.rows == (3, 8) and "There are no expected values there" in doubt.text
     (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unseen-lines")
     assert doubt.columns == (5,)
     others = ~np.isin(np.arange(len(M)), (3, 8))
@@ -504,7 +504,7 @@ def test_duplicates_in_a_sparse_matrix_are_refused():
     ids=["nan", "mask", "sparse", "frame", "NA"],
 )
 def test_nothing_observed(M):
-    with pytest.raises(ValueError, match="no entry of M is observed"):
+    with pytest.raises(ValueError, match="every cell of M is missing"):
         InductiveRobustPCA(1).fit(M)
 
 
@@ -543,7 +543,7 @@ def test_false_alarms_are_held_down():
         false = ~wrong[table["row"], table["column"]]
         assert false.mean() <= fdr + 3 * np.sqrt(fdr / len(table))
         assert 0.9 * wrong.sum() < len(table)
-    assert len(model.outliers(fdr=0.01)) < len(every)
+    assert len(model.outliers(fdr=0.001)) <= len(model.outliers(fdr=0.01)) <= len(model.outliers(fdr=0.1))
     assert (np.diff(every["probability"]) <= 0).all()
     assert (every["probability"][:1000] > 0.99).all() and every["probability"].min() > 0.5
     assert_array_equal(every["observed"], data.trained[every["row"], every["column"]])
@@ -637,7 +637,7 @@ def test_rows_that_are_not_as_their_features_say():
     model = InductiveRobustPCA().fit(M[30:], row_features=F1[30:], col_features=F2)
     found = model.outlier_rows(M, row_features=F1)
     assert set(found["row"][found["broken"]]) == set(range(30))
-    with pytest.raises(ValueError, match="row_features is needed"):
+    with pytest.raises(ValueError, match="give row_features, too"):
         model.outlier_rows(M)
 
 
@@ -645,7 +645,7 @@ def test_columns_in_another_order_are_refused(exact):
     frame = pd.DataFrame(exact.M[:, :40], columns=range(100, 140))
     model = InductiveRobustPCA(2).fit(frame[:60])
     for method in (model.transform, model.decompose, model.score):
-        with pytest.raises(ValueError, match=r"the columns of M are 139, 138.*in fit 100, 101.*order"):
+        with pytest.raises(ValueError, match=r"columns of M are those of the fitted table in another order, 139, 138"):
             method(frame[60:].iloc[:, ::-1])
 
 

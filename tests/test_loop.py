@@ -507,7 +507,7 @@ def bad_matrices():
         "complex": (M + 0j, "M is complex"),
         "text": (np.full((4, 3), "a"), "M has dtype <U1 and does not convert to numbers"),
         "an object that is no number": (words, "M has dtype object and does not convert to numbers"),
-        "only NaN": (np.full((4, 3), np.nan), "no entry of M is observed"),
+        "only NaN": (np.full((4, 3), np.nan), "every cell of M is missing"),
         "infinite": (endless, "M holds 1 infinite entries"),
         "infinite and NaN": (endless_with_holes, "M holds 1 infinite entries"),
         "zero": (np.zeros((4, 3)), "M is all zero"),
@@ -535,7 +535,7 @@ def test_a_single_nan_in_a_large_matrix_is_met():
 @pytest.mark.parametrize("sparse", [True, False])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, bool])
 def test_a_matrix_of_zeros_is_refused(problem, sides, sparse, dtype):
-    with pytest.raises(ValueError, match="M is all zero: there is nothing to decompose"):
+    with pytest.raises(ValueError, match="M is all zero: there is nothing to find"):
         solve(np.zeros((60, 50), dtype), *sides_of(problem, sides), sparse=sparse)
 
 

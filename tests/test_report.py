@@ -82,6 +82,9 @@ class Made:
     def _entries(self, rows, cols):
         return self._owner().entries(rows, cols)
 
+    def _scale(self, result, owner):
+        return lambda S: self._std_of_cells(result, owner, S.nonzero())
+
     def _std_of_cells(self, result, owner, at=None):
         return deviation(result.weights, self._factor, at)
 

@@ -61,9 +61,9 @@ def test_only_converged_is_ok():
     "status, try_this",
     [
         (Status.MAX_ITER, "raise max_iter"),
-        (Status.STOPPED, "allow more time"),
+        (Status.STOPPED, "raise the time budget"),
         (Status.INTERRUPTED, "fit again"),
-        (Status.SATURATED, "check that the rows of the features belong"),
+        (Status.SATURATED, "check that the features are in the order of the table"),
         (Status.DIVERGED, "lower the rank"),
     ],
 )
@@ -77,7 +77,7 @@ def test_advice_says_what_to_do(status, try_this):
 @pytest.mark.parametrize("status", Status)
 def test_the_summary_tells_status_and_advice(status):
     result = a_result(status=status)
-    assert f"Fit: {status.name}, {status.advice}" in result.summary()
+    assert f"Computation: {status.name}, {status.advice}" in result.summary()
     assert result.converged == status.ok
 
 
@@ -87,10 +87,10 @@ def test_the_summary_tells_the_numbers():
         "usable: no check found anything wrong",
         "Table: 4 rows × 3 columns",
         "Outliers: 1 cell (8.33%), those more than 0.25 from what is expected",
-        "Expected values: 1 component; they explain 98.8% of the sum of squares of the other cells",
-        "Noise: standard deviation 0.0123; a typical cell is an outlier when more than 0.25 off",
-        "Fit: CONVERGED, the expected values no longer change. Solver irpca, engine cpu, 2 iterations, 3.25 reads of "
-        "the table, 0.25 s",
+        "Expected values: 1 component; they explain 98.8% of the sum of squares of all cells but outliers",
+        "Noise: standard deviation 0.0123 in a typical cell; it differs by row and column, see std in outliers()",
+        "Computation: CONVERGED, the expected values no longer change. 2 iterations, 0.25 s (solver irpca, engine cpu, "
+        "3.25 reads of the table)",
     ]
 
 
@@ -98,7 +98,7 @@ def test_the_summary_tells_the_numbers():
     "status, doubted, usable, why",
     [
         (Status.CONVERGED, (), "usable", "no check found anything wrong"),
-        (Status.CONVERGED, ("empty", "full-rank", "many-outliers"), "usable", "no check found anything wrong"),
+        (Status.CONVERGED, ("empty", "full-rank"), "usable", "no serious doubt; what to check is below"),
         (Status.CONVERGED, ("coarse", "noise-grows"), "use with care", "coarse was seen; and 1 more check below"),
         (Status.CONVERGED, ("coarse", "unstable"), "do not use", "unstable was seen"),
         (Status.CONVERGED, ("out-of-range",), "do not use", "out-of-range was seen"),

@@ -458,7 +458,7 @@ def test_bad_options(problem, options, message):
 def test_bad_matrices(problem):
     M, F1, F2 = problem
     model = InductiveRobustPCA(2)
-    with pytest.raises(ValueError, match="no entry of M is observed"):
+    with pytest.raises(ValueError, match="every cell of M is missing"):
         cross_validate(model, np.full((5, 4), np.nan))
     with pytest.raises(ValueError, match="infinite"):
         cross_validate(model, np.where(np.isnan(M), np.inf, M))

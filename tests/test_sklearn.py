@@ -220,7 +220,7 @@ def test_grid_search_with_frames(problem):
 
 
 def test_column_features_cut_by_cross_validation_are_noticed(problem):
-    with pytest.raises(ValueError, match=r"col_features has 40 rows, as M has, but M has 60 .* the constructor"):
+    with pytest.raises(ValueError, match=r"col_features needs 60 rows.*and has 40.*to the constructor"):
         cross_validate(
             InductiveRobustPCA(2),
             problem.M,

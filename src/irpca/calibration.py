@@ -73,8 +73,22 @@ class Calibration:
 
     def __call__(self, z: Array) -> Array:
         """The probability that each entry is a gross error; NaN where z is."""
-        bin_of = np.searchsorted(self.edges, np.abs(z), side="right")
-        return np.where(np.isnan(z), np.nan, self.levels[bin_of])
+        size = np.abs(z)
+        level = self.levels[np.searchsorted(self.edges, size, side="right")]
+        if len(self.edges):
+            level = np.maximum(level, self._unseen(size))
+        return np.where(np.isnan(z), np.nan, level)
+
+    def _unseen(self, size: Array) -> Array:
+        """The probability where nothing was seen when this was learned; 0 elsewhere.
+
+        By the rule of succession one more of n entries is a gross error as likely as the largest clean one of n. Beyond
+        that one, clean entries are rarer by at least the heaviest tail that noise may have, a power of their size.
+        """
+        largest = float(self.edges[-1])
+        rarer = (largest / np.maximum(size, largest)) ** (1 / max(constants.STUDENT_TAILS))
+        found: Array = np.where(size > constants.UNSEEN_FACTOR * largest, 1 / (1 + rarer), 0.0)
+        return found
 
     @property
     def limit(self) -> float:

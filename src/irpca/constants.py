@@ -109,6 +109,7 @@ BINS_PER_DOUBLING = 8  # bins of |z| (9 % wide): finer than any feature wanted, 
 STEPS_PER_DOUBLING = 64  # of scales and tables (1.1 %): below the error of a scale at n = 10,000
 COARSE_SCALES, FINE_SCALES = 4, 6  # first every 4th scale is tried, then 6 steps (6.7 %) about the best of each shape
 POWER_EXPONENTS = tuple(2.0 ** (k / 10) for k in (*range(-5, 11), 13, 18, 26))  # exp(−|x|^p): p = 0.71 … 2 by 7 %, to 6
+UNSEEN_FACTOR = 1.5  # times the largest residual of a fit: nothing of the kind was seen
 STUDENT_TAILS = tuple(0.02 * k for k in range(1, 34))  # 1 / degrees of freedom: 50 … 1.5 of them
 LOG_NORMAL_SPREADS = tuple(0.15 + 0.085 * k for k in range(10))  # Gaussian times exp(s · normal): unequal noise, s to 1
 TUKEY_FENCE = 2.0  # log2 of the fence in clean medians: 4 of them are Tukey's fence of 1.5 interquartile ranges

@@ -84,7 +84,7 @@ def taken(M: Any, name: str = "M") -> Given:
 def _refuse_other(M: Any, name: str) -> None:
     if isinstance(M, (str, Path)):
         raise ValueError(f"{name} is a file name, {str(M)!r}: read it first, such as with pd.read_csv")
-    if M is None or isinstance(M, dict):
+    if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
         what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
         raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
 
@@ -127,6 +127,8 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
 
     if hasattr(M, "collect"):
         raise ValueError(f"{name} is lazy, and has no values yet; pass {name}.collect()")
+    if not hasattr(M, "columns"):
+        raise ValueError(f"{name} is one column; a table with rows and columns is needed")
     frame = nw.from_native(M, eager_only=True)
     numeric = {column: dtype.is_numeric() or dtype == nw.Boolean for column, dtype in frame.schema.items()}
     first, *others = frame.columns or [""]
@@ -150,7 +152,8 @@ _LONG = "If each line is one measurement, use irpca.LongTable.from_frame(frame, 
 
 def label_values(column: Any) -> Array:
     """Labels in a column of narwhals; text by way of a list, since encoded text with gaps is not what to_numpy says."""
-    return np.asarray(column.to_numpy() if column.dtype.is_temporal() else column.to_list())
+    plain = column.dtype.is_temporal() and getattr(column.dtype, "time_zone", None) is None
+    return np.asarray(column.to_numpy() if plain else column.to_list())
 
 
 def _numbers(column: Any) -> Array:
@@ -265,7 +268,7 @@ def as_records(columns: dict[str, Array]) -> Array:
 
 def listing(columns: dict[str, Array], labels: dict[str, Labels | None], container: str) -> Any:
     """A list of things found, with labels in the place of positions: a frame if there are some, else records."""
-    if all(names is None for names in labels.values()):
+    if container not in ("polars", "pyarrow") and all(names is None for names in labels.values()):
         return as_records(columns)
     named = {name: names.take(columns[name]) for name, names in labels.items() if names is not None}
     if container in ("polars", "pyarrow"):

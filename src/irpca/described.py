@@ -72,14 +72,28 @@ class Described:
             )
         return self.expected(self._numbers(F, labels))
 
+    def split(self, F: Any) -> tuple[Labels | None, Any]:
+        """Features of new rows or columns without their labels, and these."""
+        if self.by_index:
+            return (None if isinstance(F, str) else Labels.of(F)), F
+        if kind_of(F) in ("polars", "pyarrow"):
+            import narwhals as nw
+
+            frame = nw.from_native(F, eager_only=True)
+            known = self.columns or (self.encoder and self.encoder.columns_) or ()
+            if frame.columns and frame.columns[0] not in set(known):
+                first = frame.columns[0]
+                return Labels.of(label_values(frame[first]), first), frame.drop(first).to_native()
+        return labels_of(F), F
+
     def _numbers(self, F: Any, labels: Labels | None) -> Array:
         if self.encoder is not None:
-            frame = self._index_frame(F, labels) if self.by_index else split_labels(F, labels)[1]
+            frame = self._index_frame(F, labels) if self.by_index else self.split(F)[1]
             return self.encoder.transform(frame)
         if isinstance(F, str):
             raise ValueError(f"{self.name}={F!r}, but this model was fitted with a table of features: pass one here")
         assert self.expected is not None
-        frame = split_labels(F, labels)[1]
+        frame = self.split(F)[1]
         names, d = _names(frame), len(self.expected.coefficients)
         found: Array = check_array(_numeric(frame), dtype=np.float64, input_name=self.name)
         if found.shape[1] != d:
@@ -102,7 +116,8 @@ class Described:
             )
         if len(labels.levels) > 1:
             raise ValueError(f'{self.name}="index" needs labels of one level, and the {self.lines} have nested ones')
-        return from_index(labels.levels[0], labels.names[0] or "index")
+        name = labels.names[0] or "index" if self.encoder is None else self.encoder.columns_[0]
+        return from_index(labels.levels[0], name)
 
 
 def labels_of(F: Any) -> Labels | None:
@@ -119,7 +134,7 @@ def split_labels(F: Any, labels: Labels | None) -> tuple[Labels | None, Any]:
 
     frame = nw.from_native(F, eager_only=True)
     first = Labels.of(label_values(frame[frame.columns[0]]), frame.columns[0])
-    if set(first) != set(labels):
+    if set(first) != set(labels) and frame.columns[0] != labels.names[0]:
         return None, F
     return first, frame.drop(frame.columns[0]).to_native()
 

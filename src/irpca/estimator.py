@@ -18,7 +18,7 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .callbacks import Callback, Progress, TimeBudget
-from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT
+from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT, UNSEEN_FACTOR
 from .containers import Given, in_kind, kind_of, listing, taken
 from .described import Described, labels_of
 from .engines import choose
@@ -31,7 +31,7 @@ from .outliers import score_lines, standardised
 from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
 from .solvers import SOLVERS
-from .tables import Cut, deviation, flagged, only, refuse_large, repaired, used_cells
+from .tables import Cut, deviation, flagged, only, refuse_large, repaired
 from .threshold import rounding_floor
 from .verdict import about_lines
 from .verdict import labelled as with_labels
@@ -43,7 +43,6 @@ CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
 FOLDS = 5  # score() predicts each fifth of the columns from the others
 STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that of the fit by this
 ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
-UNSEEN = 1.5  # times the largest standardised residual of a fit without outliers: what is larger is one
 
 
 class _IfFeatures:
@@ -259,7 +258,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         limit: float | Standardised = result.zeta
         if result.weights is not None and result.calibration is not None:
             limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
-        return np.packbits(used_cells(_rows_of(choose(matrix), slice(None)), result.L, limit))
+        return np.packbits(_used_cells(choose(matrix), result.L, limit))
 
     def _callbacks(self) -> list[Callback]:
         given = self.callbacks
@@ -324,7 +323,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self)
         given, sides, new = [], [], []
         for F, side, axis in ((row_features, self._rows, 0), (col_features, self._cols, 1)):
-            given.append(side.labels if F is None else labels_of(F))
+            given.append(side.labels if F is None else side.split(F)[0])
             sides.append(self._fitted_factor(axis) if F is None else side.place(F))
             new.append(F is not None)
         scores, V = sides
@@ -436,7 +435,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             zeta=zeta,
             residual=left_over(trim, self.noise_),
             explained=explained(L, left_over(trim, self.noise_)),
-            status=Status.CONVERGED,
+            status=self.status_ if self.status_ in (Status.SATURATED, Status.DIVERGED) else Status.CONVERGED,
             history=History(),
             choices=(),
             doubts=with_labels(tuple(self._doubts(engine, prior, corruption)), rows, self._cols.labels),
@@ -647,7 +646,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _factor(self) -> float:
         """The standard deviation of clean noise in units of its scale: more than 1 where it has tails."""
         noise = self._placement.noise
-        return float(noise.deviation / noise.s)
+        return 1.0 if self.result_.weights is None else float(noise.deviation / noise.s)
 
     def _std_of_cells(
         self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None
@@ -681,8 +680,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         n1, n2 = result.L.shape
         if result is self.result_:
             return np.unpackbits(self._used_bits, count=n1 * n2).astype(bool).reshape(n1, n2)
-        limit = self._limit(result.weights, result.zeta)
-        return used_cells(_rows_of(owner(), slice(None)), result.L, limit)
+        return _used_cells(owner(), result.L, self._limit(result.weights, result.zeta))
 
     def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
         """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
@@ -753,7 +751,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         calibration = self.result_.calibration
         if weights is None or calibration is None or not len(calibration.edges):
             return zeta
-        return Standardised(weights, min(calibration.limit, UNSEEN * float(calibration.edges[-1])))
+        return Standardised(weights, min(calibration.limit, UNSEEN_FACTOR * float(calibration.edges[-1])))
 
     def summary(self) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
@@ -796,16 +794,19 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             validate_data(self, M, reset=reset, skip_check_array=True)
             return M
         least = 2 if reset else 1
-        return validate_data(
-            self,
-            M,
-            reset=reset,
-            accept_sparse=True,
-            dtype=[np.float64, np.float32],
-            ensure_all_finite=False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
-            ensure_min_samples=least,
-            ensure_min_features=least,
-        )
+        with warnings.catch_warnings():
+            if given.columns is not None:  # which _check_columns compares
+                warnings.filterwarnings("ignore", "X does not have valid feature names")
+            return validate_data(
+                self,
+                M,
+                reset=reset,
+                accept_sparse=True,
+                dtype=[np.float64, np.float32],
+                ensure_all_finite=False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
+                ensure_min_samples=least,
+                ensure_min_features=least,
+            )
 
     def _options(self) -> dict[str, Any]:
         """What the solver is told; a free part only if it knows one."""
@@ -949,6 +950,15 @@ def _owner(matrix: Any, engine: str) -> Engine:
     if engine == "auto" and missing.any():  # where nothing is observed there is nothing to list
         return choose(matrix, "cpu" if missing.all() else "observed")
     return choose(matrix, engine)
+
+
+def _used_cells(engine: Engine, L: LowRank, limit: float | Standardised) -> Array:
+    """Which cells are observed and within the limit, so that they count in a fit."""
+    used, (left, right) = np.zeros(L.shape, bool), L.thin()
+    for rows in gen_batches(L.shape[0], max(1, CHUNK_ENTRIES // L.shape[1])):
+        threshold = limit.of_tile(rows, slice(None)) if isinstance(limit, Standardised) else limit
+        used[rows] = np.abs(_rows_of(engine, rows) - left[rows] @ right.T) <= threshold  # NaN is not
+    return used
 
 
 def _rows_of(engine: Engine, rows: slice) -> Array:

@@ -59,7 +59,10 @@ class Labels:
         return (self[i] for i in range(len(self)))
 
     def take(self, positions: Array) -> Labels:
-        return Labels(tuple(level[positions] for level in self.levels), self.names, self.dtypes)
+        found = Labels(tuple(level[positions] for level in self.levels), self.names, self.dtypes)
+        if (native := getattr(self, "_pandas", None)) is not None:
+            object.__setattr__(found, "_pandas", native.take(positions))
+        return found
 
     def texts(self) -> list[str]:
         """Every label as people read it: dates without a time of zero, nested labels with commas."""

@@ -183,6 +183,10 @@ class Placement:
         if not self.turn.size:
             return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)), np.ones(m))
         kept = np.arange(len(self.unit)) if kept is None else kept
+        if np.isnan(X).all():  # an engine needs an entry
+            more = None if prior is None else np.vstack([prior, prior[:1]])
+            found = self.place(np.vstack([X, np.zeros((1, X.shape[1]), X.dtype)]), more, kept)
+            return Placed(*(part[:-1] for part in found))
         expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
         variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
         columns, rotated = self.columns.turned(R).some(kept), replace(self, posterior=R.T @ self.posterior @ R)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .engines.base import Engine, Noise, Standardised
-from .lowrank import Array, LowRank
+from .lowrank import Array
 from .outliers import probabilities, reported, standardised
 from .result import Result, Status
 
@@ -138,14 +138,6 @@ def deviation(weights: Noise, factor: float, at: tuple[Array, Array] | None = No
         s2 = weights.rows[rows] * weights.cols[cols]
         own = np.einsum("kq,kq->k", weights.row_spread[rows], weights.col_spread[cols]) if var is None else var[at]
     found: Array = np.sqrt(factor**2 * s2 + own)
-    return found
-
-
-def used_cells(values: Array, L: LowRank, limit: float | Standardised) -> Array:
-    """Which cells are observed and within the limit, so that they count in a fit."""
-    R = np.abs(values - L.dense())
-    threshold = limit.of_tile(slice(None), slice(None)) if isinstance(limit, Standardised) else limit
-    found: Array = threshold >= R  # NaN is not
     return found
 
 

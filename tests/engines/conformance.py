@@ -723,7 +723,7 @@ class EngineSuite:
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
             lambda: engine.draw(1000, np.random.default_rng(0)),
         ):
-            with pytest.raises(ValueError, match="M holds 3 infinite entries; replace"):
+            with pytest.raises(ValueError, match="M holds infinite values; replace"):
                 ask()
         engine.block(np.arange(2), np.arange(17))
         engine.entries(np.array([2]), np.array([4]))
@@ -738,7 +738,7 @@ class EngineSuite:
         case = Case((30, 17), dtype)
         case.M[2, 3] = case.M[4, 4] = np.nan
         case.M[2, 16] = -np.inf
-        with pytest.raises(ValueError, match="M holds 1 infinite entries, and 2 that are NaN; replace"):
+        with pytest.raises(ValueError, match="M holds infinite values; replace"):
             self.make(case.M).core(case.L, 1.0, case.Q1, case.Q2)
 
     def test_an_L_that_is_not_finite_is_not_blamed_on_M(self, dtype):

@@ -477,7 +477,7 @@ def test_a_noise_far_too_small_is_not_a_success():
 @pytest.mark.parametrize("size", [1e-150, 1e150])
 def test_sizes_that_cannot_be_squared_are_refused(size):
     p = small(0)
-    with pytest.raises(ValueError, match=r"entries of M are of size .*rescale M"):
+    with pytest.raises(ValueError, match=r"values of M reach .*rescale M"):
         irpca.solve(size * p.M, p.F1, p.F2, rank=2)
 
 

@@ -106,5 +106,5 @@ def test_first_look():
 @pytest.mark.parametrize("scale", [1e-110, 1e110])
 def test_first_look_refuses_entries_that_cannot_be_squared(scale):
     engine = CpuEngine(scale * np.random.default_rng(0).standard_normal((20, 10)))
-    with pytest.raises(ValueError, match="squares leave double precision; rescale M"):
+    with pytest.raises(ValueError, match="to square in double precision; rescale M"):
         first_look(engine, 3, np.random.default_rng(0))

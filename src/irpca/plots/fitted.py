@@ -71,9 +71,14 @@ def outliers_of(model: Any) -> csr_array:
 
 
 def scores_of(model: Any) -> csr_array:
-    """The signed scores of the outliers: their differences in units of their uncertainty."""
-    result = result_of(model)
-    return standardised(outliers_of(model), result.weights, result.zeta)
+    """The signed scores of the outliers: their differences in standard deviations of clean cells there."""
+    result, S = result_of(model), outliers_of(model)
+    if result.weights is None:
+        return standardised(S, None, result.zeta)
+    scores = S.astype(float)
+    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
+    scores.data = S.data / model._std_of_cells(result, model._owner, (rows, S.indices))
+    return scores
 
 
 def known_of(model: Any) -> tuple[Array, Array]:

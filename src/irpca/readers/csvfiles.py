@@ -213,7 +213,8 @@ class _Csv:
         also = " With --decimal , a comma is the decimal mark." if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
         raise ReaderError(
             f"{self.name}, {self._line_of(k)}, column {name!r}: {shown} is not {what}, but {sum(present)} of the "
-            f"{len(present)} values of this column are. Correct it in the file, or pass --missing={quoted(value)} if it "
+            f"{len(present)} values of this column are. Correct it in the file, or pass "
+            f"--missing={quoted(value)} if it "
             f"means missing, --text {quoted(name)} to keep the column as text, --drop {quoted(name)} to leave it "
             f"out.{also}"
         )
