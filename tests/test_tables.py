@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 import irpca
 from irpca import InductiveRobustPCA, LongTable, Status
-from irpca.datasets import load_life_expectancy, make_problem
+from irpca.datasets import make_problem
 from irpca.tables import Cut
 
 KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]

@@ -72,6 +72,13 @@ class Described:
             )
         return self.expected(self._numbers(F, labels))
 
+    def vague(self, F: Any, labels: Labels | None = None) -> Array | None:
+        """Of which lines features are not really known; None if of all."""
+        if self.encoder is None or self.by_index:
+            return None
+        found = self.encoder.vague(self.split(F)[1] if self.expected is not None else split_labels(F, labels)[1])
+        return found if found.any() else None
+
     def split(self, F: Any) -> tuple[Labels | None, Any]:
         """Features of new rows or columns without their labels, and these."""
         if self.by_index:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
+LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
 FOLDS = 5  # score() predicts each fifth of the columns from the others
 STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that of the fit by this
 ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
@@ -214,6 +216,10 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         col_features = self._chosen_col_features(col_features, matrix.shape)
         rows = Described.of(row_features, "row_features", "rows", given.rows)
         cols = Described.of(col_features, "col_features", "columns", given.columns)
+        described = ((rows, row_features), (cols, col_features))
+        vague = any(F is not None and side.vague(F, side.labels) is not None for side, F in described)
+        if vague and "imperfect" in SOLVERS[self.solver].options and self.extra_rank != 0:
+            options["imperfect"] = True
         F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
         F2 = Features.of(cols.array(col_features), matrix.shape[1], "col_features", "columns")
         result = solve(
@@ -240,6 +246,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
         self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         self._used_bits = self._packed(matrix)
+        self._fingerprint = _fingerprint(choose(matrix))
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -326,12 +333,13 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             given.append(side.labels if F is None else side.split(F)[0])
             sides.append(self._fitted_factor(axis) if F is None else side.place(F))
             new.append(F is not None)
+        vague = None if row_features is None else self._rows.vague(row_features)
         scores, V = sides
         frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy"}
         container = self.container_ if self.container_ != "numpy" or not frames else frames.pop()
         like = Given(None, given[0], given[1], container, self._dims)
         expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), like)
-        return (expected, in_kind(self._std(scores, V, (new[0], new[1])), like)) if return_std else expected
+        return (expected, in_kind(self._std(scores, V, (new[0], new[1]), vague), like)) if return_std else expected
 
     def expected(self, return_std: bool = False) -> Any:
         """What every cell of the fitted table should be; NaN where nothing is known.
@@ -598,6 +606,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("give row_features, too; without them, outliers(M) says what is wrong with new rows")
+        if np.isnan(prior).any():
+            raise ValueError("some rows have features that are missing or were not in the fit: leave these rows out")
         weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
         S = standardised(S, weights, self.zeta_)
@@ -638,9 +648,13 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """What answers look like: the container of M, and its columns."""
         return Given(None, rows, self._cols.labels, self.container_, self._dims)
 
-    def _std(self, scores: Array, V: Array, new: tuple[bool, bool]) -> Array:
+    def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None) -> Array:
         weights = self._placement.weights(self.result_.weights, scores, V, new)
-        return deviation(weights, self._factor).astype(self.components_.dtype, copy=False)
+        std = deviation(weights, self._factor)
+        if vague is not None:  # of these rows no more is known than of a row without features
+            weights = self._placement.weights(self.result_.weights, scores[vague], V, new, vague=True)
+            std[vague] = deviation(weights, self._factor)
+        return std.astype(self.components_.dtype, copy=False)
 
     @property
     def _factor(self) -> float:
@@ -686,6 +700,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
         if M is not None:
             engine, prior, rows = self._new_rows(M, row_features)
+            if self.sparse_ is not None and self._fingerprint and _fingerprint(engine) == self._fingerprint:
+                return self.result_, lambda: engine, rows  # the table of the fit, as after loading a model
             return self._decomposed(engine, prior, rows), lambda: engine, rows
         if row_features is not None:
             raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
@@ -854,6 +870,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             prior = self._rows.place(row_features, given.rows)
             if len(prior) != matrix.shape[0]:
                 raise ValueError(f"row_features has {len(prior)} rows but M has {matrix.shape[0]}")
+            if not isinstance(row_features, str) and (vague := self._rows.vague(row_features)) is not None:
+                prior = np.where(vague[:, None], np.nan, prior)
         return _owner(matrix, self.engine), prior, given.rows
 
     @property
@@ -863,23 +881,38 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return self._placement.unexplained <= ROUNDING * energy
 
     def _scores(self, engine: Engine, prior: Array | None) -> Placed:
-        """Scores of rows, from what features say of them and from themselves."""
-        if prior is not None and self._explained_by_features:
+        """Scores of rows, from what features say of them (NaN: nothing) and from themselves."""
+        known = prior is not None and not np.isnan(prior).any()
+        if prior is not None and known and self._explained_by_features:
             return self._placement.given(prior)
         pieces = [
-            self._placement.place(_rows_of(engine, rows), prior if prior is None else prior[rows])
+            self._placed(_rows_of(engine, rows), prior if prior is None else prior[rows])
             for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1]))
         ]
         return Placed(*map(np.concatenate, zip(*pieces, strict=True)))
 
+    def _placed(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
+        """The same of some rows, across the columns ``kept``."""
+        if prior is None or not (vague := np.isnan(prior).any(axis=1)).any():
+            return self._placement.place(X, prior, kept)
+        alone = self._placement.place(X[vague], None, kept)
+        if vague.all():
+            return alone
+        others = self._placement.given(prior[~vague]) if self._explained_by_features else None
+        others = others or self._placement.place(X[~vague], prior[~vague], kept)
+        found = Placed(*(np.empty((len(X), *part.shape[1:])) for part in alone))
+        for whole, some, rest in zip(found, alone, others, strict=True):
+            whole[vague], whole[~vague] = some, rest
+        return found
+
     def _held_out(self, M: Array, prior: Array | None) -> Array:
         """Every entry as features and other columns of its row predict it."""
-        if prior is not None and self._explained_by_features:
+        if prior is not None and self._explained_by_features and not np.isnan(prior).any():
             return prior @ self._V.T
         expected = np.empty(M.shape)
         for fold in range(min(FOLDS, M.shape[1])):
             out = np.arange(M.shape[1]) % FOLDS == fold
-            found = self._placement.place(M[:, ~out], prior, np.flatnonzero(~out))
+            found = self._placed(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
 
@@ -952,10 +985,22 @@ def _owner(matrix: Any, engine: str) -> Engine:
     return choose(matrix, engine)
 
 
+def _fingerprint(engine: Engine) -> str:
+    """The same for the same table, and for no other; empty where that would be read for long."""
+    n1, n2 = engine.shape
+    if n1 * n2 > MAX_ENTRIES_IN_MEMORY:
+        return ""
+    found = hashlib.blake2b(repr((n1, n2)).encode(), digest_size=16)
+    for rows in gen_batches(n1, max(1, LOOK_ENTRIES // n2)):
+        values = np.asarray(_rows_of(engine, rows), np.float64)
+        found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
+    return found.hexdigest()
+
+
 def _used_cells(engine: Engine, L: LowRank, limit: float | Standardised) -> Array:
     """Which cells are observed and within the limit, so that they count in a fit."""
     used, (left, right) = np.zeros(L.shape, bool), L.thin()
-    for rows in gen_batches(L.shape[0], max(1, CHUNK_ENTRIES // L.shape[1])):
+    for rows in gen_batches(L.shape[0], max(1, LOOK_ENTRIES // L.shape[1])):
         threshold = limit.of_tile(rows, slice(None)) if isinstance(limit, Standardised) else limit
         used[rows] = np.abs(_rows_of(engine, rows) - left[rows] @ right.T) <= threshold  # NaN is not
     return used

@@ -138,8 +138,12 @@ class Placement:
     def _along(self, factors: Array) -> Array:
         return np.einsum("ik,ik->i", factors @ self.columns.covariance, factors)
 
-    def weights(self, fitted: Noise | None, scores: Array, V: Array, new: tuple[bool, bool]) -> Noise:
+    def weights(
+        self, fitted: Noise | None, scores: Array, V: Array, new: tuple[bool, bool], vague: bool = False
+    ) -> Noise:
         """The noise model of rows and columns, those of the fit or, ``new``, known by their features alone.
+
+        Of new rows that are ``vague`` not even those are known.
 
         Parameters
         ----------
@@ -155,7 +159,11 @@ class Placement:
         rows, spread, of_rows = fitted.rows, fitted.row_spread[:, 0], self.posterior
         cols, across, of_cols = fitted.cols, self.columns.spread * self.unit**2, self.columns.covariance
         if new[0]:
-            rows, spread, of_rows = np.full(len(scores), self.row_scale), np.ones(len(scores)), self.new_rows
+            rows, spread, of_rows = (
+                np.full(len(scores), self.row_scale),
+                np.ones(len(scores)),
+                self.whole if vague else self.new_rows,
+            )
         if new[1]:
             cols, across, of_cols = np.full(len(V), np.median(fitted.cols)), np.ones(len(V)), self.new_cols
         along = np.einsum("ik,ik->i", factors @ of_cols, factors)

@@ -73,7 +73,14 @@ class Choice:
 
 
 HARMLESS = ("empty", "full-rank", "hardly-predicted")  # kinds of doubt that do not touch expected values and outliers
-FATAL = ("failure", "unstable", "out-of-range", "too-small")  # kinds of doubt with which a result is not to be used
+FATAL = (
+    "failure",
+    "unstable",
+    "out-of-range",
+    "too-small",
+    "few-values",
+    "no-pattern",
+)  # kinds of doubt with which a result is not to be used
 
 
 @dataclass(frozen=True)

@@ -158,7 +158,9 @@ class Case:
     def statistical(self) -> float:
         """The relative standard error of L that noise makes on the part of M on which fits race."""
         (n1, n2), entries = self.engine.shape, min(constants.COMPARISON_ENTRIES, self.engine.n_observed)
-        size = float(np.linalg.norm(self.L.core)) / np.sqrt(n1 * n2)
+        L = self.L if self.state.fit is None else self.state.fit.L  # in the units of the noise: those of the columns
+        left, right = L.thin()
+        size = float(np.sqrt(np.sum((left.T @ left) * (right.T @ right)) / (n1 * n2)))
         cells = entries * n1 * n2 / self.engine.n_observed
         short = min(n1, n2, np.sqrt(cells))
         lines = (short, cells / short) if n1 <= n2 else (cells / short, short)
@@ -421,7 +423,38 @@ def _longest(B: Array, known: Array) -> Array:
     return lines[np.argsort(-np.linalg.norm(B[lines], axis=1), kind="stable")[: constants.CHECK_LINES]]
 
 
+def few_values(case: Case) -> Iterator[Doubt]:
+    """Yes and no, or three grades: noise about a number between them is no such value."""
+    values = np.unique(case.sample.values)
+    if not case.noiseless and len(values) <= constants.MIN_DISTINCT_VALUES and case.L.rank:
+        shown = ", ".join(f"{value:g}" for value in values)
+        yield Doubt(
+            "few-values",
+            f"the table holds nothing but the values {shown}. Expected values lie between them, and the rarer value is "
+            "easily called wrong: this model is for numbers that vary. Use it on counts or averages of such answers",
+        )
+
+
 # The residuals
+
+
+def skewed(case: Case) -> Iterator[Doubt]:
+    """Bowley's coefficient of the residuals, with tenths in place of quarters: 0 if noise is symmetric."""
+    z = case.sample.z[case.sample.kept]
+    if case.noiseless or case.step or len(z) < 100:
+        return
+    low, middle, high = np.quantile(z, (0.1, 0.5, 0.9))
+    skew = float((high + low - 2 * middle) / max(high - low, 1e-300))
+    significant = constants.SIGNIFICANT_STANDARD_ERRORS * constants.SKEWNESS_ERROR / np.sqrt(len(z))
+    if abs(skew) > max(constants.MAX_SKEWNESS, significant):
+        side = "above" if skew > 0 else "below"
+        yield Doubt(
+            "skewed-noise",
+            f"the noise is not symmetric: it reaches further {side} the expected values (skewness "
+            f"{skew:+.2f}). Probabilities "
+            f"and fdr= are then wrong, and too many cells {side} are called outliers. If all values are positive, fit "
+            "their logarithms, np.log(table)",
+        )
 
 
 def noise_grows(case: Case) -> Iterator[Doubt]:
@@ -463,6 +496,31 @@ def autocorrelated(case: Case) -> Iterator[Doubt]:
             f"{SIDES[axis]}s next to each other are off in the same direction (correlation {r:.2f}): the fit misses "
             f"something that changes slowly. Take a run of outliers as one error, not many{_smooth(case, axis)}",
         )
+
+
+def drifting(case: Case) -> Iterator[Doubt]:
+    """Single columns, or rows, whose residuals are those of the line before: a sensor that drifts."""
+    n1, n2 = case.engine.shape
+    if case.noiseless or n1 * n2 > constants.CHECK_CELLS:
+        return
+    Z = case.across(np.arange(n1), np.arange(n2))
+    for axis in (0, 1):
+        z, kept = (Z.z, Z.kept) if axis == 1 else (Z.z.T, Z.kept.T)
+        both = kept[1:] & kept[:-1]
+        first, second = np.where(both, z[1:], 0.0), np.where(both, z[:-1], 0.0)
+        spread = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
+        r = (first * second).sum(axis=0) / np.where(spread > 0, spread, 1.0)
+        least = constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(np.maximum(both.sum(axis=0), 1))
+        lines = np.flatnonzero(r > np.maximum(constants.MIN_DRIFT_CORRELATION, np.median(r) + least))
+        if len(lines) and len(lines) <= constants.MAX_POORLY_FITTED * len(r):
+            text = (
+                f"{_counted(len(lines), axis, 'drifts', 'drift')}: {{lines}}. What is left over there "
+                "changes slowly from one "
+                f"{SIDES[1 - axis]} to the next (correlation {r[lines].max():.2f}), unlike elsewhere, "
+                "as of a sensor that "
+                "loses its calibration. Its cells are not called outliers one by one: look at them as a whole"
+            )
+            yield about_lines("drift", axis, lines, text)
 
 
 def _smooth(case: Case, axis: int) -> str:
@@ -613,7 +671,7 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
 def little_explained(case: Case) -> Iterator[Doubt]:
     if case.L.rank == 0:
         yield Doubt(
-            "little-explained",
+            "no-pattern",
             "no pattern is stronger than the noise, so no cell can be called wrong: all expected values are zero. Add "
             "rows, or features of the rows or columns",
         )
@@ -730,8 +788,11 @@ FINISHED: tuple[Check, ...] = (
     one_sided,
     no_outliers,
     noise_grows,
+    skewed,
     autocorrelated,
+    drifting,
     piled_up,
+    few_values,
     coarse,
     full_rank,
     small_table,

@@ -117,6 +117,23 @@ class Encoder:
         columns = {key: column(raw[key], self._called(key)) for key in used}
         return self._made(self._terms, columns, self._rows(columns), new=True)[:, self._kept]
 
+    def vague(self, frame: Any) -> Array:
+        """Rows of which some feature is missing, rare or was not seen in the fit: of them less is known than of others.
+
+        Examples
+        --------
+        >>> encoder = Encoder().fit({"soil": ["clay"] * 9 + ["sand"] * 9 + [None] * 2})
+        >>> encoder.vague({"soil": ["clay", "peat", None]})
+        array([False,  True,  True])
+        """
+        self._check_fitted()
+        raw = raw_columns(frame, self.name)
+        columns = {term.column: column(raw[term.column], self._called(term.column)) for term in self._terms}
+        found = np.zeros(self._rows(columns), bool)
+        for term in self._terms:
+            found |= term.vague(columns[term.column], self._called(term.column))
+        return found
+
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Names of the made columns."""
         self._check_fitted()

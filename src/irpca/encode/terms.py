@@ -142,6 +142,10 @@ class Term:
             warnings.warn(f"{name} {text}", FeatureWarning, stacklevel=_outside())
         return made if self.indicator is None else np.column_stack([made, missing.astype(np.float64)])
 
+    def vague(self, column: Column, name: str) -> Array:
+        """Where the made columns are stand-ins, because the value is missing or was not seen in the fit."""
+        return self._accepted(column, name).missing
+
     def _accepted(self, column: Column, name: str) -> Column:
         """The column as the kind that was fitted."""
         if column.kind == self.kind or (self.kind == "number" and column.kind == "boolean"):
@@ -348,6 +352,11 @@ class Category(Term):
         if term.indicator is None:
             return dataclasses.replace(term, fills=self.shares)
         return dataclasses.replace(term, fills=(0.0,) * len(self.names), indicator=f"{self.column} = (missing)")
+
+    def vague(self, column: Column, name: str) -> Array:
+        missing = super().vague(column, name)
+        common = set(self.levels)
+        return missing | np.array([value not in common for value in column.values], bool)
 
     def _unknown(self, known: Array) -> str:
         new = sorted(set(known.tolist()).difference(self.levels, self.rare))

@@ -174,8 +174,7 @@ def _refuse_twice(M: csr_array, name: str) -> None:
 def _refuse_infinite(infinite: int, name: str) -> None:
     if infinite:
         raise ValueError(
-            f"{name} holds {infinite} infinite entries; replace them, or make them NaN or leave them out: "
-            "then they count as not observed"
+            f"{name} holds infinite values; replace them, or make them NaN, which stands for a missing cell"
         )
 
 

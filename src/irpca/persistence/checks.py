@@ -99,6 +99,7 @@ def fitted_types() -> tuple[dict[str, Any], dict[str, Any]]:
         "_placement": classes["Placement"],
         "_observed": Array,
         "_used_bits": Array,
+        "_fingerprint": str,
     }
     return always, {"feature_names_in_": Array, "_sklearn_output_config": dict[str, Any]}
 

@@ -39,6 +39,7 @@ def irpca(
     *,
     extra_rank: int | str = 0,
     noise: float | None = None,
+    imperfect: bool = False,
     random_state: np.random.SeedSequence,
 ) -> Iterator[State]:
     """Robust Bayesian matrix factorisation, with features in the priors and gross errors in the noise.
@@ -52,7 +53,11 @@ def irpca(
         "auto": chosen by held-out entries. Without features it has no effect.
     noise : float or None
         Standard deviation of the noise, if it is known.
+    imperfect : bool
+        Whether features are known to be wrong or missing for some lines, so that L is not exactly ``F1 W F2ᵀ``.
     """
+    if extra_rank == 0:
+        imperfect = False
     if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
         raise ValueError(
             f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got {noise!r}"
@@ -67,7 +72,7 @@ def irpca(
 
     # An exact fit, if features of both sides determine L.
     trimmed: Trimmed | None = None
-    if F1.given and F2.given and noise in (None, 0):
+    if F1.given and F2.given and noise in (None, 0) and not imperfect:
         rng = np.random.default_rng(seeds["blocks"])
         most = rank or min(F1.d, F2.d)
         for trimmed in trimmed_fits(engine, F1, F2, most, sample, rng):
@@ -78,7 +83,7 @@ def irpca(
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
     # Candidate fits on a part of M; choice by held-out entries.
-    part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds)
+    part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds, imperfect)
     comparison = Comparison(part.nine_tenths, part.held, part.ties)
     for k, fit in enumerate(comparison, 1):
         yield part.interim(part.lifted(fit), f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
@@ -228,10 +233,11 @@ def _part(
     sample: Sample,
     trimmed: Trimmed | None,
     seeds: dict[str, np.random.SeedSequence],
+    imperfect: bool,
 ) -> _Part:
     given = F1.given, F2.given
     free: Tied = (False, False)
-    ties = [free] if not any(given) else [given] if extra == 0 else [given, free]
+    ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
     rng = np.random.default_rng(seeds["lines"])
     share = engine.n_observed / (n1 * n2)
@@ -442,7 +448,7 @@ class _Report:
 
     def _extra(self, fit: Fit, L: LowRank) -> tuple[Choice, ...]:
         """Number of components in addition to those that features explain, if it was to be chosen."""
-        if not (self.F1.given or self.F2.given) or not self.looked_for_more:
+        if not (self.F1.given or self.F2.given) or not self.looked_for_more or not any(self.part.ties[0]):
             return ()
         if any(fit.tied):
             return (Choice("extra_rank", 0, "further components did not improve the prediction of held-out cells"),)
