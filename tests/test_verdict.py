@@ -255,6 +255,59 @@ def test_features_that_predict_next_to_nothing(share, doubted):
         assert found[1].text.startswith("col_features predict 0% of the differences between columns")
 
 
+def test_tables_of_yes_and_no():
+    rng = np.random.default_rng(15)
+    M = (rng.random(SHAPE) < 0.3).astype(float)
+    doubt = only(a_case(L=LowRank.from_product(np.full((SHAPE[0], 1), 0.3), np.ones((SHAPE[1], 1))), M=M), "few-values")
+    assert "nothing but the values 0, 1" in doubt.text and doubt.kind in FATAL
+    grades = rng.integers(1, 6, SHAPE).astype(float)
+    assert "few-values" not in kinds(
+        a_case(L=LowRank.from_product(np.full((SHAPE[0], 1), 3.0), np.ones((SHAPE[1], 1))), M=grades)
+    )
+
+
+@pytest.mark.parametrize("side", [1, -1])
+def test_noise_that_is_not_symmetric(side):
+    rng = np.random.default_rng(16)
+    noise = side * NOISE * (rng.exponential(size=SHAPE) - np.log(2))
+    assert ("above", "below")[side < 0] in only(a_case(noise=noise), "skewed-noise").text
+    assert "skewed-noise" not in kinds(a_case(noise=NOISE * rng.laplace(size=SHAPE)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_sensor_that_drifts_is_named(axis):
+    rng = np.random.default_rng(17)
+    noise = NOISE * rng.standard_normal(SHAPE)
+    (noise if axis == 0 else noise.T)[7] += NOISE * np.linspace(-3, 3, SHAPE[1 - axis])
+    doubt = only(a_case(noise=noise), "drift")
+    assert (doubt.rows, doubt.columns) == (((7,), ()) if axis == 0 else ((), (7,)))
+    assert doubt.text.startswith(f"1 {('row', 'column')[axis]} drifts: 7. ")
+
+
+def test_tables_too_small_to_check():
+    small = LowRank.from_product(np.ones((4, 1)), np.ones((4, 1)))
+    M = small.dense() + NOISE * np.random.default_rng(18).standard_normal((4, 4))
+    assert only(a_case(L=small, M=M), "too-small").kind in FATAL
+    wide = LowRank.from_product(np.ones((10, 1)), np.ones((12, 1)))
+    M = wide.dense() + NOISE * np.random.default_rng(18).standard_normal((10, 12))
+    assert "not-validated" in kinds(a_case(L=wide, M=M, certificate=certificate()))
+
+
+def test_a_constant_column_is_no_pile():
+    rng = np.random.default_rng(19)
+    L = low_rank(rng)
+    M = L.dense() + NOISE * rng.standard_normal(SHAPE)
+    M[:, 3] = 7.0
+    left, right = L.thin()
+    constant = LowRank.from_product(
+        np.column_stack([left, np.ones(len(left))]),
+        np.column_stack(
+            [np.where((np.arange(len(right)) == 3)[:, None], 0.0, right), 7.0 * (np.arange(len(right)) == 3)]
+        ),
+    )
+    assert "piled-up" not in kinds(a_case(L=constant, M=M))
+
+
 def test_a_free_part_where_few_rows_and_columns_meet():
     rng = np.random.default_rng(12)
     features = tuple(Features.of(rng.standard_normal((n, 3)), n) for n in SHAPE)
@@ -356,7 +409,7 @@ def test_a_run_that_was_stopped_is_not_judged():
 def test_little_explained():
     assert kinds(a_case(explained=0.3)) == ["little-explained"]
     zero = a_case(L=LowRank.zero(SHAPE), M=NOISE * np.random.default_rng(0).standard_normal(SHAPE))
-    assert "no pattern is stronger" in only(zero, "little-explained").text
+    assert "no pattern is stronger" in only(zero, "no-pattern").text
 
 
 @pytest.mark.parametrize("share, seen", [(0.03, True), (0.9, False)])

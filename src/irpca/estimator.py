@@ -979,10 +979,7 @@ def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
 def _owner(matrix: Any, engine: str) -> Engine:
     """The engine for new rows. All of them are read anyway, so holes are looked for everywhere."""
     dense = isinstance(matrix, np.ndarray) and not isinstance(matrix, np.ma.MaskedArray)
-    missing = np.isnan(matrix) if dense else np.zeros(1, bool)
-    if engine == "auto" and missing.any():  # where nothing is observed there is nothing to list
-        return choose(matrix, "cpu" if missing.all() else "observed")
-    return choose(matrix, engine)
+    return choose(matrix, "observed" if engine == "auto" and dense and np.isnan(matrix).any() else engine)
 
 
 def _fingerprint(engine: Engine) -> str:

@@ -78,5 +78,5 @@ def test_refusals(options, sentence):
 @pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_single_precision_that_cannot_be_squared_is_refused(solver, scale):
     M = (scale * np.random.default_rng(0).standard_normal((60, 50))).astype(np.float32)
-    with pytest.raises(ValueError, match="whose to square in float32; rescale M"):
+    with pytest.raises(ValueError, match="to square in float32; rescale M"):
         irpca.solve(M, rank=2, solver=solver, corruption=0.1)

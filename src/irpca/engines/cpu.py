@@ -117,7 +117,7 @@ class CpuEngine:
         for some in self._in_order(work, range(0, n1, step)):
             cols += some
         if not rows.any():
-            raise ValueError("no entry of M is observed")
+            raise ValueError("every cell of M is missing")
         return rows, cols
 
     def place(self, B: Array) -> Array:
@@ -347,7 +347,7 @@ class CpuEngine:
             raise blamed(self.A)
         self.holes |= total.missing > 0
         if total.missing == self.A.size:
-            raise ValueError("no entry of M is observed")
+            raise ValueError("every cell of M is missing")
         return Trim(total.kept, total.size - total.kept, total.energy, total.largest)
 
 

@@ -71,7 +71,7 @@ class ObservedEngine:
         if not M.has_canonical_format:
             raise ValueError("columns of M must be sorted in each row, and none may occur twice")
         if M.nnz == 0:
-            raise ValueError("no entry of M is observed")
+            raise ValueError("every cell of M is missing")
         if bad := M.nnz - int(np.isfinite(M.data).sum()):
             raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
         index = np.int32 if M.shape[1] <= LONGEST else np.int64
