@@ -451,6 +451,13 @@ WHOLE = {
 }
 
 
+def test_dates_of_two_kinds_in_one_column(tmp_path):
+    path = tmp_path / "dates.csv"
+    path.write_text("day,a,b\n2020-01-01,1,2\n2020-01-02T00:00+01:00,3,4\n2020-01-03,5,6\n")
+    with pytest.raises(ReaderError, match=r"column .day.: every value is a date.*not all are of one kind"):
+        read(str(path), Options())
+
+
 @pytest.mark.parametrize("reader", WHOLE, ids=lambda reader: reader.__name__)
 @FUZZ
 @given(data=st.data())

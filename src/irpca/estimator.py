@@ -245,8 +245,8 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
         self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
-        self._used_bits = self._packed(matrix)
-        self._fingerprint = _fingerprint(choose(matrix))
+        owner = choose(matrix)
+        self._used_bits, self._fingerprint = self._packed(owner), _fingerprint(owner)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -257,7 +257,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
 
-    def _packed(self, matrix: Any) -> Array:
+    def _packed(self, owner: Engine) -> Array:
         """Which cells of the fit were used, a bit for each; nothing where there are too many."""
         result = self.result_
         if np.prod(result.L.shape) > MAX_ENTRIES_IN_MEMORY or result.status is Status.DIVERGED:
@@ -265,7 +265,7 @@ class InductiveRobustPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         limit: float | Standardised = result.zeta
         if result.weights is not None and result.calibration is not None:
             limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
-        return np.packbits(_used_cells(choose(matrix), result.L, limit))
+        return np.packbits(_used_cells(owner, result.L, limit))
 
     def _callbacks(self) -> list[Callback]:
         given = self.callbacks

@@ -207,8 +207,15 @@ class _Csv:
         present = [kinds[text] for text in fields if text in kinds]
         if 2 * sum(present) <= len(present):
             return
-        k = next(k for k, text in enumerate(fields) if not kinds.get(text, True))
-        name, value = self.names[j], fields[k]
+        name = self.names[j]
+        k = next((k for k, text in enumerate(fields) if not kinds.get(text, True)), None)
+        if k is None:
+            raise ReaderError(
+                f"{self.name}, column {name!r}: every value is {what}, but not all are of one kind "
+                "(some with a time zone, "
+                f"some without?). Write them alike, or pass --text {quoted(name)} to keep the column as text"
+            )
+        value = fields[k]
         shown = repr(value if len(value) <= 40 else value[:39] + "…")
         also = " With --decimal , a comma is the decimal mark." if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
         raise ReaderError(
