@@ -341,3 +341,8 @@ def test_no_library_is_imported_before_its_table_comes():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
     assert done.stdout == "[]\n"
+
+
+def test_an_empty_frame_is_refused():
+    with pytest.raises(ValueError, match="M is empty: it has 0 rows and 0 columns"):
+        InductiveRobustPCA().fit(pd.DataFrame())

@@ -74,6 +74,8 @@ def taken(M: Any, name: str = "M") -> Given:
     if kind in ("polars", "pyarrow"):
         return _from_columns(M, kind, name)
     if hasattr(M, "iloc") and hasattr(M, "columns"):
+        if 0 in M.shape:
+            raise ValueError(f"{name} is empty: it has {M.shape[0]} rows and {M.shape[1]} columns")
         _refuse_text(M, name)
         return Given(_without_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
     if hasattr(M, "iloc"):
