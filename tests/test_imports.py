@@ -15,9 +15,18 @@ ROOT = Path(irpca.__file__).parent
 BELOW_SOLVERS = {"lowrank", "constants", "features", "threshold", "regression", "result", "sampling"}
 BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
-EVERYTHING = FOUNDATION | {"callbacks", "completion", "containers", "datasets", "described", "diagnostics", "encode"}
+EVERYTHING = FOUNDATION | {
+    "answers",
+    "callbacks",
+    "completion",
+    "containers",
+    "datasets",
+    "described",
+    "diagnostics",
+    "encode",
+}
 EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
-EVERYTHING |= {"selection", "solvers", "tables", "verdict", ""}
+EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
     "lowrank": set(),
     "features": {"lowrank"},
@@ -47,20 +56,10 @@ ROOMS = {
     "described": {"lowrank", "labels", "containers", "encode", "result"},
     "tables": {"lowrank", "engines.base", "outliers", "result"},
     "placement": FOUNDATION,
+    "answers": FOUNDATION | {"labels", "containers", "described", "tables", "placement", "outliers"},
     "estimator": FOUNDATION
-    | {
-        "labels",
-        "containers",
-        "described",
-        "tables",
-        "placement",
-        "outliers",
-        "callbacks",
-        "solvers",
-        "loop",
-        "verdict",
-    }
-    | {"persistence"},  # for save()
+    | {"answers", "labels", "containers", "described", "tables", "placement", "outliers", "callbacks", "solvers"}
+    | {"loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
     "persistence": EVERYTHING,
@@ -74,7 +73,7 @@ ROOMS = {
 
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
-    "sklearn": {"estimator", "selection", "described", "persistence"},
+    "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
     "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels"}
     | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
     "polars": {"containers"},

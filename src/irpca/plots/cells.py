@@ -51,7 +51,7 @@ def cell_map(
     Returns
     -------
     matplotlib Axes
-        The colour of an outlier is its score, the difference from what is expected in units of its uncertainty (of
+        The colour of an outlier is its score, the difference from what is expected in standard deviations (of
         solvers without a noise model, of the limit beyond which it is an outlier). Grey: no value. The title says how
         many rows, columns and outliers are not shown.
 
@@ -81,7 +81,7 @@ def cell_map(
         label_ticks(ax, which, np.arange(len(shown[axis])), [labels[i] for i in shown[axis]])
     ax.set(ylabel=name_of(model, 0), xlabel=name_of(model, 1))
     _colour_bar(
-        ax, drawn, image, "multiples of the limit" if result_of(model).weights is None else "units of its uncertainty"
+        ax, drawn, image, "multiples of the limit" if result_of(model).weights is None else "standard deviations"
     )
     inside = int(np.count_nonzero(np.nan_to_num(image)))
     title(ax, _heading(S.nnz, engine.n_observed, S.nnz - inside), _left_out(shown, (rows, columns), S.shape))

@@ -1,0 +1,466 @@
+"""What people ask of a fitted model: expected and repaired values, outliers, rows and columns, a summary."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from types import MethodType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from sklearn.utils import gen_batches
+from sklearn.utils.validation import check_is_fitted
+
+from .constants import MAX_ENTRIES_IN_MEMORY
+from .containers import Given, in_kind, kind_of, listing
+from .described import Described
+from .engines import choose
+from .engines.base import Engine, Noise, Standardised
+from .labels import Labels
+from .lowrank import Array, LowRank
+from .outliers import score_lines, standardised
+from .placement import Placement
+from .result import Result, Status
+from .tables import Cut, deviation, flagged, only, refuse_large, repaired
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
+
+
+class _IfFeatures:
+    """A method that models fitted without features lack: ``hasattr`` is False, as scikit-learn expects."""
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+
+    def __get__(self, model: Any, owner: type | None = None) -> Any:
+        if model is None:
+            return self.method
+        if hasattr(model, "_rows") and model._rows.expected is None and model._cols.expected is None:
+            raise AttributeError(
+                f"{self.method.__name__} needs a model fitted with row_features or col_features, by a solver that uses "
+                "them. For the expected values of the fitted table use expected(), for new rows outliers(new_rows) or "
+                "repaired(new_rows)"
+            )
+        return MethodType(self.method, model)
+
+
+class Answers:
+    """The part of the estimator that reads a fit. What it reads is set, and new rows are placed, by the estimator."""
+
+    engine: str
+    result_: Result
+    low_rank_: LowRank
+    sparse_: csr_array | None
+    components_: Array
+    status_: Status
+    zeta_: float
+    container_: str
+    _rows: Described
+    _cols: Described
+    _placement: Placement
+    _dims: tuple[str, str]
+    _observed: Array
+    _used_bits: Array
+    _fingerprint: str
+    _M: Any
+    if TYPE_CHECKING:
+        _new_rows: Callable[[Any, Any], tuple[Engine, Array | None, Labels | None]]
+        _decomposed: Callable[[Engine, Array | None, Labels | None], Result]
+        _weights: Callable[[Array, Array], Noise | None]
+        _limit: Callable[[Noise | None, float], float | Standardised]
+
+    @_IfFeatures
+    def predict(self, row_features: Any = None, col_features: Any = None, *, return_std: bool = False) -> Any:
+        """Expected values of new rows or columns from their features alone, ``row_features @ W @ col_features.T``.
+
+        Without arguments it is :meth:`expected`. NaN for rows and columns of the fit about which nothing is known:
+        they have too few entries, and no features.
+
+        Parameters
+        ----------
+        row_features, col_features : as in :meth:`fit`, for any number of rows and columns
+            None: the rows, or the columns, of the M that was fitted. Where the fit used "index": labels, such as dates.
+        return_std : bool
+            Return the standard deviation of a clean measurement about what is expected, too: that of the noise, and of
+            what features do not tell.
+
+        Returns
+        -------
+        table of shape (m, k), in kind of M; with ``return_std`` two of them
+        """
+        check_is_fitted(self)
+        given, sides, new = [], [], []
+        for F, side, axis in ((row_features, self._rows, 0), (col_features, self._cols, 1)):
+            given.append(side.labels if F is None else side.split(F)[0])
+            sides.append(self._fitted_factor(axis) if F is None else side.place(F))
+            new.append(F is not None)
+        vague = None if row_features is None else self._rows.vague(row_features)
+        scores, V = sides
+        frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy"}
+        container = self.container_ if self.container_ != "numpy" or not frames else frames.pop()
+        like = Given(None, given[0], given[1], container, self._dims)
+        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), like)
+        return (expected, in_kind(self._std(scores, V, (new[0], new[1]), vague), like)) if return_std else expected
+
+    def expected(self, return_std: bool = False) -> Any:
+        """What every cell of the fitted table should be; NaN where nothing is known.
+
+        Parameters
+        ----------
+        return_std : bool
+            Return the standard deviation of a clean measurement about that, too: that of the noise there, and of the
+            expected value. About 95 % of the cells that are no outliers lie within two of them.
+
+        Returns
+        -------
+        table like M, with its labels; with ``return_std`` two of them
+        """
+        check_is_fitted(self)
+        refuse_large(self.low_rank_.shape, "expected")
+        scores, V = self._fitted_factor(0), self._fitted_factor(1)
+        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), self._like(self._rows.labels))
+        if not return_std:
+            return expected
+        return expected, in_kind(self._std_of_cells(self.result_, self._owner), self._like(self._rows.labels))
+
+    def repaired(
+        self,
+        M: Any = None,
+        *,
+        row_features: Any = None,
+        fdr: float | None = None,
+        probability: float | None = None,
+        threshold: float | None = None,
+        return_std: bool = False,
+        return_marks: bool = False,
+    ) -> Any:
+        """The table with outliers and missing cells replaced by what is expected there.
+
+        Parameters
+        ----------
+        M, row_features : new rows as in :meth:`transform`, or None
+            None: the table that was fitted.
+        fdr, probability, threshold : float or None
+            Which cells are outliers, see :meth:`outliers`.
+        return_std : bool
+            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept.
+        return_marks : bool
+            Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
+            missing and of which nothing is known stays NaN.
+
+        Returns
+        -------
+        table like M; with ``return_std`` and ``return_marks`` up to three of them
+        """
+        check_is_fitted(self)
+        result, engine, rows = self._looked_at(M, row_features)
+        refuse_large(result.L.shape, "repaired")
+        S, _, _ = flagged(result, Cut(fdr, probability, threshold), engine, self._scale(result, engine))
+        expected = result.L.dense()
+        if result.known is not None:
+            expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
+        values = rows_of(engine(), slice(None))
+        made, marks = repaired(values, S, expected)
+        like, found = self._like(rows), []
+        found.append(in_kind(made, like))
+        if return_std:
+            found.append(in_kind(np.where(marks == "", 0.0, self._std_of_cells(result, engine)), like))
+        if return_marks:
+            found.append(
+                in_kind(marks.astype(object), replace(like, container=like.container.replace("torch", "numpy")))
+            )
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def outliers(
+        self,
+        M: Any = None,
+        *,
+        row_features: Any = None,
+        most: int | None = None,
+        fdr: float | None = None,
+        probability: float | None = None,
+        threshold: float | None = None,
+    ) -> Any:
+        """Which cells are wrong, the most certain first.
+
+        How many are listed is a choice that needs no new fit: give one of ``fdr``, ``probability`` and ``threshold``.
+        Without, they are all cells that are more likely outliers than noise. To list more than these, M is read again.
+        Cells of rows and columns about which nothing is known are never listed.
+
+        Parameters
+        ----------
+        M, row_features : new rows as in :meth:`transform`, or None
+            None: the table that was fitted.
+        most : int or None
+            List the first ones only.
+        fdr : float or None
+            Allow this share of false alarms among the cells listed, such as 0.05: the largest set whose mean of
+            ``1 − probability`` is at most that. It may list more than the default, single cells with a low probability.
+        probability : float or None
+            List cells that are outliers with at least this probability.
+        threshold : float or None
+            List cells whose difference is larger than this, in units of M, however probable.
+
+        Returns
+        -------
+        frame in kind of M if it has labels, else a structured array
+            ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
+            ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
+            of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
+            fit, and of solvers without a noise model, of ``zeta_``. ``probability``: of an outlier, given the
+            distribution of all residuals (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no noise
+            model or the fit failed.
+        """
+        check_is_fitted(self)
+        if isinstance(M, (int, np.integer)):
+            raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
+        if most is not None and most < 0:
+            raise ValueError(f"most must not be negative, got {most!r}")
+        result, engine, rows = self._looked_at(M, row_features)
+        columns = self._cells(result, engine, Cut(fdr, probability, threshold), most)
+        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
+
+    def _cells(self, result: Result, engine: Callable[[], Engine], cut: Cut, most: int | None) -> dict[str, Array]:
+        """Outliers by their positions, the most certain first."""
+        S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
+        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+        std = self._std_of_cells(result, engine, at)
+        score = size if result.weights is None else np.abs(S.data) / std
+        order = np.lexsort((-score, -np.nan_to_num(sure)))[:most]
+        at = at[0][order], at[1][order]
+        return {
+            "row": at[0].astype(np.intp),
+            "column": at[1].astype(np.intp),
+            "observed": self._entries(*at) if result is self.result_ else engine().entries(*at),
+            "expected": result.L.entries(*at).astype(S.dtype),
+            "difference": S.data[order],
+            "std": std[order],
+            "score": score[order],
+            "probability": sure[order],
+        }
+
+    def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
+        """How corrupted each row is, the most surprising first: which days are odd, which users lie?
+
+        Rows that are strange in the same way, such as fake users who copy each other, may be explained by L. Given M
+        again, and the features of its rows, these are compared with what their features say in place of L, which knows
+        them.
+
+        Parameters
+        ----------
+        M, row_features : as in :meth:`transform`, or None
+            None: the rows of the fit, compared with L.
+
+        Returns
+        -------
+        DataFrame if M had labels, else a structured array
+            See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
+        """
+        if M is None and row_features is None:
+            return self._outlier_lines(0, "row", self._rows.labels)
+        engine, prior, labels = self._new_rows(M, row_features)
+        if prior is None:
+            raise ValueError("give row_features, too; without them, outliers(M) says what is wrong with new rows")
+        if np.isnan(prior).any():
+            raise ValueError("some rows have features that are missing or were not in the fit: leave these rows out")
+        weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
+        S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
+        S = standardised(S, weights, self.zeta_)
+        return _lines_table(S, 0, engine.counts[0], "row", labels, self.container_)
+
+    def outlier_columns(self) -> Any:
+        """How corrupted each column is, the most surprising first: which sensor is broken?"""
+        return self._outlier_lines(1, "column", self._cols.labels)
+
+    def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
+        check_is_fitted(self)
+        S = without_unknown(self._standardised, (self._known(0), self._known(1)))
+        return _lines_table(S, axis, self.result_.counts[axis], name, labels, self.container_)
+
+    def summary(self) -> str:
+        """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
+        check_is_fitted(self)
+        lines = [self.result_.summary()]
+        if self.sparse_ is not None and self.sparse_.nnz:
+            lines += ["Clearest outliers (row, column):", *self._clearest(5)]
+        for side in (self._rows, self._cols):
+            if side.encoder is not None:
+                lines += [f"{side.name}, as encoded:", *(f"  - {note}" for note in side.encoder.notes_)]
+        return "\n".join(lines)
+
+    def _clearest(self, most: int) -> list[str]:
+        cells = self._cells(self.result_, self._owner, Cut(), most)
+        labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
+        rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
+        found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
+        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in found]
+
+    @property
+    def _sparse(self) -> csr_array:
+        if self.sparse_ is None:
+            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
+        return self.sparse_
+
+    @property
+    def _standardised(self) -> csr_array:
+        """S in units of its uncertainty."""
+        return standardised(self._sparse, self.result_.weights, self.zeta_)
+
+    def _known(self, axis: int) -> Array:
+        """Of which rows (0), or columns, of the fit something is known."""
+        known = self.result_.known
+        return np.ones(self.low_rank_.shape[axis], bool) if known is None else known[axis]
+
+    def _fitted_factor(self, axis: int) -> Array:
+        """Scores of the rows (0), or components at the columns, of the fit; NaN where nothing is known."""
+        left, right = self.low_rank_.thin()
+        factor, known = (left @ (right.T @ self._V), self._V)[axis], self._known(axis)
+        return factor if known.all() else np.where(known[:, None], factor, np.nan)
+
+    def _like(self, rows: Labels | None) -> Given:
+        """What answers look like: the container of M, and its columns."""
+        return Given(None, rows, self._cols.labels, self.container_, self._dims)
+
+    def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None) -> Array:
+        weights = self._placement.weights(self.result_.weights, scores, V, new)
+        std = deviation(weights, self._factor)
+        if vague is not None:  # of these rows no more is known than of a row without features
+            weights = self._placement.weights(self.result_.weights, scores[vague], V, new, vague=True)
+            std[vague] = deviation(weights, self._factor)
+        return std.astype(self.components_.dtype, copy=False)
+
+    @property
+    def _factor(self) -> float:
+        """The standard deviation of clean noise in units of its scale: more than 1 where it has tails."""
+        noise = self._placement.noise
+        return 1.0 if self.result_.weights is None else float(noise.deviation / noise.s)
+
+    def _std_of_cells(
+        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None
+    ) -> Array:
+        """The standard deviation of clean measurements about the expected values of a result."""
+        std = self._spread_of_cells(result, owner, at, self._factor).astype(self.components_.dtype, copy=False)
+        if at is None and result.known is not None:
+            std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
+        return std
+
+    def _scale(self, result: Result, owner: Callable[[], Engine]) -> Callable[[csr_array], Array]:
+        """What residuals are measured in for their probability: the scale of the noise, and uncertainty."""
+        return lambda S: self._spread_of_cells(
+            result, owner, (np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices), 1.0
+        )
+
+    def _spread_of_cells(
+        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None, factor: float
+    ) -> Array:
+        left, right = result.L.thin()
+        scores, new = left @ (right.T @ self._V), result is not self.result_
+        weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
+        var = None
+        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED:
+            used = self._used(result, owner)
+            var = self._placement.variance(weights, scores, self._V, used, new)
+        return deviation(weights, factor, at, var)
+
+    def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
+        """Which cells were observed, and not left out of the fit."""
+        n1, n2 = result.L.shape
+        if result is self.result_:
+            return np.unpackbits(self._used_bits, count=n1 * n2).astype(bool).reshape(n1, n2)
+        return used_cells(owner(), result.L, self._limit(result.weights, result.zeta))
+
+    def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
+        """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
+        if M is not None:
+            engine, prior, rows = self._new_rows(M, row_features)
+            if self.sparse_ is not None and self._fingerprint and fingerprint_of(engine) == self._fingerprint:
+                return self.result_, lambda: engine, rows  # the table of the fit, as after loading a model
+            return self._decomposed(engine, prior, rows), lambda: engine, rows
+        if row_features is not None:
+            raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
+        if self.sparse_ is None:
+            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
+        return self.result_, self._owner, self._rows.labels
+
+    def _owner(self) -> Engine:
+        """An owner of the M that was fitted."""
+        if not hasattr(self, "_M"):
+            raise ValueError("a saved model does not hold its table: pass the table as M")
+        return choose(self._M, self.engine)
+
+    def _entries(self, rows: Array, cols: Array) -> Array:
+        """Observed values of the M that was fitted; of a model without it, those of the outliers."""
+        if hasattr(self, "_M"):
+            return self._owner().entries(rows, cols)
+        S, n2 = self._sparse, self.low_rank_.shape[1]
+        held = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)) * n2 + S.indices
+        order = np.argsort(held)
+        at = np.searchsorted(held, rows * n2 + cols, sorter=order)
+        return self._observed[order[at]]
+
+    @property
+    def row_labels_(self) -> Labels | None:
+        check_is_fitted(self)
+        return self._rows.labels
+
+    @property
+    def col_labels_(self) -> Labels | None:
+        check_is_fitted(self)
+        return self._cols.labels
+
+    @property
+    def row_encoder_(self) -> Any:
+        check_is_fitted(self)
+        return self._rows.encoder
+
+    @property
+    def col_encoder_(self) -> Any:
+        check_is_fitted(self)
+        return self._cols.encoder
+
+    @property
+    def _V(self) -> Array:
+        """``components_`` as columns, in double precision."""
+        return self.components_.T.astype(float, copy=False)
+
+
+def _lines_table(S: Any, axis: int, counts: Array, name: str, labels: Labels | None, container: str) -> Any:
+    lines = score_lines(S, axis, counts)
+    _, *others = lines.dtype.names or ()
+    columns = {name: lines["position"], **{other: lines[other] for other in others}}
+    return listing(columns, {name: labels}, container)
+
+
+def without_unknown(S: csr_array, known: tuple[Array, Array]) -> csr_array:
+    """S without the cells of rows and columns about which nothing is known."""
+    return only(S, known[0][np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))] & known[1][S.indices])
+
+
+def used_cells(engine: Engine, L: LowRank, limit: float | Standardised) -> Array:
+    """Which cells are observed and within the limit, so that they count in a fit."""
+    used, (left, right) = np.zeros(L.shape, bool), L.thin()
+    for rows in gen_batches(L.shape[0], max(1, LOOK_ENTRIES // L.shape[1])):
+        threshold = limit.of_tile(rows, slice(None)) if isinstance(limit, Standardised) else limit
+        used[rows] = np.abs(rows_of(engine, rows) - left[rows] @ right.T) <= threshold  # NaN is not
+    return used
+
+
+def rows_of(engine: Engine, rows: slice) -> Array:
+    first, last, _ = rows.indices(engine.shape[0])
+    return engine.block(np.arange(first, last), np.arange(engine.shape[1]))
+
+
+def fingerprint_of(engine: Engine) -> str:
+    """The same for the same table, and for no other; empty where that would be read for long."""
+    n1, n2 = engine.shape
+    if n1 * n2 > MAX_ENTRIES_IN_MEMORY:
+        return ""
+    found = hashlib.blake2b(repr((n1, n2)).encode(), digest_size=16)
+    for rows in gen_batches(n1, max(1, LOOK_ENTRIES // n2)):
+        values = np.asarray(rows_of(engine, rows), np.float64)
+        found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
+    return found.hexdigest()
