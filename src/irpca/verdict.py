@@ -255,7 +255,7 @@ def unknown_lines(case: Case) -> Iterator[Doubt]:
 def unstable(case: Case) -> Iterator[Doubt]:
     """The fit to nine tenths of the entries against the fit to all."""
     certificate = case.state.certificate
-    if certificate is None or case.noiseless:
+    if certificate is None or case.noiseless or not case.L.rank:  # without a pattern, that is what to say
         return
     # The two differ by noise, too: by sqrt(1 / 0.9 − 1), a third, of the standard error.
     if certificate.moved > max(constants.MAX_HELD_OUT_CHANGE, constants.STATISTICAL_ERROR_FACTOR * case.statistical):
