@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 import irpca
 from irpca import InductiveRobustPCA, LongTable, Status
 from irpca.datasets import make_problem
-from irpca.tables import Cut
+from irpca.tables import Criterion
 
 KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
 FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -74,15 +74,15 @@ def exact_problem():
     ],
 )
 def test_numbers_that_are_no_cut(model, given, message):
-    for asked in (Cut, model.outliers, model.repaired):
+    for asked in (Criterion, model.outliers, model.repaired):
         with pytest.raises(ValueError, match=message):
             asked(**given)
 
 
 def test_a_cut_in_words():
-    assert str(Cut()) == "probability above 0.5" and Cut().default
-    assert str(Cut(probability=0.9)) == "probability at least 0.9" and not Cut(probability=0.9).default
-    assert str(Cut(threshold=3)) == "a difference larger than 3"
+    assert str(Criterion()) == "probability above 0.5" and Criterion().default
+    assert str(Criterion(probability=0.9)) == "probability at least 0.9" and not Criterion(probability=0.9).default
+    assert str(Criterion(threshold=3)) == "a difference larger than 3"
 
 
 def test_the_more_false_alarms_are_allowed_the_more_is_listed(model):

@@ -60,6 +60,19 @@ def test_the_fitted_table_is_recognised(tmp_path, stations):
         pd.testing.assert_frame_equal(answer, model.repaired())
     pd.testing.assert_frame_equal(loaded.outliers(table), model.outliers())
     pd.testing.assert_frame_equal(loaded.outliers(table, fdr=0.3), model.outliers(fdr=0.3))
+    more = model.outliers(threshold=0.5)  # M is read again, and most of these are no outliers of the fit
+    assert len(more) > 5 * len(model.outliers())
+    pd.testing.assert_frame_equal(loaded.outliers(table, threshold=0.5), more)
     other = table.copy()
     other.iloc[7, 7] += 50.0
     assert (7, 7) in set(zip(loaded.outliers(other)["row"], loaded.outliers(other)["column"], strict=True))
+
+
+def test_new_rows_without_values_and_without_known_features_have_nothing_expected(stations):
+    table, regions = stations
+    model = InductiveRobustPCA().fit(table, row_features=pd.DataFrame({"region": regions}))
+    rows = table.iloc[:3].copy()
+    rows.iloc[0] = np.nan
+    with pytest.warns(FeatureWarning, match="region 9"):
+        result = model.decompose(rows, row_features=pd.DataFrame({"region": ["region 9", "region 9", regions[2]]}))
+    assert result.known[0].tolist() == [False, True, True]

@@ -36,20 +36,6 @@ _PLACES = {
     "solve": "loop",
     **dict.fromkeys(("Choice", "Doubt", "History", "Result", "State", "Status"), "result"),
 }
-_MODULES = (
-    "callbacks",
-    "completion",
-    "containers",
-    "datasets",
-    "diagnostics",
-    "encode",
-    "engines",
-    "labels",
-    "outliers",
-    "plots",
-    "report",
-    "selection",
-)
 
 __all__ = [
     "Choice",
@@ -81,7 +67,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(import_module(f".{_PLACES[name]}", __name__), name)
-    if name in _MODULES:
+    if name in __all__:
         return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from .constants import MAX_ENTRIES_IN_MEMORY
+from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT
 from .containers import Given, in_kind, kind_of, listing
 from .described import Described
 from .engines import choose
@@ -22,7 +22,7 @@ from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
 from .placement import Placement
 from .result import Result, Status
-from .tables import Cut, deviation, flagged, only, refuse_large, repaired
+from .tables import Criterion, deviation, flagged, only, refuse_large, repaired
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -159,7 +159,7 @@ class Answers:
         check_is_fitted(self)
         result, engine, rows = self._looked_at(M, row_features)
         refuse_large(result.L.shape, "repaired")
-        S, _, _ = flagged(result, Cut(fdr, probability, threshold), engine, self._scale(result, engine))
+        S, _, _ = flagged(result, Criterion(fdr, probability, threshold), engine, self._scale(result, engine))
         expected = result.L.dense()
         if result.known is not None:
             expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
@@ -221,10 +221,12 @@ class Answers:
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
         result, engine, rows = self._looked_at(M, row_features)
-        columns = self._cells(result, engine, Cut(fdr, probability, threshold), most)
+        columns = self._cells(result, engine, Criterion(fdr, probability, threshold), most)
         return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
 
-    def _cells(self, result: Result, engine: Callable[[], Engine], cut: Cut, most: int | None) -> dict[str, Array]:
+    def _cells(
+        self, result: Result, engine: Callable[[], Engine], cut: Criterion, most: int | None
+    ) -> dict[str, Array]:
         """Outliers by their positions, the most certain first."""
         S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
         at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
@@ -235,7 +237,7 @@ class Answers:
         return {
             "row": at[0].astype(np.intp),
             "column": at[1].astype(np.intp),
-            "observed": self._entries(*at) if result is self.result_ else engine().entries(*at),
+            "observed": self._entries(*at) if engine == self._owner else engine().entries(*at),
             "expected": result.L.entries(*at).astype(S.dtype),
             "difference": S.data[order],
             "std": std[order],
@@ -244,7 +246,7 @@ class Answers:
         }
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
-        """How corrupted each row is, the most surprising first: which days are odd, which users lie?
+        """How many outliers each row has, the most surprising first: which days are odd, which users careless?
 
         Rows that are strange in the same way, such as fake users who copy each other, may be explained by L. Given M
         again, and the features of its rows, these are compared with what their features say in place of L, which knows
@@ -273,7 +275,7 @@ class Answers:
         return _lines_table(S, 0, engine.counts[0], "row", labels, self.container_)
 
     def outlier_columns(self) -> Any:
-        """How corrupted each column is, the most surprising first: which sensor is broken?"""
+        """How many outliers each column has, the most surprising first: which sensor is broken?"""
         return self._outlier_lines(1, "column", self._cols.labels)
 
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
@@ -293,7 +295,7 @@ class Answers:
         return "\n".join(lines)
 
     def _clearest(self, most: int) -> list[str]:
-        cells = self._cells(self.result_, self._owner, Cut(), most)
+        cells = self._cells(self.result_, self._owner, Criterion(), most)
         labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
         rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
         found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
@@ -302,7 +304,7 @@ class Answers:
     @property
     def _sparse(self) -> csr_array:
         if self.sparse_ is None:
-            raise ValueError(f"there is no S. {self.status_.name}: {self.status_.advice}")
+            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
         return self.sparse_
 
     @property
@@ -366,10 +368,27 @@ class Answers:
             var = self._placement.variance(weights, scores, self._V, used, new)
         return deviation(weights, factor, at, var)
 
+    def _remember(self) -> None:
+        """Keep of M what answers need when it is gone: which cells were used, and how to recognise it."""
+        if hasattr(self, "_M") and not hasattr(self, "_used_bits"):
+            owner = choose(self._M)
+            self._used_bits, self._fingerprint = self._packed(owner), fingerprint_of(owner)
+
+    def _packed(self, owner: Engine) -> Array:
+        """Which cells of the fit were used, a bit for each; nothing where there are too many."""
+        result = self.result_
+        if np.prod(result.L.shape) > MAX_ENTRIES_IN_MEMORY or result.status is Status.DIVERGED:
+            return np.zeros(0, np.uint8)
+        limit: float | Standardised = result.zeta
+        if result.weights is not None and result.calibration is not None:
+            limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
+        return np.packbits(used_cells(owner, result.L, limit))
+
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
         """Which cells were observed, and not left out of the fit."""
         n1, n2 = result.L.shape
         if result is self.result_:
+            self._remember()
             return np.unpackbits(self._used_bits, count=n1 * n2).astype(bool).reshape(n1, n2)
         return used_cells(owner(), result.L, self._limit(result.weights, result.zeta))
 
@@ -377,14 +396,18 @@ class Answers:
         """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
         if M is not None:
             engine, prior, rows = self._new_rows(M, row_features)
-            if self.sparse_ is not None and self._fingerprint and fingerprint_of(engine) == self._fingerprint:
-                return self.result_, lambda: engine, rows  # the table of the fit, as after loading a model
+            if engine.shape == self.low_rank_.shape and self._is_fitted_table(engine):
+                return self.result_, lambda: engine, rows  # as after loading a model
             return self._decomposed(engine, prior, rows), lambda: engine, rows
         if row_features is not None:
             raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
         if self.sparse_ is None:
             raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
         return self.result_, self._owner, self._rows.labels
+
+    def _is_fitted_table(self, engine: Engine) -> bool:
+        self._remember()
+        return self.sparse_ is not None and self._fingerprint != "" and (fingerprint_of(engine) == self._fingerprint)
 
     def _owner(self) -> Engine:
         """An owner of the M that was fitted."""

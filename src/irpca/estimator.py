@@ -16,11 +16,11 @@ from sklearn.utils import check_array, gen_batches
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .answers import Answers, fingerprint_of, rows_of, used_cells, without_unknown
+from .answers import Answers, rows_of, without_unknown
 from .callbacks import Callback, Progress, TimeBudget
-from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT, UNSEEN_FACTOR
+from .constants import UNSEEN_FACTOR
 from .containers import Given, taken
-from .described import Described, labels_of
+from .described import Described
 from .engines import choose
 from .engines.base import Engine, Noise, Standardised
 from .features import Features
@@ -224,8 +224,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
         self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
-        owner = choose(matrix)
-        self._used_bits, self._fingerprint = self._packed(owner), fingerprint_of(owner)
+        for name in ("_used_bits", "_fingerprint"):  # of an earlier fit
+            self.__dict__.pop(name, None)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -235,16 +235,6 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             text = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
             warnings.warn(text, ConvergenceWarning, stacklevel=2)
         return self
-
-    def _packed(self, owner: Engine) -> Array:
-        """Which cells of the fit were used, a bit for each; nothing where there are too many."""
-        result = self.result_
-        if np.prod(result.L.shape) > MAX_ENTRIES_IN_MEMORY or result.status is Status.DIVERGED:
-            return np.zeros(0, np.uint8)
-        limit: float | Standardised = result.zeta
-        if result.weights is not None and result.calibration is not None:
-            limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
-        return np.packbits(used_cells(owner, result.L, limit))
 
     def _callbacks(self) -> list[Callback]:
         given = self.callbacks
@@ -308,7 +298,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         L = LowRank.from_product(found.scores, self._V)
         weights = self._weights(found.spread, found.scale)
         S, trim = engine.corruption(L, self._limit(weights, zeta))
-        known = (prior is not None) | (engine.counts[0] > 0), np.ones(L.shape[1], bool) & self._known(1)
+        described = np.zeros(L.shape[0], bool) if prior is None else ~np.isnan(prior).any(axis=1)
+        known = described | (engine.counts[0] > 0), self._known(1)
         corruption = 1 - trim.kept_share
         result = Result(
             L=L,
@@ -351,13 +342,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 "few-entries",
                 0,
                 short,
-                f"{len(short)} rows have fewer than {self.rank_} observed entries ({{lines}}): their expected values "
-                "are closer to those of other rows than to their own entries",
+                f"{len(short)} rows have fewer than {self.rank_} values ({{lines}}): their expected "
+                "values are closer to "
+                "those of other rows than to their own cells",
             )
         if corruption > self.corruption_ + STRANGE:
             yield Doubt(
                 "unlike-fit",
-                f"{corruption:.1%} of the entries are outliers, {self.corruption_:.1%} were in the fit: the model may "
+                f"{corruption:.1%} of the cells are outliers, {self.corruption_:.1%} were in the fit: the model may "
                 "not hold for these rows",
             )
 
@@ -403,6 +395,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         save(self, path)
 
     def __getstate__(self) -> dict[str, Any]:
+        self._remember()
         return {name: value for name, value in super().__getstate__().items() if name != "_M"}
 
     def _weights(self, spread: Array, scale: Array) -> Noise | None:
@@ -489,9 +482,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             row_features = "index"
         prior = None
         if row_features is not None:
-            match(
-                given.rows, None if isinstance(row_features, str) else labels_of(row_features), "row_features", "rows"
-            )
+            own = None if self._rows.by_index else self._rows.split(row_features)[0]
+            match(given.rows, own, "row_features", "rows")
             prior = self._rows.place(row_features, given.rows)
             if len(prior) != matrix.shape[0]:
                 raise ValueError(f"row_features has {len(prior)} rows but M has {matrix.shape[0]}")

@@ -21,7 +21,7 @@ MARKS = np.array(["", "outlier", "missing"])
 
 
 @dataclass(frozen=True)
-class Cut:
+class Criterion:
     """Which cells are called outliers: by at most one of three numbers; none of them: probability above one half.
 
     Attributes
@@ -32,7 +32,7 @@ class Cut:
 
     Examples
     --------
-    >>> print(Cut(fdr=0.05))
+    >>> print(Criterion(fdr=0.05))
     an expected share of false alarms of at most 0.05
     """
 
@@ -60,13 +60,15 @@ class Cut:
 
     @property
     def default(self) -> bool:
-        return self == Cut()
+        return self == Criterion()
 
 
 Scale = Callable[["csr_array"], Array]  # of cells: the size of clean residuals there
 
 
-def flagged(result: Result, cut: Cut, owner: Callable[[], Engine], scale: Scale) -> tuple[csr_array, Array, Array]:
+def flagged(
+    result: Result, cut: Criterion, owner: Callable[[], Engine], scale: Scale
+) -> tuple[csr_array, Array, Array]:
     """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
@@ -92,14 +94,14 @@ def flagged(result: Result, cut: Cut, owner: Callable[[], Engine], scale: Scale)
     return only(S, kept), np.abs(z[kept]), probability[kept]
 
 
-def _enough(result: Result, cut: Cut) -> bool:
+def _enough(result: Result, cut: Criterion) -> bool:
     """Whether the outliers of the fit hold all that the cut asks for."""
     if cut.threshold is not None:
         return result.weights is None and cut.threshold >= result.zeta
     return cut.probability is not None and cut.probability > 0.5
 
 
-def _beyond(result: Result, cut: Cut, engine: Engine) -> csr_array:
+def _beyond(result: Result, cut: Criterion, engine: Engine) -> csr_array:
     """All cells that may be in the cut, from one read of M."""
     limit: float | Standardised
     if cut.threshold is not None:

@@ -426,7 +426,7 @@ def _longest(B: Array, known: Array) -> Array:
 def few_values(case: Case) -> Iterator[Doubt]:
     """Yes and no, or three grades: noise about a number between them is no such value."""
     values = np.unique(case.sample.values)
-    if not case.noiseless and len(values) <= constants.MIN_DISTINCT_VALUES and case.L.rank:
+    if not case.noiseless and len(values) <= constants.MAX_FEW_VALUES and case.L.rank:
         shown = ", ".join(f"{value:g}" for value in values)
         yield Doubt(
             "few-values",

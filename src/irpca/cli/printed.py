@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..readers import Data
-from ..tables import Cut
+from ..tables import Criterion
 from . import DO_NOT_USE, USABLE, writers
 from .findings import FIELDS
 
@@ -106,7 +106,7 @@ def say_check(
 def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
     """The summary of the fit, its line about outliers in the words of the command line."""
     share, cells = number / max(model.result_.n_observed, 1), "cell" if number == 1 else "cells"
-    cut = Cut(*(getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")))
+    cut = Criterion(*(getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")))
     for line in str(model.result_.summary()).split("\n"):
         yield (
             f"Outliers: {number:,} {cells} ({share:.2%}), {cut}; for more or fewer: --fdr, --probability or --threshold"

@@ -59,6 +59,8 @@ def save(model: InductiveRobustPCA | Result, path: str | os.PathLike[str]) -> No
         raise IsADirectoryError(errno.EISDIR, "path is a folder; give the name of a file in it", str(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder of path does not exist; create it first", str(target.parent))
+    if hasattr(model, "_remember"):  # not of a Result
+        model._remember()
     encoding, header = described(model)
     with atomic(target) as file:
         write(file, header, encoding.arrays)

@@ -55,12 +55,12 @@ def write(
     ...     write(model, f"{folder}/report.html").name
     'report.html'
     """
-    from ..tables import Cut
+    from ..tables import Criterion
     from .page import render
     from .payload import payload
 
     target = _target(path, overwrite)
-    cut = Cut(fdr, probability, threshold)
+    cut = Criterion(fdr, probability, threshold)
     text = render(payload(model, M, title=title, command=command, cut=cut))
     _write_whole(target, text)
     return target

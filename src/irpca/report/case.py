@@ -12,7 +12,7 @@ from ..engines.base import Engine
 from ..labels import texts
 from ..lowrank import Array
 from ..outliers import score_lines, standardised
-from ..tables import Cut, flagged
+from ..tables import Criterion, flagged
 from .values import Values
 
 MOST_CELLS = 1 << 22  # of a table of standard deviations
@@ -31,7 +31,7 @@ class Case:
 
     model: Any
     M: Any
-    cut: Cut = field(default_factory=Cut)
+    cut: Criterion = field(default_factory=Criterion)
 
     @cached_property
     def result(self) -> Any:

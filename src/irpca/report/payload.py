@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from ..tables import Cut
+from ..tables import Criterion
 from . import words
 from .case import Case
 from .values import Values
@@ -29,7 +29,7 @@ def payload(
     title: str | None = None,
     command: str | None = None,
     written: datetime | None = None,
-    cut: Cut | None = None,
+    cut: Criterion | None = None,
 ) -> dict[str, Any]:
     """All that the report of a fitted model shows.
 
@@ -38,10 +38,10 @@ def payload(
     model, M, title, command : as in :func:`irpca.report.write`
     written : datetime or None
         When; None for now.
-    cut : Cut or None
+    cut : Criterion or None
         Which cells are outliers.
     """
-    case = Case(model, M, cut or Cut())
+    case = Case(model, M, cut or Criterion())
     lines = {"row": _lines(case, 0), "column": _lines(case, 1)}
     return {
         "title": title or "What was found in the table",
