@@ -94,7 +94,7 @@ class Evaluator:
             S, trim = self.engine.corruption(state.L, state.zeta)
         else:
             nothing = np.zeros((self.instance.M.shape[1], 1))
-            *_, trim = self.engine.times(state.L, state.zeta, nothing)
+            *_, trim = self.engine.products(state.L, state.zeta, nothing)
         errors = {
             "residual": float(np.sqrt(trim.energy)) / self.size,  # M − L − S is the trimmed residual
             "recovery": relative_distance(self.instance.L, state.L),

@@ -15,7 +15,7 @@ from irpca.diagnostics import (
     relative_error,
     support_scores,
 )
-from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.features import Features
 
 
@@ -61,7 +61,7 @@ def test_energy_outside_leaves_gross_errors_out_and_sees_a_free_part(given):
     clean = L.dense() + np.where(np.abs(residual) <= result.zeta, residual, 0.0)  # M − S
     X = clean - projected(clean, F1, F2)
     assert energy_outside(problem.M, F1, F2, moved) == pytest.approx(np.sum(X**2) / np.sum(clean**2), rel=1e-8)
-    operator = diagnostics._Outside(CpuEngine(problem.M), L, result.zeta, Features.of(F1, 60), Features.of(F2, 50))
+    operator = diagnostics._Outside(MemoryEngine(problem.M), L, result.zeta, Features.of(F1, 60), Features.of(F2, 50))
     X = X.T if F2 is None else X
     np.testing.assert_allclose(operator.times(np.eye(X.shape[1])), X, rtol=0, atol=1e-12)
     np.testing.assert_allclose(operator.t_times(np.eye(X.shape[0])), X.T, rtol=0, atol=1e-12)
@@ -70,7 +70,7 @@ def test_energy_outside_leaves_gross_errors_out_and_sees_a_free_part(given):
 def test_nothing_as_large_as_M_is_made():
     problem = make_problem(2000, 1500, 3, 2, rank=2, corruption=0.001, noise=1e-3, features="conditioned")
     F1, F2, result = decompose(problem, nu=6e-3)
-    engine = CpuEngine(problem.M, threads=1)
+    engine = MemoryEngine(problem.M, threads=1)
     tracemalloc.start()
     check_assumptions(engine, F1, F2, result)
     relative_error(result.L, result.L)
@@ -277,7 +277,7 @@ def test_the_text_keeps_the_numbers_and_gives_each_advice_once():
     assert "Without features of the columns the theorem allows no outlier" in found["incoherence of F2"].meaning
 
 
-@pytest.mark.parametrize("engine", [CpuEngine, ReferenceEngine])
+@pytest.mark.parametrize("engine", [MemoryEngine, ReferenceEngine])
 def test_M_may_be_an_engine(engine):
     problem = make_problem(100, 80, 4, 3, rank=2, noise=1e-3)
     F1, F2, result = decompose(problem, nu=6e-3)

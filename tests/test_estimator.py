@@ -733,7 +733,7 @@ def test_a_memory_mapped_file_is_not_copied(tmp_path, monkeypatch):
         ({"rank": "many"}, "rank must be a positive integer or 'auto', got 'many'"),
         ({"solver": "magic"}, "solver='magic' is unknown"),
         ({"engine": "steam"}, "engine='steam' is unknown"),
-        ({"engine": irpca.engines.CpuEngine(np.ones((90, 60)))}, "engine must be a name here"),
+        ({"engine": irpca.engines.MemoryEngine(np.ones((90, 60)))}, "engine must be a name here"),
         ({"max_iter": 0}, "max_iter must be at least 1"),
         ({"tol": -1}, "tol must not be negative"),
         ({"solver": "irpca_iht", "rank": "auto"}, "needs the rank"),

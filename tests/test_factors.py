@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from irpca import constants
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.factors import basis_of, begin, moved, placed, restricted
 from irpca.features import Features
 from irpca.lowrank import LowRank
@@ -27,7 +27,7 @@ def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
     least = np.full(M.shape[1], 1e-6)
     sample = rows, cols, M[seen]
     rng = np.random.default_rng(seed)
-    return begin(CpuEngine(M), bases, tied, L0, s0, least, rank, constants.MAX_AUTO_RANK, sample, rng).run()
+    return begin(MemoryEngine(M), bases, tied, L0, s0, least, rank, constants.MAX_AUTO_RANK, sample, rng).run()
 
 
 def error(fit, L):

@@ -8,7 +8,7 @@ import pytest
 import irpca
 from irpca import Doubt, Status, solve
 from irpca.datasets import make_problem
-from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.engines.base import Standardised
 from irpca.features import Features, FeatureWarning
 from irpca.loop import known_lines, seeds_of
@@ -123,22 +123,22 @@ def test_a_keyboard_interrupt_in_a_callback_keeps_the_iterate(noisy):
     assert len(result.history) == 2
     assert result.L is seen[-1].L
     # S is that of the iterate that was kept.
-    S, _ = CpuEngine(noisy.M).corruption(result.L, result.zeta)
+    S, _ = MemoryEngine(noisy.M).corruption(result.L, result.zeta)
     assert (result.S != S).nnz == 0
 
 
-class Interrupted(CpuEngine):
+class Interrupted(MemoryEngine):
     """Someone presses Ctrl-C while M is read for the k-th time."""
 
     def __init__(self, M, k):
         super().__init__(M)
         self.left = k
 
-    def _pass(self, *args, **kwargs):
+    def ask(self, *args, **kwargs):
         self.left -= 1
         if self.left == 0:
             raise KeyboardInterrupt
-        return super()._pass(*args, **kwargs)
+        return super().ask(*args, **kwargs)
 
 
 def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small):
@@ -147,7 +147,7 @@ def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small
 
     def states(engine):
         for _ in range(3):
-            engine.times(L, np.inf, np.ones((80, 1)))
+            engine.products(L, np.inf, np.ones((80, 1)))
             yield a_state(L)
 
     stub(states)
@@ -434,7 +434,7 @@ def test_an_unknown_solver_is_refused_with_the_names_of_the_known(problem):
 
 
 def test_an_unknown_engine_is_refused_with_the_names_of_the_known(problem):
-    refused(problem, ValueError, r"engine='magic' is unknown; choose one of 'auto', 'cpu'", engine="magic")
+    refused(problem, ValueError, r"engine='magic' is unknown; choose one of 'auto', 'memory'", engine="magic")
 
 
 def test_an_unknown_option_is_refused_with_the_names_of_the_known(problem):
@@ -479,7 +479,7 @@ def test_a_bad_noise_is_refused(problem, noise, sides):
 
 
 def test_options_are_checked_before_M_is_read(problem):
-    engine = CpuEngine(problem.M)
+    engine = MemoryEngine(problem.M)
     for options in ({"rank": 0}, {"tol": -1}, {"max_iter": 0}, {"foo": 1}):
         refused(problem, (ValueError, TypeError), ".", engine=engine, **options)
     assert engine.reads == 0
@@ -525,9 +525,9 @@ def test_a_single_nan_in_a_large_matrix_is_met():
     """Not by the sample, most likely; the first read of all of M meets it, and then it is a missing entry."""
     problem = make_problem(600, 500, d1=5, d2=4, rank=2, corruption=0.1, features="conditioned")
     problem.M[123, 457] = np.nan
-    assert irpca.engines.choose(problem.M).name == "cpu"
+    assert irpca.engines.choose(problem.M).name == "memory"
     result = solve(problem.M, problem.F1, problem.F2)
-    assert result.engine == "cpu" and result.n_observed == 600 * 500 - 1
+    assert result.engine == "memory" and result.n_observed == 600 * 500 - 1
     assert problem.relative_error(result.L) < 1e-12
 
 
@@ -722,7 +722,7 @@ def test_a_memory_mapped_file_is_used_where_it_lies(tmp_path, small, sides):
     F1, F2 = sides_of(small, sides)
     result, in_memory = solve(mapped, F1, F2), solve(small.M, F1, F2)
     np.testing.assert_array_equal(result.L.dense(), in_memory.L.dense())
-    assert np.shares_memory(irpca.engines.choose(mapped).A, mapped)
+    assert np.shares_memory(irpca.engines.choose(mapped).piece.A, mapped)
 
 
 # The same again
@@ -773,13 +773,13 @@ def test_a_solver_gets_a_seed_or_a_generator_and_one_question_more_changes_nothi
             rng.integers(2**60, size=asked)
             yield a_state(L, step=0.0)
 
-        def draw(self, size, rng, draw=CpuEngine.draw):
+        def draw(self, size, rng, draw=MemoryEngine.draw):
             found.append(int(rng.integers(2**60)))
             return draw(self, size, rng)
 
         monkeypatch.setitem(SOLVERS, "stub", Solver(run, "chosen", features=True, spawns=spawns))
         with monkeypatch.context() as patch:
-            patch.setattr(CpuEngine, "draw", draw)
+            patch.setattr(MemoryEngine, "draw", draw)
             solve(problem.M, problem.F1, problem.F2, solver="stub")
         return found
 
@@ -797,7 +797,7 @@ def test_the_factors_of_L_are_its_singular_vectors(problem, sides, rank):
 
 
 def test_an_interrupt_during_the_last_read_keeps_the_fit(noisy, monkeypatch):
-    read, calls = CpuEngine.corruption, []
+    read, calls = MemoryEngine.corruption, []
 
     def interrupted(self, *asked):
         calls.append(asked)
@@ -805,7 +805,7 @@ def test_an_interrupt_during_the_last_read_keeps_the_fit(noisy, monkeypatch):
             raise KeyboardInterrupt
         return read(self, *asked)
 
-    monkeypatch.setattr(CpuEngine, "corruption", interrupted)
+    monkeypatch.setattr(MemoryEngine, "corruption", interrupted)
     result = solve(noisy.M, noisy.F1, noisy.F2)
     assert result.status is Status.INTERRUPTED and len(calls) == 2
     assert result.S.nnz > 0 and noisy.relative_error(result.L) < 0.1
@@ -831,10 +831,10 @@ def test_solve_leaves_the_global_random_state_alone(problem):
 def test_the_engine_makes_no_difference(request, which, sides):
     given = request.getfixturevalue(which)
     F1, F2 = sides_of(given, sides)
-    cpu, reference = (solve(given.M, F1, F2, engine=engine) for engine in ("cpu", "reference"))
-    assert (cpu.engine, reference.engine) == ("cpu", "reference")
+    memory, reference = (solve(given.M, F1, F2, engine=engine) for engine in ("memory", "reference"))
+    assert (memory.engine, reference.engine) == ("memory", "reference")
     size = np.linalg.norm(reference.L.dense())
-    assert np.linalg.norm(cpu.L.dense() - reference.L.dense()) <= 1e-9 * size
-    assert (cpu.status, cpu.rank) == (reference.status, reference.rank)
-    assert cpu.zeta == pytest.approx(reference.zeta, rel=1e-9)
-    assert cpu.corruption == reference.corruption
+    assert np.linalg.norm(memory.L.dense() - reference.L.dense()) <= 1e-9 * size
+    assert (memory.status, memory.rank) == (reference.status, reference.rank)
+    assert memory.zeta == pytest.approx(reference.zeta, rel=1e-9)
+    assert memory.corruption == reference.corruption

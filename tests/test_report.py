@@ -62,7 +62,7 @@ class Made:
             choices=(Choice("rank", U.shape[1], "held-out cells call for so many"),),
             doubts=tuple(doubts),
             solver="irpca",
-            engine="cpu",
+            engine="memory",
             reads=3.0,
             seconds=1.5,
             counts=counts,

@@ -32,7 +32,7 @@ def a_result(**changes):
         "choices": (),
         "doubts": (),
         "solver": "irpca",
-        "engine": "cpu",
+        "engine": "memory",
         "reads": 3.25,
         "seconds": 0.25,
         "counts": (np.full(4, 3), np.full(3, 4)),
@@ -89,8 +89,8 @@ def test_the_summary_tells_the_numbers():
         "Outliers: 1 cell (8.33%), those more than 0.25 from what is expected",
         "Expected values: 1 component; they explain 98.8% of the sum of squares of all cells but outliers",
         "Noise: standard deviation 0.0123 in a typical cell; it differs by row and column, see std in outliers()",
-        "Computation: CONVERGED, the expected values no longer change. 2 iterations, 0.25 s (solver irpca, engine cpu, "
-        "3.25 reads of the table)",
+        "Computation: CONVERGED, the expected values no longer change. 2 iterations, 0.25 s (solver irpca, "
+        "engine memory, 3.25 reads of the table)",
     ]
 
 

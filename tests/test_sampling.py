@@ -8,7 +8,7 @@ import pytest
 import irpca
 from irpca import constants, sampling
 from irpca.datasets import make_problem
-from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.sampling import Sample, atoms, blocks, draw_lines
@@ -17,7 +17,7 @@ from irpca.sampling import Sample, atoms, blocks, draw_lines
 class Sizes:
     """An engine that only knows its shape, and remembers the blocks it was asked for."""
 
-    name, dtype, reads = "sizes", np.dtype(float), 0.0
+    name, dtype, reads, dear = "sizes", np.dtype(float), 0.0, False
 
     def __init__(self, *shape):
         self.shape = shape
@@ -58,7 +58,7 @@ def test_a_sample_of_a_small_matrix_is_all_of_it():
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere(order):
     M = np.asarray(np.random.default_rng(0).standard_normal((300, 200)), order=order)
-    engine = CpuEngine(M)
+    engine = MemoryEngine(M)
     sample = Sample.draw(engine, 5000, np.random.default_rng(1))
     assert len(sample.values) == 5000
     np.testing.assert_array_equal(M[sample.rows, sample.cols], sample.values)
@@ -70,12 +70,12 @@ def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere(order):
 
 
 def test_a_sample_is_in_the_order_of_memory():
-    sample = Sample.draw(CpuEngine(np.ones((300, 200))), 5000, np.random.default_rng(1))
+    sample = Sample.draw(MemoryEngine(np.ones((300, 200))), 5000, np.random.default_rng(1))
     assert (np.diff(sample.rows * 200 + sample.cols) >= 0).all()
 
 
 def test_a_sample_is_in_double_precision_and_repeats_with_its_seed():
-    engine = CpuEngine(np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32))
+    engine = MemoryEngine(np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32))
     one, two = (Sample.draw(engine, 100, np.random.default_rng(7)) for _ in range(2))
     assert one.values.dtype == np.float64
     np.testing.assert_array_equal(one.values, two.values)
@@ -86,7 +86,7 @@ def test_sizes_are_those_of_what_L_leaves():
     rng = np.random.default_rng(0)
     M = rng.standard_normal((300, 200))
     L = LowRank.from_product(rng.standard_normal((300, 2)), rng.standard_normal((200, 2)))
-    sample = Sample.draw(CpuEngine(M), 5000, rng)
+    sample = Sample.draw(MemoryEngine(M), 5000, rng)
     np.testing.assert_allclose(sample.sizes(L), np.abs(M - L.dense())[sample.rows, sample.cols], rtol=1e-10, atol=1e-13)
 
 
@@ -135,7 +135,7 @@ def test_every_block_has_the_same_W(features):
     problem = make_problem(1900, 700, d1=7, d2=5, rank=3, corruption=0.0, features=features)
     F1, F2 = Features.of(problem.F1, 1900), Features.of(problem.F2, 700)
     assert F1.to_basis is not None and F2.to_basis is None  # one that has looked at some rows only, one at all
-    drawn = list(blocks(CpuEngine(problem.M), F1, F2, np.random.default_rng(0)))
+    drawn = list(blocks(MemoryEngine(problem.M), F1, F2, np.random.default_rng(0)))
     assert len(drawn) >= 3
     for block in drawn:
         for Q in (block.Q1, block.Q2):
@@ -149,7 +149,7 @@ def test_every_block_has_the_same_W(features):
 
 
 def test_blocks_grow_and_the_last_is_the_whole():
-    engine = CpuEngine(np.ones((2000, 1500)))
+    engine = MemoryEngine(np.ones((2000, 1500)))
     drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
     assert sizes(drawn) == [(128, 128), (128, 160), (128, 320), (160, 640), (320, 1280), (2000, 1500)]
     assert [block.small for block in drawn] == [True] + [False] * 5
@@ -157,14 +157,16 @@ def test_blocks_grow_and_the_last_is_the_whole():
 
 
 def test_a_small_matrix_is_its_own_only_block():
-    engine = CpuEngine(np.ones((60, 50)))
+    engine = MemoryEngine(np.ones((60, 50)))
     (block,) = blocks(engine, gaussian_features(60, 3), gaussian_features(50, 3), None)
     assert block.engine is engine and not block.small
 
 
 def test_blocks_come_from_M_in_double_precision():
     M = np.random.default_rng(0).standard_normal((800, 800)).astype(np.float32)
-    block = next(blocks(CpuEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0)))
+    block = next(
+        blocks(MemoryEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0))
+    )
     assert block.engine.dtype == np.float64
     every = np.arange(128)
     assert np.isin(block.engine.block(every, every), M.astype(float)).all()
@@ -309,7 +311,7 @@ def test_a_line_that_was_missed_is_seen_on_the_last_read_and_looked_at_again(axi
 
 
 def test_blocks_cost_the_share_of_M_they_touch():
-    engine = CpuEngine(np.random.default_rng(0).standard_normal((2000, 1500)))
+    engine = MemoryEngine(np.random.default_rng(0).standard_normal((2000, 1500)))
     drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
     touched = sum(math.prod(size) for size in sizes(drawn)[:-1])
     assert engine.reads == pytest.approx(touched / engine.n_observed, rel=1e-12)

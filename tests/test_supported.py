@@ -8,7 +8,7 @@ from scipy.sparse import csr_array
 
 from irpca import solve
 from irpca.datasets import load_weather
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.loop import _supported
 from irpca.lowrank import LowRank
 
@@ -70,9 +70,9 @@ def test_of_what_was_left_out_only_what_others_contradict_is_an_outlier(fit, tab
     R = np.zeros(M.shape)
     R[7, 12:] = (M / unit - trapped.L.dense())[7, 12:]
     R[50, 3] = 6.0 / unit[3]
-    S, trim = csr_array(R), CpuEngine(M).corruption(LowRank.zero(M.shape), np.inf)[1]
+    S, trim = csr_array(R), MemoryEngine(M).corruption(LowRank.zero(M.shape), np.inf)[1]
     assert (np.abs(R[7, 12:]) > 6 * NOISE).all()  # far beyond the noise
-    kept, after = _supported(S, trim, state, lambda z: (np.abs(z) > 4).astype(float), CpuEngine(M).counts)
+    kept, after = _supported(S, trim, state, lambda z: (np.abs(z) > 4).astype(float), MemoryEngine(M).counts)
     assert list(zip(*kept.nonzero(), strict=True)) == [(50, 3)]
     assert after.kept == trim.kept + 3
 

@@ -51,7 +51,7 @@ def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, mode
         "limit": limit,
         "status": Status.CONVERGED,
         "explained": 0.95,
-        "rng": np.random.default_rng(seed + 1000),
+        "seed": np.random.SeedSequence(seed + 1000),
     }
     return Case(**fields | changes)
 

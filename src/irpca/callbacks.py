@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from collections.abc import Callable
 from typing import TextIO
 
@@ -38,6 +39,8 @@ class Progress:
         self.stream = sys.stderr if stream is None else stream
         self._said: tuple[str, float] = ("", -np.inf)
         self._share = 0.0
+        self._began: tuple[float, int] | None = None
+        self._told = time.perf_counter()
 
     def __call__(self, state: State, history: History) -> None:
         if len(history) == 1:
@@ -51,6 +54,24 @@ class Progress:
             self.stream.write(f"{'' if len(history) == 1 else chr(27) + '[A'}{chr(27)}[2K{line}\n")
         elif stage.partition(",")[0] != self._said[0] or seconds - self._said[1] >= self.EVERY:
             self._said = stage.partition(",")[0], seconds
+            self.stream.write(f"{line}\n")
+        self.stream.flush()
+
+    def reading(self, done: int, total: int) -> None:
+        """How far a read of M has come, where M is read in chunks."""
+        now = time.perf_counter()
+        if done <= 1 or self._began is None:
+            self._began = now, done
+            return
+        began, first = self._began
+        seconds = now - began
+        left = seconds * (total - done) / max(done - first, 1)
+        line = f"  reading the table: {done} of {total} chunks, about {_duration(left)} left"
+        if self.stream.isatty():
+            end = "\r" + chr(27) + "[2K" if done >= total else ""
+            self.stream.write(f"\r{chr(27)}[2K{line}{end}")
+        elif now - self._told >= self.EVERY and done < total:
+            self._told = now
             self.stream.write(f"{line}\n")
         self.stream.flush()
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from .engines import choose
-from .engines.base import Engine
+from .engines.base import Engine, Trim
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Result
@@ -275,7 +274,7 @@ def support_scores(S: Any, S_true: Any) -> SupportScores:
 
 
 def _owner(M: Any) -> Engine:
-    return choose(M, M if hasattr(M, "t_times") else "auto")
+    return choose(M, M if hasattr(M, "corruption") else "auto")
 
 
 def _same_shape(A: Any, B: Any) -> None:
@@ -338,13 +337,20 @@ class _Outside:
     """
 
     def __init__(self, engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> None:
-        passes = [partial(engine.times, L, zeta), partial(engine.t_times, L, zeta)]
+        def along(B: Array, /) -> tuple[Array, Trim]:
+            TX, _, trim = engine.products(given, zeta, B)
+            return TX, trim
+
+        def across(B: Array, /) -> tuple[Array, Trim]:
+            _, TY, trim = engine.products(given, zeta, Y=B)
+            return TY, trim
+
+        given, self.ask, self.ask_back = L, along, across
         if F2.Q is None:
-            F1, F2, L, passes = F2, F1, L.T, passes[::-1]
-        self.ask, self.ask_back = passes
+            F1, F2, L, self.ask, self.ask_back = F2, F1, L.T, across, along
         U, V = L.thin()
         self.Q1, self.Q2 = Q1, Q2 = F1.Q, np.zeros((F2.n, 0)) if F2.Q is None else F2.Q
-        product, _, self.trim = self.ask(np.hstack([Q2, V]))
+        product, self.trim = self.ask(np.hstack([Q2, V]))
         TQ2, TV = np.split(product.astype(float), [Q2.shape[1]], axis=1)
         self.G = TQ2 if Q1 is None else Q1.T @ TQ2
         # The part of L outside: A Bᵀ = (U − P1 U) Vᵀ + P1 U (V − P2 V)ᵀ. Rounding, for most solvers.

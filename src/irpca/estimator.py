@@ -21,7 +21,7 @@ from .callbacks import Callback, Progress, TimeBudget
 from .constants import UNSEEN_FACTOR
 from .containers import Given, taken
 from .described import Described
-from .engines import choose
+from .engines import choose, observed
 from .engines.base import Engine, Noise, Standardised
 from .features import Features
 from .labels import Labels, few, match
@@ -64,7 +64,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         as M has rows, with a square M these features too, so there they belong here.
     solver : str
         Any of those of :func:`irpca.solve`.
-    engine : {"auto", "cpu", "observed", "reference"}
+    engine : {"auto", "memory", "distributed", "reference"}
         How M is read; "auto" chooses by its type.
     tol, max_iter : float, int
         Stop at this relative change of the expected values, or after so many iterations of the last fit.
@@ -584,7 +584,7 @@ def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
 def _owner(matrix: Any, engine: str) -> Engine:
     """The engine for new rows. All of them are read anyway, so holes are looked for everywhere."""
     dense = isinstance(matrix, np.ndarray) and not isinstance(matrix, np.ma.MaskedArray)
-    return choose(matrix, "observed" if engine == "auto" and dense and np.isnan(matrix).any() else engine)
+    return observed(matrix) if engine == "auto" and dense and np.isnan(matrix).any() else choose(matrix, engine)
 
 
 def _principal(L: LowRank) -> tuple[Array, Array, Array]:

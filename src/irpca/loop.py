@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +14,13 @@ from . import constants
 from .calibration import Calibration
 from .callbacks import Callback
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Standardised, Trim
+from .engines.base import Engine, Look, Standardised, Trim
 from .factors import entry_variance
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Doubt, History, Result, State, Status
 from .solvers import SOLVERS, Solver
-from .verdict import Case, doubts_of
+from .verdict import Case, Places, doubts_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -66,7 +66,7 @@ def solve(
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
         use no features; the result has a doubt that says so if some are given. See :doc:`/methods`.
-    engine : {"auto", "cpu", "observed", "reference"} or an Engine
+    engine : {"auto", "memory", "distributed", "reference"} or an Engine
     tol : float
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
@@ -95,6 +95,11 @@ def solve(
     started = time.perf_counter()
     method = _solver(solver, options)
     owner = choose(M, engine)
+    if lacking := method.needs - owner.capabilities:
+        raise NotImplementedError(
+            f"solver={solver!r} needs {' and '.join(sorted(lacking))}, which the {owner.name} engine has not: it would keep "
+            "or sort something as large as M. Take solver='irpca', or bring M into memory"
+        )
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed")
@@ -105,8 +110,6 @@ def solve(
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
-    if method.rank != "found":
-        _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
@@ -114,6 +117,12 @@ def solve(
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     seeds = seeds_of(random_state)
     before = owner.reads
+    if owner.dear:
+        owner.watch = _watched(watchers)
+        owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
+        before = owner.reads
+    if method.rank != "found":
+        _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
     _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
     looks = owner.reads - before  # those of solve() itself are few, and not the solver's
     if "random_state" in inspect.signature(method.run).parameters:
@@ -179,7 +188,7 @@ def solve(
         limit,
         status,
         share,
-        np.random.default_rng(seeds["check"]),
+        seeds["check"],
     )
     doubts = _unused(solver, method, rank, given) + doubts_of(case)
     return Result(
@@ -209,6 +218,37 @@ def solve(
         calibration=calibration,
         fit=state.fit,
     )
+
+
+def _watched(watchers: Iterable[Callback]) -> Callable[[int, int], None] | None:
+    """What to call when a chunk of M was read: callbacks that want to know."""
+    told = [watch.reading for watch in watchers if hasattr(watch, "reading")]
+    if not told:
+        return None
+
+    def tell(done: int, total: int) -> None:
+        for reading in told:
+            reading(done, total)
+
+    return tell
+
+
+def _looks(
+    method: Solver,
+    shape: tuple[int, int],
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    options: dict[str, Any],
+    seeds: dict[str, np.random.SeedSequence],
+) -> list[Look]:
+    """Where M will be looked at, from the glance at the start to the checks at the end."""
+    looks = [
+        Look(size=constants.ZERO_CHECK_ENTRIES, seed=seeds["glance"]),
+        Look(size=constants.CALIBRATION_ENTRIES, seed=seeds["calibration"]),
+        *Places(shape, seeds["check"]).looks(),
+    ]
+    return looks + (method.looks(shape, F1, F2, rank, seeds["solver"], **options) if method.looks else [])
 
 
 def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
@@ -360,7 +400,7 @@ def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
     """Refuse an M that is entirely zero; all of it is read only if a few entries are."""
     _, _, values = owner.draw(constants.ZERO_CHECK_ENTRIES, rng)
     if not values.any():
-        _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
+        *_, trim = owner.products(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:
             raise ValueError("M is all zero: there is nothing to find")
 

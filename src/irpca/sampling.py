@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import CpuEngine, both_sides, observed
+from .engines import MemoryEngine, both_sides, observed
 from .engines.base import Engine
 from .features import Features
 from .lowrank import Array, LowRank
@@ -159,7 +159,7 @@ def in_memory(piece: Array) -> Engine:
     piece = np.ascontiguousarray(piece, dtype=float)
     if np.isfinite(piece).mean() < SPARSE:
         return observed(piece)
-    return CpuEngine(piece)
+    return MemoryEngine(piece)
 
 
 def sparse(engine: Engine) -> bool:
@@ -167,12 +167,34 @@ def sparse(engine: Engine) -> bool:
     return engine.n_observed < SPARSE * math.prod(engine.shape)
 
 
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A block that M has not been asked for yet: its lines, and their features in orthonormal coordinates."""
+
+    lines: tuple[Array, Array]
+    Q1: Array
+    R1: Array
+    Q2: Array
+    R2: Array
+    small: bool
+
+
 def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
     if sparse(engine):
         yield whole(engine, F1, F2)
         return
-    n1, n2 = engine.shape
+    for draft in drafts(engine.shape, F1, F2, rng):
+        if draft is None:
+            yield whole(engine, F1, F2)
+        else:
+            piece = in_memory(engine.block(*draft.lines))
+            yield Block(piece, draft.Q1, draft.R1, draft.Q2, draft.R2, F1, F2, draft.small)
+
+
+def drafts(shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Draft | None]:
+    """The lines of blocks to try; None: all of M."""
+    n1, n2 = shape
 
     def sides(factor: int) -> tuple[int, int]:
         return min(n1, max(factor * F1.d, FEWEST_ROWS)), min(n2, max(factor * F2.d, FEWEST_ROWS))
@@ -185,18 +207,21 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
         factor = ROWS_PER_FEATURE
     while math.prod(sides(factor)) <= affordable:
         small = math.prod(sides(factor)) < usual <= affordable
-        if block := _block(engine, F1, F2, *sides(factor), rng, small):
-            yield block
+        if draft := _draft(F1, F2, *sides(factor), rng, small):
+            yield draft
         factor *= 2
     if n1 * n2 <= BLOCK_ENTRIES:
-        yield whole(engine, F1, F2)
+        yield None
     else:
         m1, m2 = _largest(n1, n2, 2 * F1.d, 2 * F2.d, int(n1 * np.sqrt(BLOCK_ENTRIES / (n1 * n2))))
-        yield _block(engine, F1, F2, m1, m2, rng) or whole(engine, F1, F2)  # slow, but better than nothing to go by
+        yield _draft(F1, F2, m1, m2, rng)  # all of M is slow, but better than nothing to go by
 
 
 def whole(engine: Engine, F1: Features, F2: Features) -> Block:
-    """All of M as a block."""
+    """All of M as a block; in memory, if it is small and dear to read."""
+    n1, n2 = engine.shape
+    if engine.dear and n1 * n2 <= BLOCK_ENTRIES:
+        engine = in_memory(engine.block(np.arange(n1), np.arange(n2)))
     (Q1, R1), (Q2, R2) = F1.restrict(np.arange(F1.n)), F2.restrict(np.arange(F2.n))
     return Block(engine, Q1, R1, Q2, R2, F1, F2)
 
@@ -208,17 +233,16 @@ def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, 
     return min(n1, max(least1, BLOCK_ENTRIES // m2)), m2
 
 
-def _block(
-    engine: Engine, F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False
-) -> Block | None:
+def _draft(
+    F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False
+) -> Draft | None:
     rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
     (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
     if max(_stretch(R1), _stretch(R2)) > 1e4:
         return None  # some direction of the features is all but absent from these lines
     if small and max(np.einsum("ij,ij->i", Q, Q).max() for Q in (Q1, Q2)) > ONE_LINE:
         return None
-    piece = engine.block(rows, cols)
-    return Block(in_memory(piece), Q1, R1, Q2, R2, F1, F2, small)
+    return Draft((rows, cols), Q1, R1, Q2, R2, small)
 
 
 def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
@@ -230,6 +254,11 @@ def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
         weights = 0.5 / F.n + 0.5 * F.leverage / F.leverage.sum()
         weights /= weights.sum()
     return np.sort(rng.choice(F.n, size=m, replace=False, p=weights))
+
+
+def children(seed: np.random.SeedSequence, n: int) -> list[np.random.SeedSequence]:
+    """Seeds for n purposes, the same at every call."""
+    return np.random.SeedSequence(seed.entropy, spawn_key=seed.spawn_key).spawn(n)
 
 
 def _stretch(R: Array) -> float:

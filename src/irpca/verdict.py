@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from . import constants
-from .engines.base import MOST_SPREAD, Engine, Standardised
+from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels
 from .lowrank import Array, LowRank
 from .result import Doubt, State, Status
-from .sampling import resolution
+from .sampling import children, resolution
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -54,6 +54,51 @@ class Residuals:
         return np.where(self.kept, self.R, 0.0) / self.scale
 
 
+@dataclass(eq=False)
+class Places:
+    """Where a finished fit is checked: chosen before M is looked at, so that one read of it can serve all checks.
+
+    Attributes
+    ----------
+    shape : of M
+    seed : for the choice
+    """
+
+    shape: tuple[int, int]
+    seed: np.random.SeedSequence
+
+    @cached_property
+    def seeds(self) -> dict[str, np.random.SeedSequence]:
+        return dict(zip(("entries", "lines", "row pairs", "column pairs", "rest"), children(self.seed, 5), strict=True))
+
+    @cached_property
+    def lines(self) -> tuple[Array, Array]:
+        """Some rows and columns."""
+        rng = np.random.default_rng(self.seeds["lines"])
+        rows, cols = (np.sort(rng.choice(n, min(n, constants.CHECK_LINES), replace=False)) for n in self.shape)
+        return rows, cols
+
+    def pairs(self, axis: int) -> tuple[Array, Array, Array, Array]:
+        """Some rows (0) or columns, those next to them and others, and where on the other side they are compared."""
+        rng = np.random.default_rng(self.seeds[("row pairs", "column pairs")[axis]])
+        n, across = self.shape[axis], self.shape[1 - axis]
+        size = min(constants.CHECK_PAIRS, n * across)
+        first, other = rng.integers(0, n - 1, size), rng.integers(0, across, size)
+        return first, first + 1, rng.integers(0, n, size), other
+
+    def looks(self) -> list[Look]:
+        cells = []
+        for axis in (0, 1):
+            *lines, other = self.pairs(axis)
+            cells += [(some, other) if axis == 0 else (other, some) for some in lines]
+        sizes = constants.CHECK_ENTRIES_EXACT, constants.CHECK_ENTRIES
+        return [
+            *(Look(size=size, seed=self.seeds["entries"]) for size in sizes),
+            *(Look(cells=at) for at in cells),
+            Look(lines=self.lines),
+        ]
+
+
 @dataclass(frozen=True, eq=False)
 class Case:
     """A finished fit, and a fresh look at M.
@@ -65,7 +110,7 @@ class Case:
     S, known : the outliers, if they were asked for, and the lines of which L is known
     limit : what an outlier exceeds
     status, explained : how the run ended, and the share of the energy that L explains
-    rng : for the look
+    seed : for the look
     """
 
     engine: Engine
@@ -76,7 +121,15 @@ class Case:
     limit: float | Standardised
     status: Status
     explained: float
-    rng: np.random.Generator
+    seed: np.random.SeedSequence
+
+    @cached_property
+    def places(self) -> Places:
+        return Places(self.engine.shape, self.seed)
+
+    @cached_property
+    def rng(self) -> np.random.Generator:
+        return np.random.default_rng(self.places.seeds["rest"])
 
     @property
     def L(self) -> LowRank:
@@ -98,7 +151,8 @@ class Case:
 
     @cached_property
     def drawn(self) -> tuple[Array, Array, Array]:
-        return self.engine.draw(constants.CHECK_ENTRIES_EXACT if self.exact else constants.CHECK_ENTRIES, self.rng)
+        size = constants.CHECK_ENTRIES_EXACT if self.exact else constants.CHECK_ENTRIES
+        return self.engine.draw(size, np.random.default_rng(self.places.seeds["entries"]))
 
     @cached_property
     def sample(self) -> Residuals:
@@ -106,17 +160,9 @@ class Case:
         return self.at(*self.drawn)
 
     @cached_property
-    def lines(self) -> tuple[Array, Array]:
-        """Some rows and columns, at random."""
-        rows, cols = (
-            np.sort(self.rng.choice(n, min(n, constants.CHECK_LINES), replace=False)) for n in self.engine.shape
-        )
-        return rows, cols
-
-    @cached_property
     def block(self) -> Residuals:
-        """Where those rows and columns meet."""
-        return self.across(*self.lines)
+        """Where some rows and columns meet."""
+        return self.across(*self.places.lines)
 
     def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
         scale = np.full(len(rows), self.common)
@@ -536,11 +582,9 @@ def _lower(case: Case) -> str:
 
 def _neighbours(case: Case, axis: int) -> tuple[float, int]:
     """Correlation of kept residuals one line apart, beyond that of lines far apart; and from how many pairs."""
-    n, across = case.engine.shape[axis], case.engine.shape[1 - axis]
-    size = min(constants.CHECK_PAIRS, n * across)
-    first, other = case.rng.integers(0, n - 1, size), case.rng.integers(0, across, size)
+    first, near, far, other = case.places.pairs(axis)
     found = []
-    for second in (first + 1, case.rng.integers(0, n, size)):
+    for second in (near, far):
         pair = [_line_entries(case, axis, lines, other) for lines in (first, second)]
         both = pair[0].kept & pair[1].kept & (first != second)
         x, y = pair[0].z[both], pair[1].z[both]

@@ -1,17 +1,20 @@
 """What every engine must answer: the same as the reference engine, question by question.
 
-Subclass :class:`EngineSuite`, say how to make your engine from a NumPy array, and pytest does the rest.
+Subclass :class:`EngineSuite`, with :class:`Cuts` and :class:`Duals` for what the engine can do besides, or
+:class:`FullSuite` if that is all, say how to make your engine from a NumPy array, and pytest does the rest.
 """
 
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Ascent, Cut, Engine, ReferenceEngine, Trim, lines
-from irpca.engines.base import Lines, Noise, Prior, Standardised, Transposed
+from irpca.engines import Ascent, Cut, Dual, Engine, Normal, ReferenceEngine, Trim, lines
+from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
 
 LAYOUTS = ["C", "Fortran", "read-only", "padded rows", "strided", "strided Fortran", "reversed"]
@@ -174,6 +177,44 @@ def same_sparse(S, expected, precision):
     np.testing.assert_allclose(S.data, expected.data, rtol=0, atol=31 * TOLERANCE[np.dtype(precision).type])
 
 
+def same_answers(answers, expected, case, precision=None):
+    """Of ``core``, in double precision, or ``products``, in that of M: arrays, or None for what was not asked."""
+    same_parts(answers[:-1], expected[:-1], case, precision)
+    same_trim(answers[-1], expected[-1], precision or case.dtype)
+
+
+def same_parts(answers, expected, case, precision=None):
+    for answer, right in zip(answers, expected, strict=True):
+        if right is None:
+            assert answer is None
+        else:
+            same(answer, right, np.float64 if len(answers) == 1 else case.dtype, precision or case.dtype)
+
+
+def same_dual(dual, expected_dual, case, step):
+    """Three questions in turn, each of which makes the step."""
+    asks = ("core", (case.Q1, case.Q2)), ("products", (case.X, None)), ("products", (None, case.Y))
+    for question, asked in asks:
+        *answers, trim = getattr(dual, question)(*asked, step)
+        *expected, expected_trim = getattr(expected_dual, question)(*asked, step)
+        same_parts(answers, expected, case)
+        assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
+        # T is a difference of numbers as large as M: its rounding is theirs.
+        tolerance = 30 * TOLERANCE[case.dtype]
+        assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * case.M.size**0.5)
+        assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance)
+
+
+def of_T(case):
+    """Every way to ask for products with T, and with the kept entries as ones: a question and its blocks."""
+    W, V = case.col_weights, case.row_weights
+    yield "core", (case.Q1, case.Q2)
+    for X, Y, kept in ((case.X, case.Y, False), (W, V, True)):
+        yield "products", (X, None, kept)
+        yield "products", (None, Y, kept)
+        yield "products", (X, Y, kept)
+
+
 MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}}
 LINES = [  # every mode with every prior; of the others each two meet, and each meets every mode and every prior
     ("mixture", "mean", (30, 17), "C", np.float32),
@@ -294,11 +335,72 @@ def standard_noise(shape):
     )
 
 
+@dataclass(frozen=True)
+class EvenRows:
+    """A sink that says it keeps even rows; all it is given goes to a file for each place, to be looked at."""
+
+    folder: Path
+
+    def write(self, place, rows, cols, observed, expected):
+        top, left = place
+        np.savez(self.folder / f"{top} {left}.npz", rows=rows, cols=cols, observed=observed, expected=expected)
+        return rows % 2 == 0
+
+    def given(self):
+        """Rows, columns, observed and expected values, in the order of rows."""
+        files = [np.load(path) for path in sorted(self.folder.iterdir())]
+        parts = [np.concatenate([file[name] for file in files]) for name in ("rows", "cols", "observed", "expected")]
+        order = np.lexsort((parts[1], parts[0]))
+        return [part[order] for part in parts]
+
+
+def questions(protocol):
+    """The names of those of a protocol."""
+    return {name for name, asked in vars(protocol).items() if not name.startswith("_") and callable(asked)}
+
+
+def arrays_of(answer):
+    """Those in an answer, and those they are views of."""
+    if isinstance(answer, np.ndarray):
+        yield answer
+        yield from arrays_of(answer.base)
+    elif isinstance(answer, tuple | list):
+        for part in answer:
+            yield from arrays_of(part)
+    elif is_dataclass(answer):
+        for field in fields(answer):
+            yield from arrays_of(getattr(answer, field.name))
+
+
+class Watched:
+    """An engine, or what it hands out, that takes down the size of the largest array in every answer."""
+
+    def __init__(self, owner):
+        self.owner, self.largest = owner, {}
+
+    def __getattr__(self, name):
+        given = getattr(self.owner, name)
+        if not callable(given):
+            return self.seen(name, given)
+        return lambda *args, **kwargs: self.seen(name, given(*args, **kwargs))
+
+    def seen(self, name, answer):
+        sizes = [A.size for A in arrays_of(answer)]
+        self.largest[name] = max([self.largest.get(name, 0), *sizes])
+        return answer
+
+
 class EngineSuite:
-    """Say in ``make`` how to make an engine; ``case`` and ``stored`` may be fewer, or of other shapes."""
+    """Say in ``make`` how to make an engine; ``case`` and ``stored`` may be fewer, or of other shapes.
+
+    Attributes
+    ----------
+    where : what messages may say about the place of an infinite entry, as a pattern
+    """
 
     case = some_cases(cases((130, 90), (67, 515)))
     stored = some_stored(STORED)
+    where = ""
 
     def make(self, M: np.ndarray) -> Engine:
         raise NotImplementedError
@@ -309,6 +411,10 @@ class EngineSuite:
     @pytest.fixture(params=[np.float32, np.float64])
     def dtype(self, request):
         return request.param
+
+    @pytest.fixture
+    def infinite(self):
+        return f"M holds infinite values{self.where}; replace"
 
     # Each question, over shapes, types and layouts in memory.
 
@@ -342,61 +448,31 @@ class EngineSuite:
                 P = rng.standard_normal(expected.gradient.shape)
                 same(normal.times(P), expected.times(P), np.float64, case.dtype)
             asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
-            for answer, right in zip(normal.sides(*asked), expected.sides(*asked), strict=True):
+            for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
                 same(answer, right, case.dtype)
         assert engine.reads == reference.reads + 2 == 10
 
-    def test_times(self, case):
-        """With weights and without."""
+    def test_products(self, case):
+        """Along rows, along columns, and both at once; of T, and of the kept entries as ones."""
         engine, reference = self.pair(case.M)
-        expected, expected_sums, expected_trim = reference.times(case.L, ZETA, case.X, case.col_weights)
-        for weights in None, case.col_weights:
-            TX, sums, trim = engine.times(case.L, ZETA, case.X, weights)
-            same(TX, expected, case.dtype)
-            same_trim(trim, expected_trim, case.dtype)
-            if weights is None:
-                assert sums is None
-            else:
-                same(sums, expected_sums, case.dtype)
-
-    def test_t_times(self, case):
-        """With weights and without."""
-        engine, reference = self.pair(case.M)
-        expected, expected_sums, expected_trim = reference.t_times(case.L, ZETA, case.Y, case.row_weights)
-        for weights in None, case.row_weights:
-            TY, sums, trim = engine.t_times(case.L, ZETA, case.Y, weights)
-            same(TY, expected, case.dtype)
-            same_trim(trim, expected_trim, case.dtype)
-            if weights is None:
-                assert sums is None
-            else:
-                same(sums, expected_sums, case.dtype)
-
-    def test_sides(self, case):
-        engine, reference = self.pair(case.M)
-        TX, TY, trim = engine.sides(case.L, ZETA, case.X, case.Y)
-        expected_X, expected_Y, expected_trim = reference.sides(case.L, ZETA, case.X, case.Y)
-        same(TX, expected_X, case.dtype)
-        same(TY, expected_Y, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, ZETA, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case)
+        assert engine.reads == reference.reads == 7
+        TX, nothing, trim = engine.products(case.L, ZETA, case.X)
+        same(TX, reference.products(case.L, ZETA, case.X)[0], case.dtype)
+        assert nothing is None
+        *nothing, alone = engine.products(case.L, ZETA)
+        assert nothing == [None, None] and alone == trim
 
     def test_thresholds_of_rows_and_columns(self, case):
         """Some rows and columns keep the middle residuals, some the small ones only, some all."""
         rng = np.random.default_rng(3)
         cut = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
         engine, reference = self.pair(case.M)
-        questions = {
-            "core": (case.Q1, case.Q2),
-            "times": (case.X, case.col_weights),
-            "t_times": (case.Y, case.row_weights),
-            "sides": (case.X, case.Y),
-        }
-        for question, asked in questions.items():
-            *answers, trim = getattr(engine, question)(case.L, cut, *asked)
-            *expected, expected_trim = getattr(reference, question)(case.L, cut, *asked)
-            for answer, right in zip(answers, expected, strict=True):
-                same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
-            same_trim(trim, expected_trim, case.dtype)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, cut, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case)
 
     @pytest.mark.parametrize(("mode", "prior", "shape", "layout", "dtype"), LINES)
     def test_lines(self, monkeypatch, mode, prior, shape, layout, dtype):
@@ -438,42 +514,6 @@ class EngineSuite:
         for answer, mean in zip(first, kept, strict=True):
             np.testing.assert_array_equal(answer.mean, mean)
 
-    def test_cut(self, case):
-        n1, n2 = case.M.shape
-        for share in 0, 0.3, 1:
-            engine, reference = self.pair(case.M)
-            cut = engine.cut(case.L, int(share * n2), int(share * n1))
-            expected = reference.cut(case.L, int(share * n2), int(share * n1))
-            same(cut.rows, expected.rows, case.dtype)
-            same(cut.cols, expected.cols, case.dtype)
-            assert (engine.reads, reference.reads) == (2, 2)
-            exceeding = reference.times(case.L, expected, case.X)[-1].trimmed
-            assert exceeding <= min(n1 * int(share * n2), n2 * int(share * n1))
-
-    @pytest.mark.parametrize("box", [np.inf, 3.0])
-    def test_dual(self, case, box):
-        """Steps of several sizes; the product after each, and one without a step."""
-        engine, reference = self.pair(case.M)
-        Y, expected_Y = engine.dual(), reference.dual()
-        steps = [
-            Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
-            None,
-            Ascent(case.other, 0.3, 0.25, box),
-            Ascent(case.L, 0.5, 0.25, box),
-        ]
-        for step in steps:
-            for question, asked in {"core": (case.Q1, case.Q2), "times": (case.X,), "t_times": (case.Y,)}.items():
-                answer, trim = getattr(Y, question)(*asked, step)
-                expected, expected_trim = getattr(expected_Y, question)(*asked, step)
-                same(answer, expected, np.float64 if question == "core" else case.dtype, case.dtype)
-                tolerance = TOLERANCE[case.dtype]
-                assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
-                # T is a difference of numbers as large as M: its rounding is theirs.
-                size = 30 * case.M.size**0.5
-                assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * size)
-                assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance * 30)
-        assert engine.reads == reference.reads == 12
-
     def test_corruption(self, case):
         engine, reference = self.pair(case.M)
         S, trim = engine.corruption(case.L, ZETA)
@@ -496,8 +536,42 @@ class EngineSuite:
         s2 = np.outer(noise.rows, noise.cols)
         own = 1.25 * np.sqrt(s2 + np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2))
         np.testing.assert_array_equal(S.toarray() != 0, np.abs(R) > own)
-        turned, turned_trim = Transposed(engine).corruption(case.L.T, limit.T)
-        assert (turned != S.T.tocsr()).nnz == 0 and turned_trim.kept == trim.kept
+        turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
+        same_sparse(turned, S.T.tocsr(), case.dtype)
+        assert turned_trim.kept == trim.kept
+
+    @pytest.mark.parametrize("holes", [False, True])
+    @pytest.mark.parametrize("standardised", [False, True])
+    def test_write(self, stored, holes, standardised, tmp_path):
+        """All of S goes to the sink, piece by piece; what it does not keep counts as kept."""
+        dtype, layout = stored
+        case = Case((30, 17), dtype)
+        limit = Standardised(standard_noise(case.M.shape), 1.25) if standardised else ZETA
+        missing = np.arange(case.M.size).reshape(case.M.shape) % 7 == 3
+        M = laid_out(np.where(missing, dtype(np.nan), case.M) if holes else case.M, layout)
+        engine, sink = self.make(M), EvenRows(tmp_path)
+        counts, trim = engine.write(case.L, limit, sink)
+        assert engine.reads == 1
+        S, whole = self.make(M).corruption(case.L, limit)
+        rows, cols, observed, expected = sink.given()
+        np.testing.assert_array_equal(rows, np.repeat(np.arange(30), np.diff(S.indptr)))
+        np.testing.assert_array_equal(cols, S.indices)
+        assert observed.dtype == dtype
+        np.testing.assert_array_equal(observed, M[rows, cols])
+        np.testing.assert_allclose(expected, case.L.dense()[rows, cols], rtol=0, atol=31 * TOLERANCE[dtype])
+        written = rows % 2 == 0
+        assert 0 < written.sum() < S.nnz
+        for each, at, n in zip(counts, (rows, cols), M.shape, strict=True):
+            np.testing.assert_array_equal(each, np.bincount(at[written], minlength=n))
+        assert (trim.kept, trim.trimmed) == (whole.kept + (~written).sum(), written.sum())
+        assert (trim.energy, trim.largest) == pytest.approx((whole.energy, whole.largest), rel=TOLERANCE[dtype], abs=0)
+
+    def test_nothing_to_write(self, dtype, tmp_path):
+        case = Case((30, 17), dtype)
+        (rows, cols), trim = self.make(case.M).write(case.L, np.inf, EvenRows(tmp_path))
+        assert (rows.shape, cols.shape) == ((30,), (17,)) and not rows.any() and not cols.any()
+        assert (trim.kept, trim.trimmed) == (510, 0)
+        assert not sum(map(len, EvenRows(tmp_path).given()))
 
     def test_block_and_entries(self, case):
         engine = self.make(case.M)
@@ -523,8 +597,63 @@ class EngineSuite:
         assert (np.diff(at) >= 0).all()
         if size > case.M.size:
             np.testing.assert_array_equal(at, np.arange(case.M.size))
-        assert engine.reads == pytest.approx(len(at) / case.M.size, rel=1e-9)
+        self.looked_at(engine, len(at) / case.M.size)
         np.testing.assert_array_equal(engine.draw(size, np.random.default_rng(1))[0], rows)
+
+    @staticmethod
+    def looked_at(engine, share, before=0.0):
+        """What that adds to its reads: that share of M or, where random access is dear, up to all of it."""
+        added = engine.reads - before
+        if engine.dear:
+            assert 0 <= added <= 1 + 1e-9
+        else:
+            assert added == pytest.approx(share, rel=1e-9)
+
+    @pytest.mark.parametrize("holes", [False, True])
+    def test_survey(self, stored, holes):
+        """What was announced is answered as if it had not been, and so is what was not."""
+        dtype, layout = stored
+        case, rng = Case((30, 17), dtype), np.random.default_rng(1)
+        M = laid_out(np.where(rng.random((30, 17)) < 0.1, dtype(np.nan), case.M) if holes else case.M, layout)
+        seeds = np.random.SeedSequence(3).spawn(2)
+        lines = [(rng.integers(0, 30, 6), rng.integers(0, 17, 4)), (np.arange(30), np.array([16, 0, 3]))]
+        announced, plain = self.make(M), self.make(M)
+        cells = rng.integers(0, 30, 25), rng.integers(0, 17, 25)
+        looks = [Look(size=40, seed=seeds[0]), Look(size=9, seed=seeds[1]), Look(cells=cells)]
+        announced.survey([Look(lines[0]), *looks, Look(lines[1])])
+
+        def same_draw(size, seed):
+            drawn, right = (engine.draw(size, np.random.default_rng(seed)) for engine in (announced, plain))
+            for one, other in zip(drawn, right, strict=True):
+                assert one.dtype == other.dtype
+                np.testing.assert_array_equal(one, other)
+
+        def same_block(rows, cols):
+            block = announced.block(rows, cols)
+            assert block.dtype == dtype
+            np.testing.assert_array_equal(block, M[rows][:, cols])
+
+        def same_entries(rows, cols):
+            entries = announced.entries(rows, cols)
+            assert entries.dtype == dtype
+            np.testing.assert_array_equal(entries, M[rows, cols])
+
+        same_draw(40, seeds[0])
+        same_block(*lines[1])
+        same_entries(*cells)
+        same_draw(9, seeds[1])
+        same_block(*lines[0])
+        assert announced.reads <= (1 + 1e-9 if announced.dear else plain.reads + 1)
+        same_block(*lines[0])
+        same_draw(40, seeds[0])
+        same_draw(9, seeds[0])  # none of these was announced
+        same_entries(cells[0][:7], cells[1][:7])
+        same_draw(40, seeds[1])
+        same_draw(11, np.random.SeedSequence(4))
+        same_block(lines[0][0], lines[1][1])
+        same_block(*(lines[0][0][::-1], lines[0][1]))
+        announced.survey([])
+        same_block(*lines[0])
 
     # Each question, over thresholds and kinds of L.
 
@@ -554,17 +683,9 @@ class EngineSuite:
     def ask_everything(self, case, zeta, precision=None):
         precision = precision or case.dtype
         engine, reference = self.pair(case.M)
-        questions = {
-            "core": (case.L, zeta, case.Q1, case.Q2),
-            "times": (case.L, zeta, case.X, case.col_weights),
-            "t_times": (case.L, zeta, case.Y, case.row_weights),
-        }
-        for question, asked in questions.items():
-            *answers, trim = getattr(engine, question)(*asked)
-            *expected, expected_trim = getattr(reference, question)(*asked)
-            for answer, right in zip(answers, expected, strict=True):
-                same(answer, right, np.float64 if question == "core" else case.dtype, precision)
-            same_trim(trim, expected_trim, precision)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case, precision)
         normal, expected_normal = (asked.normal(case.L, zeta, case.Q1, case.Q2) for asked in (engine, reference))
         P = np.ones(normal.gradient.shape)
         same(normal.times(P), expected_normal.times(P), np.float64, precision)
@@ -582,13 +703,14 @@ class EngineSuite:
         """M = L + T + S, and an entry is either in T or in S."""
         engine = self.make(case.M)
         n2 = case.M.shape[1]
-        T, kept, trim = engine.times(case.L, ZETA, np.eye(n2), np.eye(n2))
+        T, _, trim = engine.products(case.L, ZETA, np.eye(n2))
+        kept, _, kept_trim = engine.products(case.L, ZETA, np.eye(n2), kept=True)
         S = engine.corruption(case.L, ZETA)[0].toarray()
         atol = 31 * TOLERANCE[case.dtype]
         np.testing.assert_allclose(case.L.dense() + T + S, case.M, rtol=0, atol=atol)
         np.testing.assert_array_equal(kept, np.abs(case.M - case.L.dense()) <= ZETA)
         assert not ((S != 0) & (kept != 0)).any()
-        assert trim.kept == kept.sum()
+        assert trim.kept == kept_trim.kept == kept.sum()
         assert trim.energy == pytest.approx((T.astype(float) ** 2).sum(), rel=TOLERANCE[case.dtype])
         assert trim.largest == np.abs(T).max()
 
@@ -601,8 +723,8 @@ class EngineSuite:
         engine, nothing = self.make(M), LowRank.zero(M.shape)
         kept_right = np.array([[1, 0, 1], [1, 0, 1]])
         for kept in (
-            engine.times(nothing, zeta, np.eye(3), np.eye(3))[1],
-            engine.t_times(nothing, zeta, np.eye(2), np.eye(2))[1].T,
+            engine.products(nothing, zeta, np.eye(3), kept=True)[0],
+            engine.products(nothing, zeta, Y=np.eye(2), kept=True)[1].T,
             engine.core(nothing, zeta, np.eye(2), np.eye(3))[0] != 0,
             engine.normal(nothing, zeta, np.eye(2), np.eye(3)).times(np.ones((2, 3))),
             engine.corruption(nothing, zeta)[0].toarray() == 0,
@@ -628,14 +750,14 @@ class EngineSuite:
     def test_the_energy_does_not_leave_the_range_of_float32(self, size, dtype):
         M = np.full((5, 4), size, dtype)
         for trim in (
-            self.make(M).times(LowRank.zero(M.shape), np.inf, np.zeros((4, 1)))[-1],
+            self.make(M).products(LowRank.zero(M.shape), np.inf, np.zeros((4, 1)))[-1],
             self.make(M).corruption(LowRank.zero(M.shape), np.inf)[-1],
         ):
             assert trim.energy == pytest.approx(20 * size**2, rel=1e-6)
 
     # The engine as an owner.
 
-    def test_reads(self, stored):
+    def test_reads(self, stored, tmp_path):
         case = Case((30, 17), *stored)
         engine = self.make(case.M)
         normal = engine.normal(case.L, ZETA, case.Q1, case.Q2)
@@ -643,21 +765,23 @@ class EngineSuite:
             lambda: engine.core(case.L, ZETA, case.Q1, case.Q2),
             lambda: engine.normal(case.L, ZETA, case.Q1, case.Q2),
             lambda: normal.times(np.ones(normal.gradient.shape)),
-            lambda: normal.sides(case.L, case.X, case.Y),
-            lambda: engine.times(case.L, ZETA, case.X, case.col_weights),
-            lambda: engine.t_times(case.L, ZETA, case.Y, case.row_weights),
-            lambda: engine.sides(case.L, ZETA, case.X, case.Y),
+            lambda: normal.products(case.L, case.X, case.Y),
+            lambda: engine.products(case.L, ZETA, case.X),
+            lambda: engine.products(case.L, ZETA, Y=case.Y),
+            lambda: engine.products(case.L, ZETA, case.X, case.Y),
+            lambda: engine.products(case.L, ZETA, case.col_weights, case.row_weights, kept=True),
             lambda: engine.corruption(case.L, ZETA),
+            lambda: engine.write(case.L, ZETA, EvenRows(tmp_path)),
         ):
             before = engine.reads
             ask()
             assert engine.reads == before + 1
         before = engine.reads
         engine.block(np.arange(3), np.arange(5))
-        assert engine.reads - before == pytest.approx(15 / 510, rel=1e-9)
+        self.looked_at(engine, 15 / 510, before)
         before = engine.reads
         engine.entries(np.arange(4), np.arange(4))
-        assert engine.reads - before == pytest.approx(4 / 510, rel=1e-9)
+        self.looked_at(engine, 4 / 510, before)
         before = engine.reads
         engine.place(case.Q1)
         assert (engine.shape, engine.n_observed, engine.reads) == ((30, 17), 510, before)
@@ -680,25 +804,57 @@ class EngineSuite:
         case = Case((30, 17), *stored)
         M = case.M.copy()
         engine = self.make(case.M)
-        (G, _), (TX, KX, _), (TY, KY, _), (S, _) = self.thin_answers(engine, case, ZETA)
-        first = [A.copy() for A in (G, TX, KX, TY, KY, S.data)]
+        answers = self.thin_answers(engine, case, ZETA)
+        first = [A.copy() for A in answers]
         self.thin_answers(engine, case, 25.0)
-        for answer, copy in zip((G, TX, KX, TY, KY, S.data), first, strict=True):
+        for answer, copy in zip(answers, first, strict=True):
             np.testing.assert_array_equal(answer, copy)
         np.testing.assert_array_equal(case.M, M)
 
     def thin_answers(self, engine, case, zeta):
-        return (
-            engine.core(case.L, zeta, case.Q1, case.Q2),
-            engine.times(case.L, zeta, case.X, case.col_weights),
-            engine.t_times(case.L, zeta, case.Y, case.row_weights),
-            engine.corruption(case.L, zeta),
-        )
+        G, _ = engine.core(case.L, zeta, case.Q1, case.Q2)
+        TX, _, _ = engine.products(case.L, zeta, case.X)
+        _, TY, _ = engine.products(case.L, zeta, Y=case.Y)
+        KX, KY, _ = engine.products(case.L, zeta, case.col_weights, case.row_weights, kept=True)
+        S, _ = engine.corruption(case.L, zeta)
+        return G, TX, TY, KX, KY, S.data
+
+    def test_what_crosses_the_border_is_thin(self, tmp_path):
+        """Every question of the protocol is asked; S, and what is asked for by its size, may be larger."""
+        n1, n2 = 400, 300
+        case, lines_case = Case((n1, n2)), LinesCase((n1, n2), 2)
+        Q1, Q2 = (np.linalg.qr(np.random.default_rng(n).standard_normal((n, 4)))[0] for n in (n1, n2))
+        engine = Watched(self.make(case.M))
+        handed_out = [(normal := Watched(engine.normal(case.L, ZETA, Q1, Q2)), Normal)]
+        assert normal.gradient.shape == (4, 4) and isinstance(normal.trim, Trim)
+        normal.times(np.eye(4))
+        normal.products(case.L, Q2, Q1)
+        engine.survey([Look((np.arange(5), np.arange(5)))])
+        engine.place(Q1)
+        engine.core(case.L, ZETA, Q1, Q2)
+        engine.products(case.L, ZETA, Q2, Q1)
+        engine.products(case.L, ZETA, Q2, Q1, kept=True)
+        engine.solve_rows(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0])
+        engine.solve_cols(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1])
+        engine.write(case.L, ZETA, EvenRows(tmp_path))
+        assert engine.counts[0].shape == (n1,)
+        asked_by_size = {"corruption", "block", "entries", "draw"}
+        if "cut" in engine.capabilities:
+            engine.cut(case.L, 9, 9)
+        if "dual" in engine.capabilities:
+            handed_out.append((dual := Watched(engine.dual()), Dual))
+            dual.core(Q1, Q2, Ascent(case.L, 1.0, 1.0))
+            dual.products(Q2, Q1)
+        for watched, protocol in [(engine, Engine), *handed_out]:
+            left_out = asked_by_size | ({"cut", "dual"} - engine.capabilities) if protocol is Engine else set()
+            assert questions(protocol) - left_out <= set(watched.largest)
+            for name, size in watched.largest.items():
+                assert size <= 16 * (n1 + n2), name
 
     # What it refuses.
 
     @pytest.mark.parametrize(("bad", "zeta"), [(np.inf, np.inf), (-np.inf, ZETA)])
-    def test_entries_that_are_not_finite(self, bad, zeta, stored):
+    def test_entries_that_are_not_finite(self, bad, zeta, stored, infinite, tmp_path):
         dtype, layout = stored
         case = Case((30, 17), dtype)
         M = np.array(case.M)
@@ -709,24 +865,44 @@ class EngineSuite:
         for ask in (
             lambda: engine.core(case.L, zeta, case.Q1, case.Q2),
             lambda: engine.normal(case.L, zeta, case.Q1, case.Q2),
-            lambda: engine.times(case.L, zeta, case.X),
-            lambda: engine.times(case.L, zeta, case.X, case.col_weights),
-            lambda: engine.t_times(case.L, zeta, case.Y),
-            lambda: engine.t_times(case.L, zeta, case.Y, case.row_weights),
-            lambda: engine.sides(case.L, zeta, case.X, case.Y),
+            lambda: engine.products(case.L, zeta, case.X),
+            lambda: engine.products(case.L, zeta, Y=case.Y),
+            lambda: engine.products(case.L, zeta, case.X, case.Y),
+            lambda: engine.products(case.L, zeta, case.col_weights, kept=True),
+            lambda: engine.products(case.L, zeta, Y=case.row_weights, kept=True),
             lambda: engine.solve_rows(*asked, lines_case.priors[0]),
             lambda: engine.solve_cols(*asked, lines_case.priors[1]),
-            lambda: engine.cut(case.L, 2, 2),
-            lambda: engine.dual().times(case.X, Ascent(case.L, 1.0, 1.0)),
             lambda: engine.corruption(case.L, zeta),
+            lambda: engine.write(case.L, zeta, EvenRows(tmp_path)),
+            *self.besides(engine, case.L, case.X),
             lambda: engine.block(np.arange(30), np.arange(17)),
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
             lambda: engine.draw(1000, np.random.default_rng(0)),
         ):
-            with pytest.raises(ValueError, match="M holds infinite values; replace"):
+            with pytest.raises(ValueError, match=infinite):
                 ask()
         engine.block(np.arange(2), np.arange(17))
         engine.entries(np.array([2]), np.array([4]))
+
+    def besides(self, engine, L, X):
+        """Questions that read all of M and that not every engine can answer."""
+        if "cut" in engine.capabilities:
+            yield lambda: engine.cut(L, 2, 2)
+        if "dual" in engine.capabilities:
+            yield lambda: engine.dual().products(X, step=Ascent(L, 1.0, 1.0))
+
+    def test_capabilities(self):
+        """What it cannot do it refuses by name; what it can do is tested."""
+        case = Case((7, 3))
+        engine = self.make(case.M)
+        assert isinstance(engine.capabilities, frozenset)
+        assert engine.capabilities == {name for name, tests in ABLE.items() if isinstance(self, tests)}
+        asks = {"cut": lambda: engine.cut(case.L, 1, 1), "dual": engine.dual}
+        for name in asks.keys() - engine.capabilities:
+            with pytest.raises(NotImplementedError, match=f"needs.*{name}|{name}.*needs") as told:
+                asks[name]()
+            assert engine.name in str(told.value)
+        assert isinstance(engine.dear, bool)
 
     def test_a_block_of_everything_is_refused(self):
         case = Case((7, 3))
@@ -734,14 +910,14 @@ class EngineSuite:
         with pytest.raises(ValueError, match="a block of 8192 × 2049 entries is more than the 16777216"):
             self.make(case.M).block(rows, cols)
 
-    def test_nan_beside_infinite_entries(self, dtype):
+    def test_nan_beside_infinite_entries(self, dtype, infinite):
         case = Case((30, 17), dtype)
         case.M[2, 3] = case.M[4, 4] = np.nan
         case.M[2, 16] = -np.inf
-        with pytest.raises(ValueError, match="M holds infinite values; replace"):
+        with pytest.raises(ValueError, match=infinite):
             self.make(case.M).core(case.L, 1.0, case.Q1, case.Q2)
 
-    def test_an_L_that_is_not_finite_is_not_blamed_on_M(self, dtype):
+    def test_an_L_that_is_not_finite_is_not_blamed_on_M(self, dtype, tmp_path):
         case = Case((30, 17), dtype)
         L = LowRank(np.full((30, 1), np.nan), np.ones((1, 1)), np.ones((17, 1)))
         engine, lines_case = self.make(case.M), LinesCase((30, 17), 1)
@@ -749,14 +925,60 @@ class EngineSuite:
         for ask in (
             lambda: engine.core(L, ZETA, case.Q1, case.Q2),
             lambda: engine.normal(L, ZETA, case.Q1, case.Q2),
-            lambda: engine.times(L, ZETA, case.X, case.col_weights),
-            lambda: engine.t_times(L, ZETA, case.Y, case.row_weights),
-            lambda: engine.sides(L, ZETA, case.X, case.Y),
-            lambda: engine.cut(L, 2, 2),
-            lambda: engine.dual().times(case.X, Ascent(L, 1.0, 1.0)),
+            lambda: engine.products(L, ZETA, case.X),
+            lambda: engine.products(L, ZETA, Y=case.Y),
+            lambda: engine.products(L, ZETA, case.X, case.Y),
+            lambda: engine.products(L, ZETA, case.col_weights, kept=True),
+            lambda: engine.products(L, ZETA, Y=case.row_weights, kept=True),
             lambda: engine.corruption(L, ZETA),
+            lambda: engine.write(L, ZETA, EvenRows(tmp_path)),
+            *self.besides(engine, L, case.X),
             lambda: engine.solve_rows(*asked, lines_case.priors[0]),
             lambda: engine.solve_cols(*asked, lines_case.priors[1]),
         ):
             with pytest.raises(FloatingPointError, match="not finite although M is"):
                 ask()
+
+
+class Cuts:
+    """For engines that can ``cut``."""
+
+    def test_cut(self, case):
+        n1, n2 = case.M.shape
+        for share in 0, 0.3, 1:
+            engine, reference = self.pair(case.M)
+            cut = engine.cut(case.L, int(share * n2), int(share * n1))
+            expected = reference.cut(case.L, int(share * n2), int(share * n1))
+            same(cut.rows, expected.rows, case.dtype)
+            same(cut.cols, expected.cols, case.dtype)
+            assert (engine.reads, reference.reads) == (2, 2)
+            exceeding = reference.products(case.L, expected, case.X)[-1].trimmed
+            assert exceeding <= min(n1 * int(share * n2), n2 * int(share * n1))
+
+
+class Duals:
+    """For engines that can keep a ``dual`` variable."""
+
+    @pytest.mark.parametrize("box", [np.inf, 3.0])
+    def test_dual(self, case, box):
+        """Steps of several sizes; the product after each, and one without a step."""
+        engine, reference = self.pair(case.M)
+        Y, expected_Y = engine.dual(), reference.dual()
+        steps = [
+            Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
+            None,
+            Ascent(case.other, 0.3, 0.25, box),
+            Ascent(case.L, 0.5, 0.25, box),
+        ]
+        for step in steps:
+            same_dual(Y, expected_Y, case, step)
+        assert engine.reads == reference.reads == 12
+        for answer, right in zip(Y.products(case.X, case.Y)[:2], expected_Y.products(case.X, case.Y)[:2], strict=True):
+            same(answer, right, case.dtype)
+
+
+class FullSuite(Cuts, Duals, EngineSuite):
+    """For engines that can do everything."""
+
+
+ABLE = {"cut": Cuts, "dual": Duals}

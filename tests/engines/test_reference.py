@@ -1,13 +1,12 @@
 import numpy as np
 import pytest
-from engines.conformance import FEW_STORED, Case, EngineSuite, some_cases, some_stored
+from engines.conformance import FEW_STORED, Case, FullSuite, some_cases, some_stored
 
 from irpca.engines import Ascent, ReferenceEngine
-from irpca.engines.base import Transposed
 from irpca.lowrank import LowRank
 
 
-class ReferenceSuite(EngineSuite):
+class TestReference(FullSuite):
     case = some_cases(
         [
             ((1, 5), np.float32, "C"),
@@ -18,18 +17,10 @@ class ReferenceSuite(EngineSuite):
     )
     stored = some_stored(FEW_STORED)
     test_lines_of_any_number_of_directions = None  # nothing here depends on it
-
-
-class TestReference(ReferenceSuite):
     test_lines = None  # they would only be compared with themselves
 
     def make(self, M):
         return ReferenceEngine(M)
-
-
-class TestTransposed(ReferenceSuite):
-    def make(self, M):
-        return Transposed(ReferenceEngine(M.T))
 
 
 def test_every_question_against_its_formula():
@@ -50,17 +41,17 @@ def test_every_question_against_its_formula():
     np.testing.assert_allclose(normal.gradient, G, rtol=0, atol=1e-13)
     fitted = np.where(np.abs(R) <= 1, case.Q1 @ P @ case.Q2.T, 0)
     np.testing.assert_allclose(normal.times(P), case.Q1.T @ fitted @ case.Q2, rtol=0, atol=1e-12)
-    KX, KY = normal.sides(LowRank(case.Q1, P, case.Q2), case.X, case.Y)
+    KX, KY = normal.products(LowRank(case.Q1, P, case.Q2), case.X, case.Y)
     np.testing.assert_allclose(KX, fitted @ case.X, rtol=0, atol=1e-12)
     np.testing.assert_allclose(KY, fitted.T @ case.Y, rtol=0, atol=1e-12)
 
-    TX, sums, _ = engine.times(case.L, 1.0, case.X, case.col_weights)
+    TX, TY, _ = engine.products(case.L, 1.0, case.X, case.Y)
     np.testing.assert_allclose(TX, T @ case.X, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(sums, (np.abs(R) <= 1) @ case.col_weights, rtol=0, atol=1e-13)
-
-    TY, sums, _ = engine.t_times(case.L, 1.0, case.Y, case.row_weights)
     np.testing.assert_allclose(TY, T.T @ case.Y, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(sums, (np.abs(R) <= 1).T @ case.row_weights, rtol=0, atol=1e-13)
+    KX, KY, _ = engine.products(case.L, 1.0, case.col_weights, case.row_weights, kept=True)
+    np.testing.assert_allclose(KX, (np.abs(R) <= 1) @ case.col_weights, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(KY, (np.abs(R) <= 1).T @ case.row_weights, rtol=0, atol=1e-13)
+    assert engine.products(case.L, 1.0)[:2] == (None, None)
 
     S, _ = engine.corruption(case.L, 1.0)
     np.testing.assert_allclose(S.toarray(), R - T, rtol=0, atol=1e-13)
@@ -75,23 +66,23 @@ def test_thresholds_and_duals_against_their_formulas():
     above = np.abs(R) > np.maximum(cut.rows[:, None], cut.cols)
     assert (np.abs(R) > cut.rows[:, None]).sum(axis=1).tolist() == [2] * 9
     assert (np.abs(R) > cut.cols).sum(axis=0).tolist() == [3] * 6
-    TX, TY, trim = engine.sides(case.L, cut, case.X, case.Y)
+    TX, TY, trim = engine.products(case.L, cut, case.X, case.Y)
     np.testing.assert_allclose(TX, np.where(above, 0, R) @ case.X, rtol=0, atol=1e-12)
     np.testing.assert_allclose(TY, np.where(above, 0, R).T @ case.Y, rtol=0, atol=1e-12)
     assert trim.trimmed == above.sum() > 0
 
     dual = engine.dual()
     Y = np.clip(0.1 * R, -0.25, 0.25)
-    np.testing.assert_allclose(dual.times(np.eye(6), Ascent(case.L, 0.1, 0.25))[0], Y, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(dual.products(np.eye(6), step=Ascent(case.L, 0.1, 0.25))[0], Y, rtol=0, atol=1e-14)
     Y2 = np.clip(Y + 0.5 * R, -0.25, 0.25)
-    got, trim = dual.t_times(np.eye(9), Ascent(case.L, 0.5, 0.25))
+    _, got, trim = dual.products(Y=np.eye(9), step=Ascent(case.L, 0.5, 0.25))
     np.testing.assert_allclose(got.T, Y2, rtol=0, atol=1e-14)
     assert trim.energy == pytest.approx((((Y2 - Y) / 0.5) ** 2).sum(), rel=1e-10)
     assert trim.kept == (np.abs(Y + 0.5 * R) <= 0.25).sum()
 
     boxed = engine.dual()
     S = np.clip(np.sign(R) * np.maximum(np.abs(R) - 2.5, 0), case.M - 3, case.M + 3)
-    got, trim = boxed.times(np.eye(6), Ascent(case.L, 0.1, 0.25, box=3.0))
+    got, _, trim = boxed.products(np.eye(6), step=Ascent(case.L, 0.1, 0.25, box=3.0))
     np.testing.assert_allclose(got, 0.1 * (R - S), rtol=0, atol=1e-13)
     assert np.abs(case.M - S).max() <= 3
     assert trim.trimmed == (S != 0).sum()

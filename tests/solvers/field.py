@@ -9,7 +9,7 @@ import numpy as np
 
 from irpca import Status
 from irpca.datasets import Problem, make_problem
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.solvers import subspace
 
@@ -83,7 +83,7 @@ def distance(A, B):
 def first_iterates(run, M, rank, count, **options):
     """What a solver without features yields first, on a matrix of its own."""
     F1, F2 = map(Features.identity, M.shape)
-    return list(islice(run(CpuEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
+    return list(islice(run(MemoryEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
 
 
 def same_steps(states, transcribed):

@@ -8,7 +8,7 @@ import transcriptions
 from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.solvers import ircur
 
@@ -34,7 +34,7 @@ def test_iterates_are_those_of_the_transcription(shape, make, corruption):
     rows, cols = (np.sort(rng.choice(n, 20, replace=False)) for n in shape)
     told = Told(np.repeat(rows[::-1], 2), cols)  # twice, and out of order: each is taken once
     F1, F2 = map(Features.identity, shape)
-    mine = list(islice(ircur(CpuEngine(problem.M), F1, F2, 3, decay=0.6, resample=False, random_state=told), 20))
+    mine = list(islice(ircur(MemoryEngine(problem.M), F1, F2, 3, decay=0.6, resample=False, random_state=told), 20))
     largest = max(np.abs(problem.M[rows]).max(), np.abs(problem.M[:, cols]).max())
     theirs = transcriptions.ircur(problem.M, 3, rows, cols, T=20, decay=0.6, zeta_0=largest / 0.6)
     for state, L in zip(mine, theirs, strict=True):

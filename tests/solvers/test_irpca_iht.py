@@ -11,7 +11,7 @@ import irpca
 from irpca import Status
 from irpca.datasets import Problem, make_problem
 from irpca.diagnostics import iteration_bound
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.solvers.irpca_iht import irpca_iht
 
@@ -20,7 +20,7 @@ def run(M, F1, F2, rank, T, **options):
     """The first T iterates as the oracle gives them: ``(W_t, S_t, L_t, zeta_t)``."""
     A, B = Features.of(F1, M.shape[0]), Features.of(F2, M.shape[1])
     iterates, previous = [], np.zeros(M.shape)
-    for state in islice(irpca_iht(CpuEngine(M), A, B, rank, **options), T):
+    for state in islice(irpca_iht(MemoryEngine(M), A, B, rank, **options), T):
         L = state.L.dense()
         C = L if A.Q is None else A.Q.T @ L
         C = C if B.Q is None else C @ B.Q

@@ -8,7 +8,7 @@ from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
 from irpca import Status
-from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.engines.base import Trim
 from irpca.lowrank import LowRank
 from irpca.solvers.convex import multipliers
@@ -46,7 +46,7 @@ def test_what_is_cut_from_L_does_not_turn_up_in_S():
     rng = np.random.default_rng(0)
     U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (90, 60))
     L = LowRank(U, np.diag([1.0, 5e-8]), V)
-    rule = multipliers(CpuEngine(L.dense()), None, 1.5, None, rng)
+    rule = multipliers(MemoryEngine(L.dense()), None, 1.5, None, rng)
     state = rule.state(L, Trim(kept=90 * 60, trimmed=0, energy=0.0, largest=0.0), np.dtype(float))
     assert state.L.rank == 1
     assert np.abs(L.dense() - state.L.dense()).max() <= state.zeta <= 1e-4 * np.abs(L.dense()).max()

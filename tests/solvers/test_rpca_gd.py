@@ -48,7 +48,7 @@ def test_three_reads_an_iteration():
 
 @pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("engine", ["cpu", "reference"])
+@pytest.mark.parametrize("engine", ["memory", "reference"])
 def test_too_long_a_step_is_told(step_size, dtype, engine):
     problem = gaussian(60, 50, corruption=0.05)
     M = problem.M.astype(dtype)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from irpca.engines import CpuEngine, ReferenceEngine
+from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.lowrank import LowRank
 from irpca.solvers.subspace import SPARE, Cleaned, first_look, leading, random_block
 
@@ -78,7 +78,7 @@ def test_a_matrix_of_lower_rank_than_asked():
     np.testing.assert_allclose(s[2:], 0, atol=1e-14)
 
 
-@pytest.mark.parametrize("engine", [ReferenceEngine, CpuEngine])
+@pytest.mark.parametrize("engine", [ReferenceEngine, MemoryEngine])
 def test_cleaned_is_the_matrix_less_its_gross_errors(engine):
     rng = np.random.default_rng(0)
     M, L = rng.standard_normal((30, 20)), LowRank.from_product(*(rng.standard_normal((n, 2)) for n in (30, 20)))
@@ -94,7 +94,7 @@ def test_cleaned_is_the_matrix_less_its_gross_errors(engine):
 
 def test_first_look():
     M = with_spectrum(60, 50, 0.8 ** np.arange(30.0))
-    engine = CpuEngine(M)
+    engine = MemoryEngine(M)
     sigma_1, V, trim = first_look(engine, 2 + SPARE, np.random.default_rng(0))
     assert sigma_1 == pytest.approx(1, rel=0.01)
     assert V.shape == (50, 2 + SPARE)
@@ -105,6 +105,6 @@ def test_first_look():
 
 @pytest.mark.parametrize("scale", [1e-110, 1e110])
 def test_first_look_refuses_entries_that_cannot_be_squared(scale):
-    engine = CpuEngine(scale * np.random.default_rng(0).standard_normal((20, 10)))
+    engine = MemoryEngine(scale * np.random.default_rng(0).standard_normal((20, 10)))
     with pytest.raises(ValueError, match="to square in double precision; rescale M"):
         first_look(engine, 3, np.random.default_rng(0))

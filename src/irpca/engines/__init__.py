@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -9,19 +10,17 @@ import numpy as np
 from ..lowrank import Array
 from . import holes
 from .base import Ascent, Cut, Dual, Engine, Normal, Trim
-from .cpu import CpuEngine
-from .observed import ObservedEngine
+from .memory import MemoryEngine
 from .reference import ReferenceEngine
 from .threads import both_sides, single_threaded_blas
 
 __all__ = [
     "Ascent",
-    "CpuEngine",
     "Cut",
     "Dual",
     "Engine",
+    "MemoryEngine",
     "Normal",
-    "ObservedEngine",
     "ReferenceEngine",
     "Trim",
     "as_matrix",
@@ -31,11 +30,11 @@ __all__ = [
     "single_threaded_blas",
 ]
 
-# Share of NaN from which on the observed entries are listed. With 60 to 95 % observed the dense engine takes 0.2 to 0.8
-# of the time of the other for core, normal, corruption and solve_rows; they break even at 20 to 50 % (2 cores, n = 400
-# and 1500), and below that the list also takes less memory.
+# Share of NaN from which on the observed entries are listed. With 60 to 95 % observed an array takes 0.2 to 0.8 of the
+# time of a list for core, normal, corruption and solve_rows; they break even at 20 to 50 % (2 cores, n = 400 and 1500),
+# and below that the list also takes less memory.
 MOSTLY_MISSING = 0.5
-_NAMES = ["auto", "cpu", "observed", "reference"]
+_NAMES = ["auto", "memory", "distributed", "reference"]
 
 
 def as_matrix(M: Any, name: str = "M") -> Array:
@@ -53,7 +52,7 @@ def as_matrix(M: Any, name: str = "M") -> Array:
     return holes.dense(M, name)
 
 
-def observed(M: Any, name: str = "M") -> ObservedEngine:
+def observed(M: Any, name: str = "M") -> MemoryEngine:
     """The engine that owns the observed entries of M, and no others.
 
     Parameters
@@ -69,44 +68,62 @@ def observed(M: Any, name: str = "M") -> ObservedEngine:
     >>> observed(np.array([[1.0, np.nan], [0.0, 2.0]])).n_observed
     3
     """
-    return ObservedEngine(holes.observed_entries(M, name))
+    return MemoryEngine(holes.observed_entries(M, name))
 
 
 def choose(M: Any, engine: str | Engine = "auto") -> Engine:
-    """The engine that will own M.
+    """The engine that will own M, by where M lives.
 
     Parameters
     ----------
     M : array of shape (n1, n2), or what :func:`observed` takes
-    engine : {"auto", "cpu", "observed", "reference"} or an Engine
+    engine : {"auto", "memory", "distributed", "reference"} or an Engine
         ``"auto"`` picks by the type of M; an Engine is returned as it is.
 
     Notes
     -----
-    Of a dense matrix a few entries are looked at: if half of them are NaN, the others are listed, else M stays dense.
+    Of an array in memory a few entries are looked at: if half of them are NaN, the others are listed.
 
     Examples
     --------
-    >>> choose(np.array([[1.0, 2.0, np.nan]])).name, choose(np.array([[1.0, np.nan, np.nan]])).name
-    ('cpu', 'observed')
+    >>> choose(np.array([[1.0, 2.0, np.nan]])).name
+    'memory'
     """
     if not isinstance(engine, str):
         return engine
     if engine not in _NAMES:
         raise ValueError(f"engine={engine!r} is unknown; choose one of {', '.join(map(repr, _NAMES))}")
-    if engine == "observed":
-        return observed(M)
     if engine == "reference":
         return _reference(M)
-    kind = holes.kind_of_holes(M)
-    if kind is None:
+    if (chunked := _chunked(M)) or engine == "distributed":
+        if chunked is None:
+            raise ValueError(
+                f"engine='distributed' reads M from a dask or zarr array, a path or a dask DataFrame, got "
+                f"{type(M).__name__}; leave engine out, or pass dask.array.from_array(M)"
+            )
+        if engine == "memory":
+            raise ValueError(f"engine='memory' needs M in memory, and M is {_article(chunked.source.name)}; leave engine out")
+        return chunked
+    if holes.kind_of_holes(M) is None:
         M = holes.dense(M, "M")
         missing = holes.seem_there(M)
-        if engine == "cpu" or missing < MOSTLY_MISSING:
-            return CpuEngine(M, holes=missing > 0)
-    elif engine == "cpu":
-        raise ValueError(f"engine='cpu' reads every entry, and M is {kind}; take engine='observed', or 'auto'")
+        if missing < MOSTLY_MISSING:
+            return MemoryEngine(M, holes=missing > 0)
     return observed(M)
+
+
+def _chunked(M: Any) -> Any:
+    """The engine for an M in chunks; None if M is in memory. dask is imported only if it is needed."""
+    if not isinstance(M, (str, PathLike)) and type(M).__module__.partition(".")[0] not in ("dask", "zarr"):
+        return None
+    from .distributed import DistributedEngine, source_of
+
+    source = source_of(M)
+    return None if source is None else DistributedEngine(source)
+
+
+def _article(name: str) -> str:
+    return name if name.startswith(("a ", "an ")) else f"a {name}"
 
 
 def _reference(M: Any) -> ReferenceEngine:

@@ -6,6 +6,7 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -94,6 +95,12 @@ class Noise:
     def parameters(self) -> Array:
         """The numbers, in the order that kernels take them."""
         return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
+
+    @property
+    def of_all(self) -> Noise:
+        """Without what it says of single rows and columns."""
+        nothing = np.zeros(0)
+        return replace(self, rows=nothing, cols=nothing, row_spread=nothing, col_spread=nothing)
 
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
@@ -278,12 +285,10 @@ class Dual(Protocol):
         """* ``Q1.T @ Y @ Q2``, d1×d2, in double precision."""
         ...
 
-    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        """* ``Y @ X``."""
-        ...
-
-    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        """* ``Y.T @ X``."""
+    def products(
+        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
+    ) -> tuple[Any, Any, Trim]:
+        """* The products of the dual variable with X, and of its transpose with Y; None for what is not asked."""
         ...
 
 
@@ -305,23 +310,61 @@ class Normal(Protocol):
         """* ``Q1.T @ K @ Q2`` with K = Q1 P Q2ᵀ where kept, else 0. Costs 4·n1·n2·d2 flops."""
         ...
 
-    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
         """* ``K @ X`` and ``K.T @ Y`` with K = L where kept, else 0. Costs 2·n1·n2·(r + columns of both) flops."""
         ...
+
+
+class Sink(Protocol):
+    """Where the outliers of a piece of M go: called where the piece is, so it must survive pickling.
+
+    It may be called twice for one place, in two processes.
+    """
+
+    def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
+        """Take entries of M, by their rows and columns in M; says which of them it kept, as booleans."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """Entries that will be asked for: one of three kinds.
+
+    Attributes
+    ----------
+    lines : rows and columns, as for ``block``
+    cells : rows and columns, as for ``entries``
+    size, seed : as for ``draw``, with a new generator of this seed
+    """
+
+    lines: tuple[Array, Array] | None = None
+    cells: tuple[Array, Array] | None = None
+    size: int = 0
+    seed: np.random.SeedSequence | None = None
 
 
 class Engine(Protocol):
     """The only owner of M.
 
-    Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch.
-    ``weights`` (n×k) asks for the sums of its rows over the kept entries, K @ weights, beside the product
-    with T. ``zeta`` may be a :class:`Cut` wherever T is asked for.
+    Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch. Answers are
+    thin: what is as long as M stays with it, but for S.
+    The threshold ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
     Where M is not observed, T and K are zero, and nothing is counted. An engine need not have looked for NaN in
     advance: ``n_observed`` and ``counts`` are right once it has met one.
+
+    Attributes
+    ----------
+    name : where M lives
+    capabilities : which of "cut" and "dual" it can do; a solver says what it needs
+    dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
+    watch : where a read takes long: told how many chunks of M have been read, and of how many
     """
 
     name: str
+    capabilities: frozenset[str]
+    dear: bool
+    watch: Callable[[int, int], None] | None
 
     @property
     def reads(self) -> float: ...
@@ -340,6 +383,10 @@ class Engine(Protocol):
         """How many entries of each row, and of each column, are observed. Reads nothing."""
         ...
 
+    def survey(self, looks: Sequence[Look]) -> None:
+        """What will be asked of ``block``, ``entries`` and ``draw``: all in one read, where random access is dear."""
+        ...
+
     def place(self, B: Array) -> Array:
         """Keep a tall thin block next to M, in M's precision."""
         ...
@@ -348,24 +395,17 @@ class Engine(Protocol):
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
         ...
 
+    def products(
+        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+    ) -> tuple[Any, Any, Trim]:
+        """* ``T @ X`` and ``T.T @ Y``, None for what is not asked; with ``kept``, of the kept entries as ones.
+
+        Costs 2·n1·n2·(r + columns of both) flops.
+        """
+        ...
+
     def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> Normal:
-        """* The normal equations of least squares on the entries that L keeps. As ``core``, and a byte per entry."""
-        ...
-
-    def times(
-        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        """* ``T @ X`` and, if asked, ``K @ weights``. Costs 2·n1·n2·(r + columns) flops."""
-        ...
-
-    def t_times(
-        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        """* ``T.T @ Y`` and, if asked, ``K.T @ weights``. Costs 2·n1·n2·(r + columns) flops."""
-        ...
-
-    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
-        """* ``T @ X`` and ``T.T @ Y`` in one read. Costs 2·n1·n2·(r + columns of both) flops."""
+        """* The normal equations of least squares on the entries that L keeps."""
         ...
 
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
@@ -396,6 +436,10 @@ class Engine(Protocol):
 
         Costs 2·n1·n2·r flops, a root for every entry if the limit is :class:`Standardised`, and writes S once.
         """
+        ...
+
+    def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
+        """* The same, but each piece's part of S goes to the sink; answers how many each row and column has."""
         ...
 
     def block(self, rows: Array, cols: Array) -> Array:
@@ -457,10 +501,12 @@ def in_precision(zeta: float, dtype: np.dtype) -> Any:
     return dtype.type(min(float(zeta), float(np.finfo(dtype).max)))
 
 
-def not_finite(missing: int, infinite: int) -> Exception:
-    """The error for that many infinite entries in M beside NaN; if there are none, it is L that is not finite."""
+def not_finite(infinite: int, where: str = "") -> Exception:
+    """The error for that many infinite entries in M; if there are none, it is L that is not finite."""
     if infinite:
-        return ValueError("M holds infinite values; replace them, or make them NaN, which stands for a missing cell")
+        return ValueError(
+            f"M holds infinite values{where}; replace them, or make them NaN, which stands for a missing cell"
+        )
     return FloatingPointError(
         "M - L is not finite although M is: L has grown out of the range of its numbers; "
         "check the scale of M and of the features, and lower the rank"
@@ -472,12 +518,6 @@ def bad_entries(values: Array) -> tuple[int, int]:
     bad = values[~np.isfinite(values)]
     missing = int(np.isnan(bad).sum())
     return missing, bad.size - missing
-
-
-def blamed(A: Array) -> Exception:
-    """Whose fault it is that M − L is not finite: M is read once more."""
-    missing, infinite = np.sum([bad_entries(row) for row in A], axis=0)
-    return not_finite(int(missing), int(infinite))
 
 
 def refuse_wrong_length(B: Array, n: int) -> None:
@@ -492,122 +532,3 @@ def refuse_large_block(rows: Array, cols: Array) -> None:
         raise ValueError(
             f"a block of {len(rows)} × {len(cols)} entries is more than the {LARGEST_BLOCK} that a block may have"
         )
-
-
-class Transposed:
-    """An engine seen from the other side: the owner of Mᵀ."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
-        self.name = engine.name
-
-    @property
-    def reads(self) -> float:
-        return self.engine.reads
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.engine.shape[::-1]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.engine.dtype
-
-    @property
-    def n_observed(self) -> int:
-        return self.engine.n_observed
-
-    @property
-    def counts(self) -> tuple[Array, Array]:
-        rows, cols = self.engine.counts
-        return cols, rows
-
-    def place(self, B: Array) -> Array:
-        return self.engine.place(B)
-
-    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
-        G, trim = self.engine.core(L.T, _turned(zeta), Q2, Q1)
-        return G.T, trim
-
-    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> Normal:
-        return TransposedNormal(self.engine.normal(L.T, zeta, Q2, Q1))
-
-    def times(
-        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        return self.engine.t_times(L.T, _turned(zeta), X, weights)
-
-    def t_times(
-        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        return self.engine.times(L.T, _turned(zeta), Y, weights)
-
-    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
-        TtY, TX, trim = self.engine.sides(L.T, _turned(zeta), Y, X)
-        return TX, TtY, trim
-
-    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        lines = self.engine.solve_cols(V, U, noise.T, prior)
-        return replace(lines, sums=lines.sums.T)
-
-    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        lines = self.engine.solve_rows(V, U, noise.T, prior)
-        return replace(lines, sums=lines.sums.T)
-
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        return self.engine.cut(L.T, per_col, per_row).T
-
-    def dual(self) -> Dual:
-        return TransposedDual(self.engine.dual())
-
-    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
-        S, trim = self.engine.corruption(L.T, limit.T if isinstance(limit, Standardised) else limit)
-        return S.T.tocsr(), trim
-
-    def block(self, rows: Array, cols: Array) -> Array:
-        refuse_large_block(rows, cols)
-        return self.engine.block(cols, rows).T
-
-    def entries(self, rows: Array, cols: Array) -> Array:
-        return self.engine.entries(cols, rows)
-
-    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-        if self.n_observed == self.shape[0] * self.shape[1]:
-            return drawn_anywhere(self, size, rng)
-        cols, rows, values = self.engine.draw(size, rng)
-        return rows, cols, values
-
-
-class TransposedNormal:
-    """The same normal equations, seen from the other side."""
-
-    def __init__(self, normal: Normal) -> None:
-        self.normal = normal
-        self.gradient, self.trim = normal.gradient.T, normal.trim
-
-    def times(self, P: Array) -> Array:
-        return self.normal.times(P.T).T
-
-    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
-        return self.normal.sides(L.T, Y, X)[::-1]
-
-
-class TransposedDual:
-    """The same dual variable, seen from the other side."""
-
-    def __init__(self, dual: Dual) -> None:
-        self.dual = dual
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        G, trim = self.dual.core(Q2, Q1, step and step.T)
-        return G.T, trim
-
-    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        return self.dual.t_times(X, step and step.T)
-
-    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        return self.dual.times(X, step and step.T)
-
-
-def _turned(zeta: Limit) -> Limit:
-    return zeta.T if isinstance(zeta, Cut) else zeta

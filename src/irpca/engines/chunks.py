@@ -63,7 +63,7 @@ class Entries:
             yield Chunk(slice(start, stop), slice(top, bottom + 1), starts, self.indices[start:stop])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Chunk:
     """Some entries that follow each other; the first and the last row may have more.
 
@@ -73,16 +73,27 @@ class Chunk:
     rows : the rows they are in
     starts : where each of these begins, counted from the first entry, and where the last one ends
     indices : their columns
+    T, K : what was made of them
     """
 
     at: slice
     rows: slice
     starts: Array
     indices: Array
+    T: Any = None
+    K: Any = None
 
     @property
     def row_of_each(self) -> Array:
         return np.repeat(np.arange(self.rows.start, self.rows.stop), np.diff(self.starts))
+
+    def times(self, A: Array, B: Array, out: Array) -> None:
+        """Add ``A @ B`` to the rows of the chunk in ``out``; A has a number for every entry, and is zero elsewhere."""
+        kernels.along(self.starts, self.indices, A, B, out)
+
+    def t_times(self, A: Array, B: Array, out: Array) -> None:
+        """Add ``A.T @ B`` to ``out``."""
+        kernels.across(self.starts, self.indices, A, B[self.rows], out)
 
     def limits(self, cut: Cut) -> Array:
         """A threshold for each entry: the larger of those of its row and its column."""
@@ -97,10 +108,11 @@ class Chunks(ABC):
         self.tally = Tally()
         self.room = min(CHUNK, int(M.ends[rows.stop] - M.ends[rows.start]))
 
-    def __iter__(self) -> Iterator[tuple[Chunk, Array, Any]]:
-        """Each chunk and two arrays made of it, which the next ones overwrite."""
+    def __iter__(self) -> Iterator[tuple[slice, list[Chunk]]]:
+        """The rows of each chunk, and the chunk with what is made of it; the next one overwrites it."""
         for chunk in self.M.chunks(self.rows):
-            yield chunk, *self.made(chunk)
+            chunk.T, chunk.K = self.made(chunk)
+            yield chunk.rows, [chunk]
 
     @abstractmethod
     def made(self, chunk: Chunk) -> tuple[Array, Any]: ...
@@ -162,6 +174,20 @@ class Masked(Chunks):
     def made(self, chunk: Chunk) -> tuple[Array, Any]:
         P = self.low_rank(chunk, self.factors, self.P)
         kernels.mask(P[None], self.K[chunk.at][None])
+        return P, None
+
+
+class Again(Masked):
+    """The same, with what is kept found again on the way: by a threshold for the residuals of another L."""
+
+    def __init__(self, M: Entries, rows: range, factors: Factors, frozen: Factors, zeta: Any) -> None:
+        super().__init__(M, rows, factors, M.values)
+        self.decided = Trimmed(M, rows, frozen, zeta, want_kept=True)
+
+    def made(self, chunk: Chunk) -> tuple[Array, Any]:
+        _, K = self.decided.made(chunk)
+        P = self.low_rank(chunk, self.factors, self.P)
+        kernels.mask(P[None], K[None])
         return P, None
 
 

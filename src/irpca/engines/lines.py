@@ -12,13 +12,13 @@ import math
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Lines, Noise, Prior, Sums, blamed, not_finite
+from .base import Lines, Noise, Prior, Sums
 from .chunks import Entries
 from .kernels import LANES
 from .threads import in_order
@@ -75,8 +75,13 @@ class Moments:
         self.kappa += other.kappa
 
 
-def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Prior, threads: int) -> Lines:
-    """The regressions of the rows (``axis=0``) or columns of a dense array; NaN is not observed."""
+def dense_moments(
+    A: Array, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int
+) -> tuple[Moments, Sums]:
+    """The moments of the rows (``axis=0``) or columns of a dense array; NaN is not observed.
+
+    ``spread`` says how uncertain the factors of each line of the other side are.
+    """
     n1, n2 = A.shape
     K = U.shape[1]
     V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
@@ -100,27 +105,24 @@ def solve_dense(A: Array, axis: int, U: Array, V: Array, noise: Noise, prior: Pr
             if axis == 0:
                 np.matmul(w, moments_of, out=mine.H[rows])
                 np.matmul(t, V, out=mine.g[rows])
-                np.matmul(w, prior.other_spread, out=mine.kappa[rows])
+                np.matmul(w, spread, out=mine.kappa[rows])
             else:
                 mine.H += w.T @ moments_of[rows]
                 mine.g += t.T @ U[rows]
-                mine.kappa += w.T @ prior.other_spread[rows]
+                mine.kappa += w.T @ spread[rows]
         return mine, sums
 
-    moments, sums = _gathered(in_order(work, range(parts), parts, ahead=parts), shared=axis == 0)
-    if not sums.finite:
-        raise blamed(A)
-    return _solved(moments, U if axis == 0 else V, prior, threads, sums)
+    return _gathered(in_order(work, range(parts), parts, ahead=parts), shared=axis == 0)
 
 
-def solve_listed(
-    M: Entries, axis: int, U: Array, V: Array, noise: Noise, prior: Prior, shares: list[range], threads: int
-) -> Lines:
+def listed_moments(
+    M: Entries, axis: int, U: Array, V: Array, noise: Noise, spread: Array, shares: list[range], threads: int
+) -> tuple[Moments, Sums]:
     """The same for entries listed row by row."""
     K = U.shape[1]
     V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
     found = [Moments.zero(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
-    spread = np.ascontiguousarray(prior.other_spread)
+    spread = np.ascontiguousarray(spread)
 
     def work(part: int) -> tuple[Moments, Sums]:
         mine, sums = found[part if axis else 0], Sums.zero(M.shape)
@@ -139,10 +141,7 @@ def solve_listed(
 
     parts = len(shares)
     pieces = in_order(work, range(parts), threads if parts > 1 else 1, ahead=parts)
-    moments, sums = _gathered(pieces, shared=axis == 0)
-    if not sums.finite:
-        raise not_finite(0, 0)  # M was looked at when it came
-    return _solved(moments, U if axis == 0 else V, prior, threads, sums)
+    return _gathered(pieces, shared=axis == 0)
 
 
 def _gathered(pieces: Iterable[tuple[Moments, Sums]], shared: bool) -> tuple[Moments, Sums]:
@@ -159,34 +158,113 @@ def _gathered(pieces: Iterable[tuple[Moments, Sums]], shared: bool) -> tuple[Mom
     return total
 
 
-def _solved(moments: Moments, mean: Array, prior: Prior, threads: int, sums: Sums) -> Lines:
-    """Posterior means of all lines, and how uncertain they are."""
-    n, K = mean.shape
-    deviation = np.sqrt(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
-    if prior.basis is None:
-        coefficients, precision, expected = None, np.zeros(K), prior.mean
+class Band:
+    """Some lines with all of their moments, to be solved together.
+
+    Parameters
+    ----------
+    moments : Moments
+    mean : array of shape (n, K)
+        Their factors so far.
+    prior : Prior
+        Of these lines.
+    threads : int
+    keep : bool
+        Whether other bands are asked before this one is asked again, so that memory cannot be shared with them.
+    """
+
+    def __init__(self, moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep: bool = False) -> None:
+        self.moments, self.mean, self.prior, self.threads, self.keep = moments, mean, prior, threads, keep
+        self.deviation = np.sqrt(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
+        self.ready: tuple[Array, Array, Array] | None = None
+
+    def prepare(self) -> tuple[Array, Array, Array]:
+        """Σ H (lower triangle) and Σ of the prior variances, over the lines; and ``Qᵀ (b − H C b)``.
+
+        With :meth:`through`, all that is asked for the coefficients.
+        """
+        H, factor, b = self._prepared(slice(0, len(self.mean)), self.threads)
+        if self.keep:
+            H, factor, self.moments = H.copy(), factor.copy(), Moments.zero(0, 0)
+        self.ready = H, factor, b
+        reduced = np.empty_like(b)
+        kernels.reduce_target(H, factor, self.deviation, b, reduced)
+        assert self.prior.basis is not None
+        return H.sum(axis=0).sum(axis=1), (self.deviation**2).sum(axis=0), self.prior.basis.T @ reduced
+
+    def through(self, A: Array) -> Array:
+        """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
+        assert self.ready is not None and self.prior.basis is not None
+        H, factor, b = self.ready
+        X, reduced = self.prior.basis @ A, np.empty_like(b)
+        n, K = b.shape
+
+        def work(at: slice) -> None:
+            blocks = _blocks(at)
+            kernels.reduce(H[blocks], factor[blocks], self.deviation[at], X[at], reduced[at])
+
+        _map(work, n, 2 * n * K**2, self.threads)
+        product: Array = self.prior.basis.T @ reduced
+        return product
+
+    def posterior(self, coefficients: Array | None) -> tuple[Array, Array, Array, Array, Array]:
+        """Posterior means, prior means, variances, spreads, and the sum of the posterior covariances."""
+        (n, K), prior, ready = self.mean.shape, self.prior, self.ready
+        expected = prior.mean if coefficients is None or prior.basis is None else prior.basis @ coefficients
         assert expected is not None
-        ready = None
-    else:
-        ready = _prepared(moments, mean, prior, deviation, slice(0, n), threads)
-        coefficients, precision = _coefficients(ready, deviation, prior, threads)
-        expected = prior.basis @ coefficients
-    new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty(n)
+        new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty(n)
 
-    def work(lines: slice) -> Array:
-        if ready is None:
-            prepared = _prepared(moments, mean, prior, deviation, lines, 1)
-        else:
-            blocks = _blocks(lines)
-            prepared = ready[0][blocks], ready[1][blocks], ready[2][lines]
-        total = np.zeros((K, K))
-        kernels.posterior(
-            *prepared, deviation[lines], expected[lines], prior.weigh, new[lines], variance[lines], spread[lines], total
-        )
-        return total
+        def work(lines: slice) -> Array:
+            if ready is None:
+                prepared = self._prepared(lines, 1)
+            else:
+                blocks = _blocks(lines)
+                prepared = ready[0][blocks], ready[1][blocks], ready[2][lines]
+            total = np.zeros((K, K))
+            kernels.posterior(
+                *prepared, self.deviation[lines], expected[lines], prior.weigh,
+                new[lines], variance[lines], spread[lines], total,
+            )  # fmt: skip
+            return total
 
-    covariance = np.sum(_map(work, n, n * K**3, threads, LINES_AT_ONCE), axis=0)
-    return Lines(new, expected, variance, spread, covariance / n, coefficients, precision, sums)
+        covariance = np.sum(_map(work, n, n * K**3, self.threads, LINES_AT_ONCE), axis=0)
+        return new, expected, variance, spread, covariance
+
+    def _prepared(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
+        """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v."""
+        n, K = lines.stop - lines.start, self.mean.shape[1]
+        shape = -(-n // LANES), K * (K + 1) // 2, LANES
+        H, factor, b = rooms.room("H", shape), rooms.room("factor", shape), np.empty((n, K))
+        moments, covariance = self.moments, self.prior.other_covariance
+
+        def work(at: slice) -> None:
+            of, blocks = slice(lines.start + at.start, lines.start + at.stop), _blocks(at)
+            kernels.prepare(
+                moments.H[of], moments.g[of], moments.kappa[of], self.mean[of], covariance, self.deviation[of],
+                H[blocks], factor[blocks], b[at],
+            )  # fmt: skip
+
+        _map(work, n, n * K**3, threads)
+        return H, factor, b
+
+
+Ask = Callable[..., list[Any]]  # a question about every band: the name of a method, and its arguments
+
+
+def solved(ask: Ask, prior: Prior, sums: Sums) -> Lines:
+    """Posteriors of all lines, from bands of them."""
+    K, n = len(prior.variance), len(prior.scale)
+    coefficients, precision = None, np.zeros(K)
+    if prior.basis is not None:
+        coefficients, precision = _coefficients(ask, prior, n)
+    *parts, covariances = zip(*ask("posterior", coefficients), strict=True)
+    new, expected, variance, spread = (_joined(part) for part in parts)
+    covariance = np.sum(covariances, axis=0) / n
+    return Lines(new, expected, variance, spread, covariance, coefficients, precision, sums)
+
+
+def _joined(parts: tuple[Array, ...]) -> Array:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _map(work: Callable[[slice], Answer], n: int, flops: int, threads: int, most: int | None = None) -> list[Answer]:
@@ -204,52 +282,16 @@ def _blocks(lines: slice) -> slice:
     return slice(lines.start // LANES, -(-lines.stop // LANES))
 
 
-def _prepared(
-    moments: Moments, mean: Array, prior: Prior, deviation: Array, lines: slice, threads: int
-) -> tuple[Array, Array, Array]:
-    """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v."""
-    n, K = lines.stop - lines.start, mean.shape[1]
-    shape = -(-n // LANES), K * (K + 1) // 2, LANES
-    H, factor, b = rooms.room("H", shape), rooms.room("factor", shape), np.empty((n, K))
-
-    def work(at: slice) -> None:
-        of, blocks = slice(lines.start + at.start, lines.start + at.stop), _blocks(at)
-        kernels.prepare(
-            moments.H[of], moments.g[of], moments.kappa[of], mean[of], prior.other_covariance, deviation[of],
-            H[blocks], factor[blocks], b[at],
-        )  # fmt: skip
-
-    _map(work, n, n * K**3, threads)
-    return H, factor, b
-
-
-def _coefficients(
-    prepared: tuple[Array, Array, Array], deviation: Array, prior: Prior, threads: int
-) -> tuple[Array, Array]:
+def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
     """A of the prior mean Q A, δ integrated out, by conjugate gradients; and how precisely each direction is known.
 
     The precision of what a line says of ``Q A`` is ``T = H − H C H`` with C the posterior covariance of δ.
     """
-    H, factor, b = prepared
     Q, ridge = prior.basis, prior.ridge
     assert Q is not None and ridge is not None
-    reduced = np.empty_like(b)
-
-    def through(X: Array) -> Array:
-        """T x of every line."""
-
-        def work(at: slice) -> None:
-            blocks = _blocks(at)
-            kernels.reduce(H[blocks], factor[blocks], deviation[at], X[at], reduced[at])
-
-        _map(work, n, 2 * n * K**2, threads)
-        return reduced
-
-    kernels.reduce_target(H, factor, deviation, b, reduced)
-    right = Q.T @ reduced
-    n, K = b.shape
-    mean = kernels.full(H.sum(axis=0).sum(axis=1)[None, :, None], 1, K)[0] / n
-    scale = np.sqrt((deviation**2).mean(axis=0))
+    H, variance, right = (np.sum(parts, axis=0) for parts in zip(*ask("prepare"), strict=True))
+    K = len(variance)
+    mean, scale = kernels.full(H[None, :, None], 1, K)[0] / n, np.sqrt(variance / n)
     # T of an average line
     average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
     average = 0.5 * (average + average.T)
@@ -259,7 +301,8 @@ def _coefficients(
     inverse = np.linalg.inv(size * average + np.diag(ridge + floor))
 
     def operator(A: Array) -> Array:
-        return Q.T @ through(Q @ A) + ridge * A
+        through: Array = np.sum(ask("through", A), axis=0)
+        return through + ridge * A
 
     A = prior.coefficients if prior.coefficients is not None else np.zeros((Q.shape[1], K))
     residual = right - operator(A)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,8 +15,10 @@ from .base import (
     Cut,
     Limit,
     Lines,
+    Look,
     Noise,
     Prior,
+    Sink,
     Standardised,
     Trim,
     bad_entries,
@@ -41,6 +44,9 @@ class ReferenceEngine:
     """
 
     name = "reference"
+    capabilities = frozenset({"cut", "dual"})
+    dear = False
+    watch: Callable[[int, int], None] | None = None
 
     def __init__(self, M: Array, observed: Array | None = None) -> None:
         self.observed = ~np.isnan(M) if observed is None else observed & ~np.isnan(M)
@@ -63,6 +69,9 @@ class ReferenceEngine:
     def counts(self) -> tuple[Array, Array]:
         return self.observed.sum(axis=1), self.observed.sum(axis=0)
 
+    def survey(self, looks: Sequence[Look]) -> None:
+        """Nothing to prepare."""
+
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
@@ -70,7 +79,7 @@ class ReferenceEngine:
         """M − L in double precision, zero where M is not observed."""
         residual = np.where(self.observed, self.M - L.dense().astype(float), 0.0)
         if not np.isfinite(residual).all():
-            raise not_finite(int((~self.observed).sum()), bad_entries(self.M)[1])
+            raise not_finite(bad_entries(self.M)[1])
         return residual
 
     def _trimmed(self, L: LowRank, zeta: Limit | Standardised) -> tuple[Array, Array, Trim]:
@@ -99,23 +108,16 @@ class ReferenceEngine:
     def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> ReferenceNormal:
         return ReferenceNormal(self, L, zeta, Q1, Q2)
 
-    def times(
-        self, L: LowRank, zeta: Limit, X: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        T, kept, trim = self._trimmed(L, zeta)
-        sums = None if weights is None else (kept @ weights).astype(self.dtype)
-        return (T @ X).astype(self.dtype), sums, trim
-
-    def t_times(
-        self, L: LowRank, zeta: Limit, Y: Array, weights: Array | None = None
-    ) -> tuple[Array, Array | None, Trim]:
-        T, kept, trim = self._trimmed(L, zeta)
-        sums = None if weights is None else (kept.T @ weights).astype(self.dtype)
-        return (T.T @ Y).astype(self.dtype), sums, trim
-
-    def sides(self, L: LowRank, zeta: Limit, X: Array, Y: Array) -> tuple[Array, Array, Trim]:
-        T, _, trim = self._trimmed(L, zeta)
-        return (T @ X).astype(self.dtype), (T.T @ Y).astype(self.dtype), trim
+    def products(
+        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+    ) -> tuple[Any, Any, Trim]:
+        T, K, trim = self._trimmed(L, zeta)
+        A = K.astype(float) if kept else T
+        return (
+            None if X is None else (A @ X).astype(self.dtype),
+            None if Y is None else (A.T @ Y).astype(self.dtype),
+            trim,
+        )
 
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
@@ -148,6 +150,14 @@ class ReferenceEngine:
         values = (self.M - L.dense())[rows, cols].astype(self.dtype)
         return csr_array((values, (rows, cols)), shape=self.shape), trim
 
+    def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
+        S, trim = self.corruption(L, limit)
+        S = S.tocoo()
+        kept = sink.write((0, 0), S.row, S.col, self.M[S.row, S.col], L.entries(S.row, S.col))
+        flagged = tuple(np.bincount(at[kept], minlength=n) for at, n in zip((S.row, S.col), self.shape, strict=True))
+        dropped = int((~kept).sum())
+        return flagged, replace(trim, kept=trim.kept + dropped, trimmed=trim.trimmed - dropped)  # type: ignore[return-value]
+
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
         at = np.ix_(rows, cols)
@@ -164,7 +174,7 @@ class ReferenceEngine:
     def _seen(self, values: Array, observed: Array) -> Array:
         self.reads += observed.sum() / self.n_observed
         if infinite := bad_entries(values)[1]:
-            raise not_finite(int((~observed).sum()), infinite)
+            raise not_finite(infinite)
         return np.where(observed, values, self.dtype.type(np.nan))
 
 
@@ -180,7 +190,7 @@ class ReferenceNormal:
         self.engine.reads += 1
         return self.Q1.T @ (self.K * (self.Q1 @ P @ self.Q2.T)) @ self.Q2
 
-    def sides(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
         self.engine.reads += 1
         K = self.K * L.dense()
         return (K @ X).astype(self.engine.dtype), (K.T @ Y).astype(self.engine.dtype)
@@ -197,13 +207,12 @@ class ReferenceDual:
         trim = self._advance(step)
         return Q1.T @ self.Y @ Q2, trim
 
-    def times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        trim = self._advance(step)
-        return (self.Y @ X).astype(self.engine.dtype), trim
-
-    def t_times(self, X: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        trim = self._advance(step)
-        return (self.Y.T @ X).astype(self.engine.dtype), trim
+    def products(
+        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
+    ) -> tuple[Any, Any, Trim]:
+        trim, dtype = self._advance(step), self.engine.dtype
+        YX = None if X is None else (self.Y @ X).astype(dtype)
+        return YX, None if Y is None else (self.Y.T @ Y).astype(dtype), trim
 
     def _advance(self, step: Ascent | None) -> Trim:
         self.engine.reads += 1

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Cut
+from .base import Cut, Trim
 
 TILE_BYTES = 5 << 19  # one tile of L or T, unless it were a large part of M
 TILE_SHARE = 32  # tiles of M, at least, that are not smaller than a sixteenth of the above
@@ -39,6 +39,36 @@ class Tally:
         counted = other.kept, other.finite, other.energy, other.largest, other.missing
         self.add(other.size + other.missing, counted)
 
+    @classmethod
+    def of(cls, tallies: Iterable[Tally]) -> Tally:
+        """The total of several."""
+        total = cls()
+        for tally in tallies:
+            total.include(tally)
+        return total
+
+    @property
+    def trim(self) -> Trim:
+        return Trim(self.kept, self.size - self.kept, self.energy, self.largest)
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """A tile of T, and its kept entries as ones, if wanted."""
+
+    rows: slice
+    cols: slice
+    T: Array
+    K: Any
+
+    def times(self, A: Array, B: Array, out: Array) -> None:
+        """Add ``A @ B`` to the rows of the tile in ``out``; A is T or K."""
+        out += A @ B[self.cols]
+
+    def t_times(self, A: Array, B: Array, out: Array) -> None:
+        """Add ``A.T @ B`` to ``out``."""
+        out[self.cols] += A.T @ B[self.rows]
+
 
 class Tiles(ABC):
     """Some rows of A, cut into tiles; what is made of a tile is left to the classes below."""
@@ -53,16 +83,17 @@ class Tiles(ABC):
         self.width = -(-A.shape[1] // across)
         self.height = min(len(rows), max(1, entries // self.width))
 
-    def __iter__(self) -> Iterator[slice]:
+    def __iter__(self) -> Iterator[tuple[slice, Iterator[Tile]]]:
+        """Some rows, and the tiles along them; each tile overwrites the last."""
         for first in range(self.rows.start, self.rows.stop, self.height):
-            yield slice(first, min(first + self.height, self.rows.stop))
+            rows = slice(first, min(first + self.height, self.rows.stop))
+            yield rows, self._along(rows)
 
-    def along(self, rows: slice) -> Iterator[tuple[slice, Array, Array]]:
-        """Columns, the tile and, if wanted, its kept entries as ones; each tile overwrites the last."""
+    def _along(self, rows: slice) -> Iterator[Tile]:
         n2 = self.A.shape[1]
         for first in range(0, n2, self.width):
             cols = slice(first, min(first + self.width, n2))
-            yield cols, *self.made(rows, cols)
+            yield Tile(rows, cols, *self.made(rows, cols))
 
     @abstractmethod
     def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
@@ -131,6 +162,21 @@ class Masked(Tiles):
         return P, None
 
 
+class Again(Masked):
+    """The same, with what is kept found again on the way: by a threshold for the residuals of another L."""
+
+    def __init__(self, A: Array, rows: range, factors: Factors, frozen: Factors, zeta: Any) -> None:
+        super().__init__(A, rows, factors, A)
+        self.decided = Trimmed(A, rows, frozen, zeta, want_kept=True)
+
+    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
+        _, K = self.decided.made(rows, cols)
+        P = _part(self.P, rows, cols)
+        np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
+        kernels.mask(P, K)
+        return P, None
+
+
 @dataclass(frozen=True)
 class Step:
     """An Ascent in the precision of M, its B as factors."""
@@ -139,6 +185,9 @@ class Step:
     penalty: Any
     bound: Any
     box: Any
+
+    def replaced(self, factors: Factors) -> Step:
+        return replace(self, factors=factors)
 
 
 class Duals(Tiles):

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..engines.base import Look
 from ..result import State
 from .accaltproj import accaltproj
 from .altproj import altproj
 from .ircur import ircur
-from .irpca import irpca
+from .irpca import irpca, irpca_looks
 from .irpca_iht import irpca_iht
 from .pca import pca
 from .pcp import pcp
@@ -30,12 +31,16 @@ class Solver:
     rank : "chosen" if it chooses one where none is given, "needed" if one must be given, "found" if it takes none
     features : whether it uses them
     spawns : whether it takes a SeedSequence for ``random_state``, and spawns from it; else a Generator
+    needs : what an engine must be capable of
+    looks : what it will look at first, as far as that does not depend on M; takes what ``run`` takes, and a shape
     """
 
     run: Callable[..., Iterator[State]]
     rank: Literal["chosen", "needed", "found"]
     features: bool
     spawns: bool = False
+    needs: frozenset[str] = frozenset()
+    looks: Callable[..., list[Look]] | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -45,14 +50,14 @@ class Solver:
 
 
 SOLVERS = {
-    "irpca": Solver(irpca, "chosen", features=True, spawns=True),
+    "irpca": Solver(irpca, "chosen", features=True, spawns=True, looks=irpca_looks),
     "irpca_iht": Solver(irpca_iht, "needed", features=True),
-    "pcpf": Solver(pcpf, "found", features=True),
-    "pcp": Solver(pcp, "found", features=False),
+    "pcpf": Solver(pcpf, "found", features=True, needs=frozenset({"dual"})),
+    "pcp": Solver(pcp, "found", features=False, needs=frozenset({"dual"})),
     "altproj": Solver(altproj, "needed", features=False),
     "accaltproj": Solver(accaltproj, "needed", features=False),
-    "rpca_gd": Solver(rpca_gd, "needed", features=False),
-    "scaledgd": Solver(scaledgd, "needed", features=False),
+    "rpca_gd": Solver(rpca_gd, "needed", features=False, needs=frozenset({"cut"})),
+    "scaledgd": Solver(scaledgd, "needed", features=False, needs=frozenset({"cut"})),
     "ircur": Solver(ircur, "needed", features=False),
     "pca": Solver(pca, "needed", features=False),
 }

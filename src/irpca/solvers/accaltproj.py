@@ -58,7 +58,7 @@ def accaltproj(
     yield State(L, zeta, 1.0, M_S.trim, settled=False, choices=choices)
     for t in count(1):
         # Z = M − S = L + T, projected onto the tangent space of L: its part outside both spans is what is new.
-        TV, TtU, trim = engine.sides(L, zeta, V, U)
+        TV, TtU, trim = engine.products(L, zeta, V, U)
         ZV, ZtU = U * s + TV, V * s + TtU
         inner = U.T @ ZV
         Q1, R1 = np.linalg.qr(ZtU - V @ inner.T)

@@ -75,11 +75,20 @@ class Trimmed:
 
 
 def trimmed_fits(
-    engine: Engine, F1: Features, F2: Features, rank: int, sample: Sample, rng: np.random.Generator
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int,
+    sample: Sample,
+    lines: np.random.Generator,
+    rng: np.random.Generator,
 ) -> Iterator[Trimmed]:
-    """Fits on blocks of growing size, each the best so far; the last is exact, or no exact fit was found."""
+    """Fits on blocks of growing size, each the best so far; the last is exact, or no exact fit was found.
+
+    ``lines`` chooses the rows and columns of blocks, ``rng`` the entries by which thresholds are set.
+    """
     best: Trimmed | None = None
-    for block in blocks(engine, F1, F2, rng):
+    for block in blocks(engine, F1, F2, lines):
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
         for q, k in starts:
             on_block = _start(block, rank, q, k, rng)
@@ -131,8 +140,7 @@ def _high_breakdown(
 
 def _uncovered(block: Block, L: LowRank, zeta: float) -> bool:
     """Whether nearly all entries that determine some coefficient of the core were trimmed."""
-    _, kept, _ = block.engine.times(L, zeta, block.Q2[:, :1], block.Q2**2)
-    assert kept is not None
+    kept, _, _ = block.engine.products(L, zeta, block.Q2**2, kept=True)
     coverage = (block.Q1**2).T @ kept
     return bool(coverage.min() < 0.2 * coverage.max())
 
@@ -188,7 +196,7 @@ def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, di
     def operator(P: Array) -> Array:
         A, B = P[:d1], P[d1:]
         step = LowRank(np.hstack([L.left, block.Q1 @ A]), np.eye(2 * L.rank), np.hstack([block.Q2 @ B, L.right]))
-        KX, KY = normal.sides(step, L.right, L.left)
+        KX, KY = normal.products(step, L.right, L.left)
         return tangent(block.Q1.T @ KX, block.Q2.T @ KY)
 
     right = tangent(normal.gradient @ v, normal.gradient.T @ u)

@@ -54,7 +54,7 @@ def descend(
     L = LowRank.from_product(U, V)
     while True:
         factors = LowRank(U, np.eye(rank), V)
-        TV, TtU, trim = engine.sides(factors, engine.cut(factors, *counts[1]), V, U)
+        TV, TtU, trim = engine.products(factors, engine.cut(factors, *counts[1]), V, U)
         U, V = update(U, V, TV.astype(float), TtU.astype(float))
         if not (np.abs(U).max() <= farthest and np.abs(V).max() <= farthest):  # nor NaN
             yield State(L, np.inf, np.inf, trim)

@@ -17,13 +17,13 @@ import numpy as np
 from .. import constants
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
-from ..engines.base import Engine, Noise
+from ..engines.base import Engine, Look, Noise
 from ..factors import Fit, Side, basis_of, moved, restricted
 from ..features import Features, outside
 from ..lowrank import Array, LowRank, relative_distance
 from ..noise import NoiseModel
 from ..result import Certificate, Choice, Expected, State
-from ..sampling import Sample, check_scale, in_memory, resolution
+from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
 from .exact import Trimmed, exactness, missed_lines, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
@@ -63,7 +63,7 @@ def irpca(
             f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got {noise!r}"
         )
     extra = _extra(extra_rank, engine.shape)
-    seeds = dict(zip(("sample", "blocks", "lines", "race", "held out"), random_state.spawn(5), strict=True))
+    seeds = _seeds(random_state)
     sample = Sample.draw(engine, constants.TABLE_SAMPLE, np.random.default_rng(seeds["sample"]))
     check_scale(float(np.abs(sample.values).max()))
 
@@ -73,9 +73,9 @@ def irpca(
     # An exact fit, if features of both sides determine L.
     trimmed: Trimmed | None = None
     if F1.given and F2.given and noise in (None, 0) and not imperfect:
-        rng = np.random.default_rng(seeds["blocks"])
+        lines, rng = (np.random.default_rng(seeds[purpose]) for purpose in ("blocks", "block fits"))
         most = rank or min(F1.d, F2.d)
-        for trimmed in trimmed_fits(engine, F1, F2, most, sample, rng):
+        for trimmed in trimmed_fits(engine, F1, F2, most, sample, lines, rng):
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
@@ -121,6 +121,46 @@ def irpca(
     while True:
         yield report.state(fit.principal(), settled=True)
         fit.sweep()
+
+
+def _seeds(random_state: np.random.SeedSequence) -> dict[str, np.random.SeedSequence]:
+    purposes = "sample", "blocks", "lines", "race", "held out", "block fits"
+    return dict(zip(purposes, children(random_state, len(purposes)), strict=True))
+
+
+def irpca_looks(
+    shape: tuple[int, int],
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    random_state: np.random.SeedSequence,
+    noise: float | None = None,
+    imperfect: bool = False,
+    **_: Any,
+) -> list[Look]:
+    """What the solver will look at before its first read of all of M, as far as that does not depend on M."""
+    n1, n2 = shape
+    if n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY:
+        return [Look(lines=(np.arange(n1), np.arange(n2)))]
+    seeds = _seeds(random_state)
+    looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
+    looks.append(Look(lines=_compared(shape, rank, 1.0, seeds)))
+    if F1.given and F2.given and noise in (None, 0) and not imperfect:
+        for draft in drafts(shape, F1, F2, np.random.default_rng(seeds["blocks"])):
+            if draft is None or len(draft.lines[0]) * len(draft.lines[1]) > constants.MAX_FIRST_BLOCK:
+                break
+            looks.append(Look(lines=draft.lines))
+    return looks
+
+
+def _compared(
+    shape: tuple[int, int], rank: int | None, share: float, seeds: dict[str, np.random.SeedSequence]
+) -> tuple[Array, Array]:
+    """The rows and columns on which candidates are compared, if a share of the entries is observed."""
+    cheaper = constants.MAX_AUTO_RANK / min(rank or constants.MAX_AUTO_RANK, constants.MAX_AUTO_RANK)
+    entries = constants.COMPARISON_ENTRIES * min(cheaper, constants.MAX_COMPARISON_FACTOR)
+    entries = entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR
+    return sub_table(shape, entries, share, np.random.default_rng(seeds["lines"]))
 
 
 def _extra(extra_rank: Any, shape: tuple[int, int]) -> int | None:
@@ -239,11 +279,7 @@ def _part(
     free: Tied = (False, False)
     ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
-    rng = np.random.default_rng(seeds["lines"])
-    share = engine.n_observed / (n1 * n2)
-    cheaper = constants.MAX_AUTO_RANK / min(rank or constants.MAX_AUTO_RANK, constants.MAX_AUTO_RANK)
-    entries = constants.COMPARISON_ENTRIES * min(cheaper, constants.MAX_COMPARISON_FACTOR)
-    lines = sub_table((n1, n2), entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR, share, rng)
+    lines = _compared(engine.shape, rank, engine.n_observed / (n1 * n2), seeds)
     small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
     unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:
@@ -278,16 +314,20 @@ def _part(
 
 def _place_others(fit: Fit, part: _Part) -> None:
     """Estimate the factors of rows and columns outside the part, each from its entries within it."""
-    n1, n2 = part.engine.shape
-    rows, cols = part.table.lines
-    for axis, n, mine, others in ((0, n1, rows, cols), (1, n2, cols, rows)):
-        missing = np.setdiff1d(np.arange(n), mine)
-        step = max(1, constants.MAX_ENTRIES_IN_MEMORY // 4 // max(len(others), 1))
-        for first in range(0, len(missing), step):
-            some = missing[first : first + step]
-            at = (some, others) if axis == 0 else (others, some)
-            block = part.M.block(*at) / part.unit[at[1]]
-            fit.place(block if axis == 0 else block.T, axis, some, others)
+    steps: list[tuple[int, Array, Array]] = []
+    for axis, n in enumerate(part.engine.shape):
+        if not fit.tied[axis]:
+            mine, others = part.table.lines[axis], part.table.lines[1 - axis]
+            missing = np.setdiff1d(np.arange(n), mine)
+            step = max(1, constants.MAX_ENTRIES_IN_MEMORY // 4 // max(len(others), 1))
+            steps += [(axis, missing[k : k + step], others) for k in range(0, len(missing), step)]
+    for k, (axis, some, others) in enumerate(steps):
+        if part.M.dear and k % constants.BLOCKS_AT_ONCE == 0:
+            ahead = steps[k : k + constants.BLOCKS_AT_ONCE]
+            part.M.survey([Look(lines=(lines, across) if a == 0 else (across, lines)) for a, lines, across in ahead])
+        at = (some, others) if axis == 0 else (others, some)
+        block = part.M.block(*at) / part.unit[at[1]]
+        fit.place(block if axis == 0 else block.T, axis, some, others)
 
 
 def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:

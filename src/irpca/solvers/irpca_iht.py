@@ -95,10 +95,10 @@ def _project(engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features
     """Q1ᵀ T Q2, with the identity for a side without features; one of the two must have some."""
     if F1.Q is None:
         assert F2.Q is not None
-        TX, _, trim = engine.times(L, zeta, F2.Q)
+        TX, _, trim = engine.products(L, zeta, F2.Q)
         return TX.astype(float), trim
     if F2.Q is None:
-        TY, _, trim = engine.t_times(L, zeta, F1.Q)
+        _, TY, trim = engine.products(L, zeta, Y=F1.Q)
         return TY.T.astype(float), trim
     return engine.core(L, zeta, F1.Q, F2.Q)
 

@@ -75,11 +75,11 @@ class _Shifted:
         self.trim: Trim | None = None
 
     def times(self, X: Array) -> Array:
-        YX, trim = self.dual.times(X, self.step)
+        YX, _, trim = self.dual.products(X, step=self.step)
         if self.step is not None:
             self.trim, self.step = trim, None
         return self.U @ (self.V.T @ X) + YX / self.penalty
 
     def t_times(self, X: Array) -> Array:
-        YX, _ = self.dual.t_times(X)
+        _, YX, _ = self.dual.products(Y=X)
         return self.V @ (self.U.T @ X) + YX / self.penalty

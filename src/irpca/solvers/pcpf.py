@@ -84,9 +84,9 @@ def _project(dual: Dual, step: Ascent, F1: Features, F2: Features) -> tuple[Arra
     """Q1ᵀ Y Q2 of the new Y, with the identity for a side without features."""
     if F1.Q is None:
         assert F2.Q is not None
-        YQ, trim = dual.times(F2.Q, step)
+        YQ, _, trim = dual.products(F2.Q, step=step)
         return YQ.astype(float), trim
     if F2.Q is None:
-        YtQ, trim = dual.t_times(F1.Q, step)
+        _, YtQ, trim = dual.products(Y=F1.Q, step=step)
         return YtQ.T.astype(float), trim
     return dual.core(F1.Q, F2.Q, step)

@@ -17,7 +17,7 @@ from ..choice import Candidate, HeldOut, choose
 from ..factors import Fit, begin, moved, restricted
 from ..lowrank import Array, LowRank
 from ..noise import with_piles
-from ..sampling import in_memory
+from ..sampling import children, in_memory
 
 Tied = tuple[bool, bool]
 
@@ -110,7 +110,7 @@ class Table:
             shift, s0 = densest(X - L0.dense(), recipe.mode)
             L0 = _plus(L0, shift)
         rows, cols = np.nonzero(np.isfinite(X))
-        start, look = (np.random.default_rng(child) for child in _children(self.seeds))
+        start, look = (np.random.default_rng(child) for child in children(self.seeds, 2))
         if len(rows) > constants.NOISE_SAMPLE:
             at = np.sort(look.choice(len(rows), constants.NOISE_SAMPLE, replace=False))
             rows, cols = rows[at], cols[at]
@@ -147,11 +147,6 @@ class Table:
         middle = _medians(X, axis)[:, None]
         ones = np.ones((X.shape[axis], 1))
         return LowRank(ones, np.eye(1), middle) if axis == 0 else LowRank(middle, np.eye(1), ones)
-
-
-def _children(seeds: np.random.SeedSequence) -> list[np.random.SeedSequence]:
-    """Two streams, the same at every call."""
-    return np.random.SeedSequence(seeds.entropy, spawn_key=seeds.spawn_key).spawn(2)
 
 
 def _plus(L: LowRank, shift: float) -> LowRank:

@@ -28,11 +28,11 @@ class Cleaned:
         self.trim: Trim | None = None
 
     def times(self, X: Array) -> Array:
-        TX, _, self.trim = self.engine.times(self.L, self.zeta, X)
+        TX, _, self.trim = self.engine.products(self.L, self.zeta, X)
         return self.U @ (self.V.T @ X) + TX
 
     def t_times(self, X: Array) -> Array:
-        TX, _, self.trim = self.engine.t_times(self.L, self.zeta, X)
+        _, TX, self.trim = self.engine.products(self.L, self.zeta, Y=X)
         return self.V @ (self.U.T @ X) + TX
 
 

@@ -1,6 +1,5 @@
-"""Matrices with holes: both engines against the reference engine with a mask, and what may be such a matrix."""
+"""Matrices with holes, listed or dense, against the reference engine with a mask, and what may be such a matrix."""
 
-import importlib
 import tracemalloc
 
 import numpy as np
@@ -12,12 +11,16 @@ from engines.conformance import (
     TOLERANCE,
     ZETA,
     Case,
-    EngineSuite,
+    EvenRows,
+    FullSuite,
     LinesCase,
     ask_lines,
     few_cases,
     laid_out,
+    of_T,
     same,
+    same_answers,
+    same_dual,
     same_lines,
     same_sparse,
     same_trim,
@@ -31,32 +34,30 @@ from scipy.sparse import csr_array
 
 from irpca.engines import (
     Ascent,
-    CpuEngine,
     Cut,
-    ObservedEngine,
+    MemoryEngine,
     ReferenceEngine,
     as_matrix,
     choose,
     chunks,
-    cpu,
     holes,
     kernels,
     lines,
     listing,
+    memory,
     observed,
+    pieces,
     tiles,
 )
-from irpca.engines.base import Transposed
 from irpca.lowrank import LowRank
-
-engine_module = importlib.import_module("irpca.engines.observed")  # its name in the package is that of a function
 
 
 def few_at_a_time(monkeypatch):
     """Chunks of a few entries, and threads for the smallest matrix."""
     monkeypatch.setattr(chunks, "CHUNK", 17)
-    monkeypatch.setattr(engine_module, "INLINE_ENTRIES", 0)
-    monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
+    monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 300)
     monkeypatch.setattr(tiles, "TILE_BYTES", 512)
     monkeypatch.setattr(tiles, "TILE_ROWS", 5)
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
@@ -76,7 +77,7 @@ def numpy_kernels(monkeypatch):
 # Every entry is observed.
 
 
-class CompleteSuite(EngineSuite):
+class CompleteSuite(FullSuite):
     stored = some_stored(FEW_STORED)
     test_nan_beside_infinite_entries = None  # the next one tells both apart
 
@@ -105,26 +106,25 @@ class TestManyChunks(CompleteSuite):
     @pytest.fixture(autouse=True)
     def cut_up(self, monkeypatch):
         monkeypatch.setattr(chunks, "CHUNK", 100)
-        monkeypatch.setattr(engine_module, "INLINE_ENTRIES", 0)
+        monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
+        monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 100)
 
     def make(self, M):
-        return ObservedEngine(holes.observed_entries(M), threads=3)
+        return MemoryEngine(holes.observed_entries(M), threads=3)
 
 
 # Some entries are observed.
 
 PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]
 WAYS = {
-    "one thread": (lambda M: ObservedEngine(M, threads=1), None),
-    "two threads": (lambda M: ObservedEngine(M, threads=2), few_at_a_time),
-    "NumPy": (lambda M: ObservedEngine(M, threads=2), numpy_kernels),
-    "transposed": (lambda M: Transposed(ObservedEngine(M.T.tocsr(), threads=2)), few_at_a_time),
-    "dense": (lambda M: CpuEngine(with_nan(M), threads=1), None),
-    "dense, known": (lambda M: CpuEngine(with_nan(M), threads=1, holes=True), None),
-    "dense, Fortran, two threads": (lambda M: CpuEngine(np.asfortranarray(with_nan(M)), threads=2), few_at_a_time),
-    "dense, two threads": (lambda M: CpuEngine(with_nan(M), threads=2), few_at_a_time),
-    "dense, NumPy": (lambda M: CpuEngine(with_nan(M), threads=2), numpy_kernels),
-    "dense, transposed": (lambda M: Transposed(CpuEngine(with_nan(M.T.tocsr()), threads=2)), few_at_a_time),
+    "one thread": (lambda M: MemoryEngine(M, threads=1), None),
+    "two threads": (lambda M: MemoryEngine(M, threads=2), few_at_a_time),
+    "NumPy": (lambda M: MemoryEngine(M, threads=2), numpy_kernels),
+    "dense": (lambda M: MemoryEngine(with_nan(M), threads=1), None),
+    "dense, known": (lambda M: MemoryEngine(with_nan(M), threads=1, holes=True), None),
+    "dense, Fortran, two threads": (lambda M: MemoryEngine(np.asfortranarray(with_nan(M)), threads=2), few_at_a_time),
+    "dense, two threads": (lambda M: MemoryEngine(with_nan(M), threads=2), few_at_a_time),
+    "dense, NumPy": (lambda M: MemoryEngine(with_nan(M), threads=2), numpy_kernels),
 }
 DTYPES = [np.float32, np.float64]
 SETTINGS = [  # every pattern in every way; either type with every pattern and in every way
@@ -215,13 +215,21 @@ def pair(fresh):
     return fresh()
 
 
+def is_dense(engine):
+    return isinstance(engine, MemoryEngine) and type(engine.piece) is pieces.Dense
+
+
+def is_listed(engine):
+    return type(engine) is MemoryEngine and type(engine.piece) is pieces.Listed
+
+
 def both(pair, question, *asked):
     return (getattr(engine, question)(*asked) for engine in pair)
 
 
 def test_what_it_owns(pair, case, there):
     engine, reference = pair
-    if engine.name == "cpu" and not there.all():  # which need not have looked yet
+    if is_dense(engine) and not there.all():  # which need not have looked yet
         engine.core(case.L, ZETA, case.Q1, case.Q2)
     assert engine.shape == reference.shape == there.shape
     assert engine.dtype == reference.dtype == case.dtype
@@ -229,26 +237,30 @@ def test_what_it_owns(pair, case, there):
     for counts, expected, axis in zip(engine.counts, reference.counts, (1, 0), strict=True):
         np.testing.assert_array_equal(counts, there.sum(axis=axis))
         np.testing.assert_array_equal(expected, there.sum(axis=axis))
-    assert engine.reads == (engine.name == "cpu")
+    assert engine.reads == is_dense(engine)
 
 
-@pytest.mark.parametrize("ask", ["core", "cut", "dual", "corruption", "block", "draw", "solve_rows", "solve_cols"])
-def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype):
+@pytest.mark.parametrize(
+    "ask", ["core", "products", "cut", "dual", "corruption", "write", "block", "draw", "solve_rows", "solve_cols"]
+)
+def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, tmp_path):
     there = pattern("95 %")
     case, lines_case = Case((60, 41), dtype), LinesCase((60, 41))
-    engine = CpuEngine(np.where(there, case.M, dtype(np.nan)))
+    engine = MemoryEngine(np.where(there, case.M, dtype(np.nan)))
     assert engine.n_observed == there.size
     asked = {
         "core": (case.L, ZETA, case.Q1, case.Q2),
+        "products": (case.L, ZETA, case.X),
         "cut": (case.L, 2, 2),
         "corruption": (case.L, ZETA),
+        "write": (case.L, ZETA, EvenRows(tmp_path)),
         "block": (np.arange(60), np.arange(41)),
         "draw": (1000, np.random.default_rng(0)),
         "solve_rows": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0]),
         "solve_cols": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1]),
     }
     if ask == "dual":
-        engine.dual().times(case.X, Ascent(case.L, 1.0, 1.0))
+        engine.dual().products(case.X, step=Ascent(case.L, 1.0, 1.0))
     else:
         getattr(engine, ask)(*asked[ask])
     assert engine.n_observed == there.sum()
@@ -281,22 +293,11 @@ def test_products(case, pair, zeta):
     if zeta == "cut":
         rng = np.random.default_rng(3)
         zeta = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
-    questions = {
-        "core": (case.Q1, case.Q2),
-        "times": (case.X, case.col_weights),
-        "t_times": (case.Y, case.row_weights),
-        "sides": (case.X, case.Y),
-    }
-    for question, asked in questions.items():
-        (*answers, trim), (*expected, expected_trim) = both(pair, question, case.L, zeta, *asked)
-        for answer, right in zip(answers, expected, strict=True):
-            same(answer, right, np.float64 if question == "core" else case.dtype, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert trim.kept + trim.trimmed == pair[0].n_observed
-    for question in "times", "t_times":
-        asked = (case.X,) if question == "times" else (case.Y,)
-        assert getattr(pair[0], question)(case.L, zeta, *asked)[1] is None
-    assert pair[0].reads == 6
+    for question, asked in of_T(case):
+        answers, expected = both(pair, question, case.L, zeta, *asked)
+        same_answers(answers, expected, case)
+        assert answers[-1].kept + answers[-1].trimmed == pair[0].n_observed
+    assert pair[0].reads == 7
 
 
 def test_normal_equations(case, pair):
@@ -308,9 +309,15 @@ def test_normal_equations(case, pair):
         P = rng.standard_normal(expected.gradient.shape)
         same(normal.times(P), expected.times(P), np.float64, case.dtype)
         asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
-        for answer, right in zip(normal.sides(*asked), expected.sides(*asked), strict=True):
+        for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
             same(answer, right, case.dtype)
     assert pair[0].reads == pair[1].reads == 6
+
+
+def test_normal_equations_without_a_memory(case, pair, monkeypatch):
+    """As far from M as an engine can be: what is kept is decided again by each question."""
+    monkeypatch.setattr(MemoryEngine, "remembered", lambda self: {})
+    test_normal_equations(case, pair)
 
 
 def test_cut(case, fresh, there):
@@ -335,14 +342,7 @@ def test_dual(case, pair, box):
         Ascent(case.other, 0.3, 0.25, box),
         Ascent(case.L, 0.5, 0.25, box),
     ):
-        for question, asked in {"core": (case.Q1, case.Q2), "times": (case.X,), "t_times": (case.Y,)}.items():
-            answer, trim = getattr(Y, question)(*asked, step)
-            expected, expected_trim = getattr(expected_Y, question)(*asked, step)
-            same(answer, expected, np.float64 if question == "core" else case.dtype, case.dtype)
-            assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
-            tolerance = 30 * TOLERANCE[case.dtype]
-            assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * case.M.size**0.5)
-            assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance)
+        same_dual(Y, expected_Y, case, step)
     assert pair[0].reads == pair[1].reads == 12
 
 
@@ -354,6 +354,25 @@ def test_corruption(case, fresh):
         same_trim(trim, expected_trim, case.dtype)
         assert S.nnz == trim.trimmed
         assert pair[0].reads == 1
+
+
+def test_write(case, pair, there, tmp_path):
+    sinks = [EvenRows(tmp_path / name) for name in ("engine", "reference")]
+    answers = []
+    for engine, sink in zip(pair, sinks, strict=True):
+        sink.folder.mkdir()
+        answers.append(engine.write(case.L, ZETA, sink))
+    (counts, trim), (expected_counts, expected_trim) = answers
+    for each, right in zip(counts, expected_counts, strict=True):
+        np.testing.assert_array_equal(each, right)
+    same_trim(trim, expected_trim, case.dtype)
+    (*at, values, fitted), (*expected_at, expected_values, expected_fitted) = (sink.given() for sink in sinks)
+    for one, other in zip(at, expected_at, strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert there[tuple(at)].all() and values.dtype == case.dtype
+    np.testing.assert_array_equal(values, expected_values)
+    np.testing.assert_allclose(fitted, expected_fitted, rtol=0, atol=31 * TOLERANCE[case.dtype])
+    assert pair[0].reads == pair[1].reads == 1
 
 
 def test_block_and_entries(case, pair, there):
@@ -383,8 +402,8 @@ def test_draw(case, fresh, there):
         assert values.dtype == case.dtype
         assert there[rows, cols].all()
         np.testing.assert_array_equal(values, case.M[rows, cols])
-        assert (np.diff(rows) >= 0).all() or isinstance(engine, Transposed)
-        if engine.name == "cpu":  # what is not observed is drawn again, and a little more is looked at than is needed
+        assert (np.diff(rows) >= 0).all()
+        if is_dense(engine):  # what is not observed is drawn again, and a little more is looked at than is needed
             assert engine.reads > 0
         else:
             assert engine.reads == pytest.approx(len(rows) / there.sum(), rel=1e-9)
@@ -392,7 +411,7 @@ def test_draw(case, fresh, there):
             assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum()
 
 
-@pytest.mark.parametrize("make", [observed, CpuEngine])
+@pytest.mark.parametrize("make", [observed, MemoryEngine])
 def test_all_observed_entries_are_drawn_alike(make):
     """A full row beside many short ones has its share of the sample, no more."""
     there = pattern("full rows", (400, 1000))
@@ -422,11 +441,11 @@ def test_core_of_L_that_is_not_square(inner, way):
 def test_equal_questions_get_equal_answers_to_the_last_bit(monkeypatch):
     few_at_a_time(monkeypatch)
     case, there = Case((60, 41), np.float32), pattern("50 %")
-    engine = ObservedEngine(listed(case.M, there), threads=3)
-    first, second = (engine.t_times(case.L, ZETA, case.Y, case.row_weights) for _ in range(2))
-    np.testing.assert_array_equal(first[0], second[0])
-    np.testing.assert_array_equal(first[1], second[1])
-    assert first[2] == second[2]
+    engine = MemoryEngine(listed(case.M, there), threads=3)
+    for Y, kept in (case.Y, False), (case.row_weights, True):
+        first, second = (engine.products(case.L, ZETA, Y=Y, kept=kept) for _ in range(2))
+        np.testing.assert_array_equal(first[1], second[1])
+        assert first[2] == second[2]
 
 
 def test_an_L_that_is_not_finite_matters_only_where_M_is_observed(way):
@@ -439,17 +458,22 @@ def test_an_L_that_is_not_finite_matters_only_where_M_is_observed(way):
         engine.core(L, ZETA, case.Q1, case.Q2)
 
 
-def test_blocks_of_the_wrong_length_are_refused(way):
+def test_blocks_of_the_wrong_length_are_refused(way, tmp_path):
     """The compiled kernels would read whatever lies in memory there."""
     case = Case((60, 41))
     engine = way(listed(case.M, pattern("50 %")))
     for ask in (
-        lambda: engine.times(case.L, ZETA, case.Y),
-        lambda: engine.t_times(case.L, ZETA, case.X),
-        lambda: engine.times(case.L, ZETA, case.X, case.row_weights),
+        lambda: engine.products(case.L, ZETA, case.Y),
+        lambda: engine.products(case.L, ZETA, Y=case.X),
+        lambda: engine.products(case.L, ZETA, case.row_weights, kept=True),
+        lambda: engine.products(case.L, ZETA, case.X, case.col_weights),
         lambda: engine.core(case.L, ZETA, case.Q2, case.Q1),
+        lambda: engine.normal(case.L, ZETA, case.Q2, case.Q1),
+        lambda: engine.normal(case.L, ZETA, case.Q1, case.Q2).products(case.L.T, case.X, case.Y),
         lambda: engine.corruption(case.L.T, ZETA),
-        lambda: engine.dual().times(case.X, Ascent(case.L.T, 1.0, 1.0)),
+        lambda: engine.write(case.L.T, ZETA, EvenRows(tmp_path)),
+        lambda: engine.cut(case.L.T, 1, 1),
+        lambda: engine.dual().products(case.X, step=Ascent(case.L.T, 1.0, 1.0)),
     ):
         with pytest.raises(ValueError, match="shape mismatch"):
             ask()
@@ -466,10 +490,16 @@ def test_long_sums_of_single_precision_are_made_in_double(monkeypatch, prepare):
     M = np.full((2, 1_000_000), 0.1, np.float32)
     engine, turned, one = observed(M), observed(M.T), np.ones((1_000_000, 1), np.float32)
     nothing = LowRank.zero(M.shape)
-    for TX, K, trim in engine.times(nothing, 1.0, one, one), turned.t_times(nothing.T, 1.0, one, one):
-        np.testing.assert_allclose(TX, 1e6 * float(np.float32(0.1)), rtol=1e-6)
-        np.testing.assert_array_equal(K, 1_000_000)
-        assert trim.energy == pytest.approx(2e6 * float(np.float32(0.1)) ** 2, rel=1e-9)
+    for kept in False, True:
+        TX, _, trim = engine.products(nothing, 1.0, one, kept=kept)
+        _, TY, turned_trim = turned.products(nothing.T, 1.0, Y=one, kept=kept)
+        for product in TX, TY:
+            if kept:
+                np.testing.assert_array_equal(product, 1_000_000)
+            else:
+                np.testing.assert_allclose(product, 1e6 * float(np.float32(0.1)), rtol=1e-6)
+        for rode in trim, turned_trim:
+            assert rode.energy == pytest.approx(2e6 * float(np.float32(0.1)) ** 2, rel=1e-9)
 
 
 def scattered(shape, m, rng):
@@ -479,11 +509,11 @@ def scattered(shape, m, rng):
 
 
 @pytest.mark.parametrize("shape", [(50_000, 8_000), (8_000, 50_000)])
-def test_memory_is_that_of_the_observed_entries(shape):
+def test_memory_is_that_of_the_observed_entries(shape, tmp_path):
     """The dense matrix would take 3 GB."""
     rng = np.random.default_rng(0)
     M = scattered(shape, 100_000, rng)
-    engine = ObservedEngine(M, threads=2)
+    engine = MemoryEngine(M, threads=2)
     U, V = (rng.standard_normal((n, 4)) for n in shape)
     L = LowRank(U, np.eye(4), V)
     thin = U.nbytes + V.nbytes + M.data.nbytes + M.indices.nbytes + M.indptr.nbytes
@@ -491,14 +521,16 @@ def test_memory_is_that_of_the_observed_entries(shape):
     for name, ask in {
         "core": lambda: engine.core(L, 1.0, U, V),
         "normal": lambda: engine.normal(L, 1.0, U, V).times(np.eye(4)),
-        "times": lambda: engine.times(L, 1.0, V, V),
-        "t_times": lambda: engine.t_times(L, 1.0, U, U),
-        "sides": lambda: engine.sides(L, 1.0, V, U),
+        "products along rows": lambda: engine.products(L, 1.0, V),
+        "products along columns": lambda: engine.products(L, 1.0, Y=U),
+        "products": lambda: engine.products(L, 1.0, V, U),
+        "products of the kept": lambda: engine.products(L, 1.0, V, U, kept=True),
         "cut": lambda: engine.cut(L, 1, 1),
         "corruption": lambda: engine.corruption(L, 1.0),
+        "write": lambda: engine.write(L, 1.0, EvenRows(tmp_path)),
         "block": lambda: engine.block(rows, cols),
         "draw": lambda: engine.draw(1000, rng),
-        "dual": lambda: engine.dual().times(V, Ascent(L, 1.0, 1.0)),
+        "dual": lambda: engine.dual().products(V, step=Ascent(L, 1.0, 1.0)),
     }.items():
         ask()
         tracemalloc.start()
@@ -512,11 +544,11 @@ def test_sums_that_threads_keep_for_themselves_stay_small():
     """Few entries of a wide matrix, many threads: a sum for each of them would be 64 times the answer."""
     rng = np.random.default_rng(0)
     M = scattered((1000, 50_000), 60_000, rng)
-    engine, Y, nothing = ObservedEngine(M, threads=64), np.ones((1000, 10)), LowRank.zero(M.shape)
-    right = engine.t_times(nothing, np.inf, Y)[0]
+    engine, Y, nothing = MemoryEngine(M, threads=64), np.ones((1000, 10)), LowRank.zero(M.shape)
+    right = engine.products(nothing, np.inf, Y=Y)[1]
     np.testing.assert_allclose(right, M.T @ Y, rtol=0, atol=1e-12)
     tracemalloc.start()
-    engine.t_times(nothing, np.inf, Y)
+    engine.products(nothing, np.inf, Y=Y)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2 * right.nbytes + 4 * 8 * M.nnz
@@ -524,11 +556,11 @@ def test_sums_that_threads_keep_for_themselves_stay_small():
 
 def test_nothing_is_copied_and_nothing_can_be_written():
     M = listed(np.ones((5, 4)), pattern("50 %", (5, 4)))
-    engine = ObservedEngine(M)
-    assert np.shares_memory(engine.M.values, M.data)
-    assert np.shares_memory(engine.M.indices, M.indices)
+    engine = MemoryEngine(M)
+    assert np.shares_memory(engine.piece.M.values, M.data)
+    assert np.shares_memory(engine.piece.M.indices, M.indices)
     with pytest.raises(ValueError, match="read-only"):
-        engine.M.values[0] = 2
+        engine.piece.M.values[0] = 2
     M.data[0] = 2
     assert engine.draw(1 << 10, np.random.default_rng(0))[2][0] == 2
 
@@ -544,11 +576,11 @@ def test_rows_are_shared_out_by_their_entries():
 def test_it_refuses_what_it_cannot_own():
     twice = csr_array((np.ones(3), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 2))
     with pytest.raises(ValueError, match="columns of M must be sorted in each row, and none may occur twice"):
-        ObservedEngine(twice)
+        MemoryEngine(twice)
     with pytest.raises(ValueError, match="every cell of M is missing"):
-        ObservedEngine(csr_array((3, 2)))
+        MemoryEngine(csr_array((3, 2)))
     with pytest.raises(ValueError, match="1 of the observed entries of M are NaN or infinite"):
-        ObservedEngine(csr_array(np.array([[1.0, np.nan]])))
+        MemoryEngine(csr_array(np.array([[1.0, np.nan]])))
 
 
 # Kernels.
@@ -650,10 +682,10 @@ def kinds():
 
 
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("name", ["auto", "observed"])
-def test_whatever_has_holes_is_observed_where_it_is(kind, name):
-    engine = choose(kinds()[kind], name)
-    assert type(engine) is ObservedEngine
+@pytest.mark.parametrize("make", [choose, lambda M: choose(M, "memory"), observed], ids=["auto", "memory", "observed"])
+def test_whatever_has_holes_is_observed_where_it_is(kind, make):
+    engine = make(kinds()[kind])
+    assert is_listed(engine)
     assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64)
     np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
 
@@ -669,13 +701,13 @@ def test_the_reference_engine_takes_the_same(kind):
 @pytest.mark.parametrize("kind", kinds())
 def test_the_dense_engine_takes_those_that_are_dense(kind):
     if kind.startswith(("NaN", "None", "frame", "masked NaN")) and kind != "masked NaN":
-        engine = choose(kinds()[kind], "cpu")
-        assert type(engine) is CpuEngine
+        engine = MemoryEngine(holes.dense(kinds()[kind], "M"), holes=True)
+        assert is_dense(engine)
         assert (engine.shape, engine.n_observed, engine.dtype, engine.reads) == (M.shape, 6, np.float64, 0)
         np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
         return
-    with pytest.raises(ValueError, match=r"engine='cpu' reads every entry, and M is .*; take engine='observed', or"):
-        choose(kinds()[kind], "cpu")
+    with pytest.raises(ValueError, match=r"M is .*, and here all are needed"):
+        as_matrix(kinds()[kind])
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -716,8 +748,8 @@ def test_precision(dtype):
 
 def test_indices_are_as_short_as_they_can_be():
     for kind in "csr 64 bit", "coo", "NaN", "long":
-        assert observed(kinds()[kind]).M.indices.dtype == np.int32
-    assert observed(csr_array(([1.0], ([0], [1 << 40])), shape=(2, 1 << 41))).M.indices.dtype == np.int64
+        assert observed(kinds()[kind]).piece.M.indices.dtype == np.int32
+    assert observed(csr_array(([1.0], ([0], [1 << 40])), shape=(2, 1 << 41))).piece.M.indices.dtype == np.int64
 
 
 @pytest.mark.parametrize("form", ["coo", "csr", "csr unsorted", "csc", "long"])
@@ -738,7 +770,7 @@ def test_an_entry_that_is_told_twice_is_refused(form):
             given.rows, given.cols, given.values, given.shape = rows, cols, values, (3, 3)
     number = 1 if form == "csr unsorted" else 2
     told = f"M holds {number} values too many: .* such as the one in row 2, column 1; keep one value of each"
-    for name in "auto", "observed", "reference":
+    for name in "auto", "memory", "reference":
         with pytest.raises(ValueError, match=told):
             choose(given, name)
     with pytest.raises(ValueError, match="ratings holds"):
@@ -749,7 +781,7 @@ def test_an_entry_that_is_told_twice_is_refused(form):
 def test_without_any_observed_entry(form):
     nothing = csr_array((3, 2)) if form is csr_array else np.full((3, 2), np.nan)
     given = Listed(nothing, ()) if form is Listed else form(nothing)
-    for name in "auto", "observed", "reference":
+    for name in "auto", "memory", "reference":
         with pytest.raises(ValueError, match="every cell of M is missing"):
             choose(given, name)
 
@@ -761,7 +793,7 @@ def test_infinite_entries_are_told_from_missing_ones():
     masked = np.ma.masked_array(endless, mask=~THERE)
     stored = csr_array((endless[rows, cols], (rows, cols)), shape=M.shape)
     for given in endless, masked, stored, sparse.coo_array(stored), Listed(endless), pd.DataFrame(endless):
-        for name in "auto", "observed", "reference":
+        for name in "auto", "memory", "reference":
             with pytest.raises(ValueError, match="M holds infinite values; replace them"):
                 choose(given, name)
     masked.mask[[0, 3], 0] = True
@@ -805,11 +837,11 @@ def test_places_outside_are_refused():
 def test_complete_matrices_of_any_kind():
     complete = np.arange(6.0).reshape(2, 3)
     for given in complete, np.ma.masked_array(complete), np.ma.masked_array(complete, mask=np.zeros((2, 3), bool)):
-        assert type(choose(given)) is CpuEngine
+        assert is_dense(choose(given))
         assert observed(given).n_observed == 6
         assert as_matrix(given).tolist() == complete.tolist()
-    assert type(choose(pd.DataFrame(complete).astype("Float32"))) is CpuEngine
-    assert type(choose(complete, "observed")) is ObservedEngine
+    assert is_dense(choose(pd.DataFrame(complete).astype("Float32")))
+    assert is_listed(observed(complete))
     assert choose(complete, "reference").n_observed == 6
 
 
@@ -819,10 +851,10 @@ def test_rare_holes_are_met_on_the_first_read(monkeypatch):
     rare = np.zeros((600, 500))
     rare[123, 456] = np.nan
     engine = choose(rare)
-    assert type(engine) is CpuEngine
+    assert is_dense(engine)
     assert engine.reads == 0
     assert engine.n_observed == rare.size
-    TX, _, trim = engine.times(LowRank.zero(rare.shape), 1.0, np.ones((500, 1)))
+    TX, _, trim = engine.products(LowRank.zero(rare.shape), 1.0, np.ones((500, 1)))
     assert np.isfinite(TX).all() and (trim.kept, trim.trimmed) == (rare.size - 1, 0)
     assert (engine.n_observed, engine.reads) == (rare.size - 1, 1)
 
@@ -832,8 +864,8 @@ def test_the_engine_follows_from_how_much_is_missing():
         there = np.random.default_rng(0).random((600, 500)) >= missing
         M = np.where(there, 1.0, np.nan)
         engine = choose(M)
-        assert type(engine) is (CpuEngine if missing < 0.5 else ObservedEngine)
-        assert engine.n_observed == there.sum() == choose(M, "cpu").n_observed
+        assert is_dense(engine) if missing < 0.5 else is_listed(engine)
+        assert engine.n_observed == there.sum() == MemoryEngine(M, holes=True).n_observed
 
 
 def test_a_dense_engine_without_any_observed_entry():
@@ -843,7 +875,7 @@ def test_a_dense_engine_without_any_observed_entry():
         lambda engine: engine.draw(10, np.random.default_rng(0)),
     ):
         with pytest.raises(ValueError, match="every cell of M is missing"):
-            ask(CpuEngine(np.full((30, 20), np.nan), holes=True))
+            ask(MemoryEngine(np.full((30, 20), np.nan), holes=True))
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -889,5 +921,5 @@ def test_a_long_table_becomes_an_engine():
     from irpca.longtable import LongTable
 
     engine = choose(LongTable([0, 0, 2], [1, 0, 1], [5, 3, 4], shape=(4, 2)))
-    assert (type(engine), engine.shape, engine.n_observed) == (ObservedEngine, (4, 2), 3)
+    assert (is_listed(engine), engine.shape, engine.n_observed) == (True, (4, 2), 3)
     np.testing.assert_array_equal(engine.entries(np.array([0, 2, 2]), np.array([1, 1, 0])), [5, 4, np.nan])

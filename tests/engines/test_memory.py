@@ -12,13 +12,14 @@ from engines.conformance import (
     LAYOUTS,
     MODES,
     Case,
-    EngineSuite,
+    EvenRows,
+    FullSuite,
     LinesCase,
     ask_lines,
     cases,
     few_cases,
     laid_out,
-    same,
+    same_answers,
     same_sparse,
     same_trim,
     some_cases,
@@ -28,19 +29,21 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from irpca.engines import (
-    CpuEngine,
+    MemoryEngine,
     ReferenceEngine,
     as_matrix,
     choose,
-    cpu,
     holes,
     kernels,
     lines,
     listing,
+    memory,
+    pieces,
     single_threaded_blas,
     tiles,
 )
 from irpca.engines.base import Sums
+from irpca.engines.threads import in_order
 from irpca.lowrank import LowRank
 
 
@@ -52,32 +55,33 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
-    monkeypatch.setattr(cpu, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
+    monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 100)
     monkeypatch.setattr(lines, "TILE", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
     monkeypatch.setattr(lines, "PARALLEL", 0)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
-class TestOneTile(EngineSuite):
+class TestOneTile(FullSuite):
     @pytest.fixture(autouse=True)
     def one_tile(self, monkeypatch):
         monkeypatch.setattr(tiles, "TILE_BYTES", 1 << 30)
-        monkeypatch.setattr(cpu, "INLINE_ENTRIES", 1 << 30)
+        monkeypatch.setattr(pieces, "INLINE_ENTRIES", 1 << 30)
 
     def make(self, M):
-        return CpuEngine(M)
+        return MemoryEngine(M)
 
 
 @pytest.mark.usefixtures("many_tiles")
-class TestManyTiles(EngineSuite):
+class TestManyTiles(FullSuite):
     case = some_cases(cases((60, 41), (33, 129)))
 
     def make(self, M):
-        return CpuEngine(M, threads=3)
+        return MemoryEngine(M, threads=3)
 
 
-class TestWithoutNumba(EngineSuite):
+class TestWithoutNumba(FullSuite):
     case = some_cases(few_cases((60, 41), (131, 1025)))
     stored = some_stored(
         [(np.float32, "C"), (np.float64, "Fortran"), (np.float64, "strided"), (np.float32, "reversed")]
@@ -89,28 +93,27 @@ class TestWithoutNumba(EngineSuite):
             monkeypatch.setattr(kernels, name, plain)
 
     def make(self, M):
-        return CpuEngine(M)
+        return MemoryEngine(M)
 
 
 def ask(engine, case):
     """Every question that reads all of M."""
     return (
         engine.core(case.L, 1.0, case.Q1, case.Q2),
-        engine.times(case.L, 1.0, case.X, case.col_weights),
-        engine.t_times(case.L, 1.0, case.Y, case.row_weights),
+        engine.products(case.L, 1.0, case.X),
+        engine.products(case.L, 1.0, Y=case.Y),
+        engine.products(case.L, 1.0, case.col_weights, case.row_weights, kept=True),
         engine.corruption(case.L, 1.0),
     )
 
 
 def assert_right(answers, M, case, precision=np.float64):
-    (G, trim), (TX, KX, _), (TY, KY, _), (S, s_trim) = answers
-    (G0, trim0), (TX0, KX0, _), (TY0, KY0, _), (S0, _) = ask(ReferenceEngine(M), case)
-    same(G, G0, np.float64, precision)
-    for answer, right in (TX, TX0), (KX, KX0), (TY, TY0), (KY, KY0):
-        same(answer, right, precision)
+    *answers, (S, trim) = answers
+    *expected, (S0, trim0) = ask(ReferenceEngine(M), case)
+    for answer, right in zip(answers, expected, strict=True):
+        same_answers(answer, right, case, precision)
     same_sparse(S, S0, precision)
-    for answer in trim, s_trim:
-        same_trim(answer, trim0, precision)
+    same_trim(trim, trim0, precision)
 
 
 # Memory.
@@ -125,10 +128,10 @@ def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     path.write_bytes(bytes(offset) + case.M.tobytes(order))
     M = np.memmap(path, dtype, "r", offset, case.M.shape, order)
     engine = choose(M)
-    assert type(engine) is CpuEngine
-    assert type(engine.A) is np.ndarray
-    assert np.shares_memory(engine.A, M)
-    assert engine.A.nbytes == M.nbytes
+    assert type(engine) is MemoryEngine
+    assert type(engine.piece.A) is np.ndarray
+    assert np.shares_memory(engine.piece.A, M)
+    assert engine.piece.A.nbytes == M.nbytes
     assert_right(ask(engine, case), case.M, case, dtype)
     np.testing.assert_array_equal(engine.block(np.array([5, 2]), np.array([7])), case.M[[5, 2]][:, [7]])
 
@@ -148,14 +151,16 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
         M = np.memmap(path, M.dtype, "r", 0, M.shape)
     Q1, Q2 = (np.linalg.qr(rng.standard_normal((n, d)))[0] for _ in range(2))
     L = LowRank.from_core(Q1, np.eye(d), Q2)
-    engine = CpuEngine(M, threads=2)
+    engine = MemoryEngine(M, threads=2)
     engine.core(L, 1.0, Q1, Q2)  # whatever is loaded and compiled once
     questions = {
         "core": lambda: engine.core(L, 1.0, Q1, Q2),
         "normal": lambda: engine.normal(L, 1.0, Q1, Q2).times(np.eye(d)),
-        "times": lambda: engine.times(L, 1.0, Q2, Q2),
-        "t_times": lambda: engine.t_times(L, 1.0, Q1, Q1),
+        "products along rows": lambda: engine.products(L, 1.0, Q2),
+        "products along columns": lambda: engine.products(L, 1.0, Y=Q1),
+        "products of the kept": lambda: engine.products(L, 1.0, Q2, Q1, kept=True),
         "corruption": lambda: engine.corruption(L, 4.0),
+        "write": lambda: engine.write(L, 4.0, EvenRows(tmp_path)),
     }
     peak = {}
     for name, question in questions.items():
@@ -172,7 +177,7 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
 @pytest.mark.parametrize("where", ["everywhere", "first rows", "last rows", "first columns", "one row", "nowhere"])
 def test_S_is_written_once_and_right_wherever_it_is(monkeypatch, order, where):
     """Room for S is made by what the first rows suggest; here they suggest too much or too little."""
-    for module, name in (listing, "TILE_BYTES"), (listing, "CHUNK"), (listing, "STRIP"), (cpu, "FEW_CHUNKS"):
+    for module, name in (listing, "TILE_BYTES"), (listing, "CHUNK"), (listing, "STRIP"), (pieces, "FEW_CHUNKS"):
         monkeypatch.setattr(module, name, getattr(module, name) // 8)  # as if M were eight times as large
     n1, n2 = 1000, 750
     rng = np.random.default_rng(0)
@@ -186,7 +191,7 @@ def test_S_is_written_once_and_right_wherever_it_is(monkeypatch, order, where):
         "nowhere": np.zeros(1, bool),
     }[where]
     M = np.asarray(np.where(at, M + 9, M), order=order)
-    engine, L = CpuEngine(M, threads=2), LowRank.zero(M.shape)
+    engine, L = MemoryEngine(M, threads=2), LowRank.zero(M.shape)
     engine.corruption(L, 1.0)  # whatever is loaded and compiled once
     tracemalloc.start()
     S, trim = engine.corruption(L, 1.0)
@@ -204,16 +209,16 @@ def test_S_is_written_once_and_right_wherever_it_is(monkeypatch, order, where):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_lies_together_in_memory_is_read_together(layout):
     M = laid_out(np.ones((6, 5)), layout)
-    A = CpuEngine(M).A
+    A = MemoryEngine(M).piece.A
     assert abs(A.strides[0]) > abs(A.strides[1])
     assert np.shares_memory(A, M)
 
 
 def test_M_cannot_be_written_through_the_engine_but_by_its_owner():
     M = np.ones((3, 2))
-    engine = CpuEngine(M)
+    engine = MemoryEngine(M)
     with pytest.raises(ValueError, match="read-only"):
-        engine.A[0, 0] = 2
+        engine.piece.A[0, 0] = 2
     M[0, 0] = 2
     assert engine.block(np.array([0]), np.array([0])) == 2
 
@@ -223,29 +228,29 @@ def test_M_cannot_be_written_through_the_engine_but_by_its_owner():
 
 def test_the_number_of_threads(monkeypatch):
     M = np.ones((3, 2))
-    assert CpuEngine(M, threads=5).threads == 5
+    assert MemoryEngine(M, threads=5).threads == 5
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
-    assert CpuEngine(M).threads == 3
+    assert MemoryEngine(M).threads == 3
     monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert CpuEngine(M).threads == 4
-    assert CpuEngine(M, threads=5).threads == 5
+    assert MemoryEngine(M).threads == 4
+    assert MemoryEngine(M, threads=5).threads == 5
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert CpuEngine(M).threads == 1
+    assert MemoryEngine(M).threads == 1
 
 
 @pytest.mark.usefixtures("many_tiles")
 def test_more_threads_than_rows():
     case = Case((2, 300))
-    assert_right(ask(CpuEngine(case.M, threads=8), case), case.M, case)
+    assert_right(ask(MemoryEngine(case.M, threads=8), case), case.M, case)
 
 
 @pytest.mark.usefixtures("many_tiles")
 def test_equal_questions_get_equal_answers_to_the_last_bit():
     case = Case((300, 200), np.float32)
-    engine = CpuEngine(case.M, threads=3)
+    engine = MemoryEngine(case.M, threads=3)
     first, second = ask(engine, case), ask(engine, case)
-    for one, other in zip(first[:3], second[:3], strict=True):
+    for one, other in zip(first[:-1], second[:-1], strict=True):
         for A, B in zip(one[:-1], other[:-1], strict=True):
             np.testing.assert_array_equal(A, B)
         assert one[-1] == other[-1]
@@ -262,7 +267,7 @@ def test_two_engines_at_work_in_two_threads():
     start = threading.Barrier(2)
 
     def work(k):
-        engine = CpuEngine(cases[k].M, threads=2)
+        engine = MemoryEngine(cases[k].M, threads=2)
         start.wait()
         answers[k] += [ask(engine, cases[k]) for _ in range(5)]
 
@@ -292,12 +297,12 @@ def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
 
 @pytest.mark.usefixtures("many_tiles")
 def test_blas_is_let_go_when_a_pass_fails():
-    engine = CpuEngine(np.full((30, 20), np.nan), threads=2)
+    engine = MemoryEngine(np.full((30, 20), np.nan), threads=2)
     with threadpool_limits(2, user_api="blas"):
         with pytest.raises(ValueError, match="every cell of M is missing"):
             engine.corruption(LowRank.zero((30, 20)), 1.0)
         with pytest.raises(ValueError, match="mismatch"):
-            engine.times(LowRank.zero((30, 20)), np.inf, np.zeros((7, 1)))
+            engine.products(LowRank.zero((30, 20)), np.inf, np.zeros((7, 1)))
         assert set(blas_threads()) == {2}
 
 
@@ -306,10 +311,10 @@ def test_threads_do_not_keep_a_forked_process_waiting():
     code = """
 import os
 import numpy as np
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.lowrank import LowRank
 M = np.ones((600, 600))
-ask = lambda: CpuEngine(M, threads=2).corruption(LowRank.zero(M.shape), 0.5)[0].nnz
+ask = lambda: MemoryEngine(M, threads=2).corruption(LowRank.zero(M.shape), 0.5)[0].nnz
 assert ask() == 360_000
 import threading
 from irpca.engines import single_threaded_blas
@@ -334,20 +339,20 @@ print(os.waitpid(child, 0)[1], ask())
 
 
 def test_an_interrupted_read_leaves_nobody_at_work():
-    engine, busy = CpuEngine(np.ones((600, 600)), threads=2), threading.Event()
+    busy = threading.Event()
 
     def work(share):
         busy.set()
         time.sleep(0.2)
         busy.clear()
 
-    pieces = engine._in_order(work, range(1), ahead=1)
+    answers = in_order(work, range(1), threads=2, ahead=1)
     interrupt = threading.Thread(target=lambda: (busy.wait(), time.sleep(0.05), os.kill(os.getpid(), signal.SIGINT)))
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell in the background ignores
     try:
         interrupt.start()
         with pytest.raises(KeyboardInterrupt):
-            next(pieces)
+            next(answers)
         interrupt.join()
     finally:
         signal.signal(signal.SIGINT, before)
@@ -547,8 +552,8 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     monkeypatch.setattr(lines, "PARALLEL", 0)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
-    alone = [[answer.mean for (answer,) in ask_lines((CpuEngine(case.M, threads=1),), case)] for case in cases]
-    many = [CpuEngine(case.M, threads=5) for case in cases]
+    alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]
+    many = [MemoryEngine(case.M, threads=5) for case in cases]
     for _ in range(5):
         for engine, case, right in zip(many, cases, alone, strict=True):
             for (answer,), mean in zip(ask_lines((engine,), case), right, strict=True):
@@ -556,10 +561,10 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(cpu, "_memory", lambda: 799.0)
+    monkeypatch.setattr(memory, "_memory", lambda: 799.0)
     with pytest.raises(MemoryError, match="second matrix of the size of M"):
-        CpuEngine(np.ones((10, 10))).dual()
-    CpuEngine(np.ones((10, 10), np.float32)).dual()
+        MemoryEngine(np.ones((10, 10))).dual()
+    MemoryEngine(np.ones((10, 10), np.float32)).dual()
 
 
 def test_the_kernels_are_compiled_on_demand_and_then_plain_names():
@@ -596,9 +601,9 @@ def refuse(*args, **kwargs):
     raise RuntimeError("cannot cache function: no locator available")
 FunctionCache.__init__ = refuse
 import numpy as np
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 from irpca.lowrank import LowRank
-print(CpuEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
+print(MemoryEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
@@ -610,12 +615,15 @@ print(CpuEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
 
 def test_choose():
     M = np.ones((3, 2))
-    assert choose(M).name == choose(M, "cpu").name == "cpu"
+    assert choose(M).name == choose(M, "memory").name == "memory"
     assert type(choose(M, "reference")) is ReferenceEngine
-    engine = CpuEngine(M)
+    engine = MemoryEngine(M)
     assert choose(None, engine) is engine
+    for former in "cpu", "observed":
+        with pytest.raises(ValueError, match=f"engine='{former}' is unknown"):
+            choose(M, former)
     with pytest.raises(
-        ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'cpu', 'observed', 'reference'"
+        ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'memory', 'distributed', 'reference'"
     ):
         choose(M, "abacus")
 

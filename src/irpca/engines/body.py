@@ -1,0 +1,174 @@
+"""The questions of the protocol over pieces of M, wherever these are.
+
+An engine says how one question is asked of all its pieces, and how their answers are put together (``ask``); all
+else is here.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..lowrank import Array, LowRank
+from . import passes
+from .base import Cut, Limit, Lines, Noise, Prior, Standardised, Sums, Trim, refuse_wrong_length
+from .lines import solved
+from .passes import Answer, Arrays, Numbers
+from .tiles import Tally
+
+Question = Callable[..., Answer]
+
+
+class PiecedEngine(ABC):
+    """What engines have in common; see :class:`~irpca.engines.base.Engine` for the questions."""
+
+    name: str
+    capabilities: frozenset[str] = frozenset()
+    dear = False
+    watch: Callable[[int, int], None] | None = None
+    reads: float
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype: ...
+
+    @abstractmethod
+    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        """One of :mod:`~irpca.engines.passes`, asked of every piece; the answers are summed."""
+
+    @abstractmethod
+    def ask_lines(
+        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
+    ) -> tuple[Callable[..., list[Any]], Sums]:
+        """The moments of all rows (0) or columns: how to ask every band of them, and the sums that rode along."""
+
+    def place(self, B: Array) -> Array:
+        return np.ascontiguousarray(B, dtype=self.dtype)
+
+    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+        rows, cols, common = self.trimmed(L, zeta)
+        answer = self._read(passes.core, rows | {"Q": self.placed(Q1, 0)}, cols | {"Q": self.placed(Q2, 1)}, common)
+        return answer.whole[0], answer.tally.trim
+
+    def products(
+        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+    ) -> tuple[Any, Any, Trim]:
+        rows, cols, common = self.trimmed(L, zeta)
+        return self.asked_products(rows, cols, common | {"kept": kept}, X, Y)
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
+        return FrozenNormal(self, L, zeta, Q1, Q2)
+
+    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(0, U, V, noise, prior)
+
+    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        return self._lines(1, U, V, noise, prior)
+
+    def _lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        for B, n in ((U, self.shape[0]), (V, self.shape[1])):
+            refuse_wrong_length(B, n)
+        self.reads += 1
+        rows, cols, common = of_noise(noise)
+        (cols if axis == 0 else rows)["other"] = prior.other_spread
+        ask, sums = self.ask_lines(axis, {"L": U} | rows, {"L": V} | cols, common, U if axis == 0 else V, prior)
+        return solved(ask, prior, sums)
+
+    # What the questions are made of
+
+    def trimmed(self, L: LowRank, zeta: Limit) -> tuple[Arrays, Arrays, Numbers]:
+        """The question for T."""
+        rows, cols = self.factors(L)
+        if isinstance(zeta, Cut):
+            return rows | {"limit": zeta.rows}, cols | {"limit": zeta.cols}, {}
+        return rows, cols, {"zeta": zeta}
+
+    def beyond(self, L: LowRank, limit: float | Standardised) -> tuple[Arrays, Arrays, Numbers]:
+        """The question for S."""
+        rows, cols = self.factors(L)
+        if not isinstance(limit, Standardised):
+            return rows, cols, {"zeta": limit}
+        of_rows, of_cols, common = of_noise(limit.noise)
+        return rows | of_rows, cols | of_cols, common | {"zeta": limit.limit}
+
+    def factors(self, L: LowRank) -> tuple[Arrays, Arrays]:
+        if self.shape[0] > self.shape[1]:  # the core goes to the shorter side: less to compute, less to move
+            V, U = L.T.thin()
+        else:
+            U, V = L.thin()
+        return {"L": self.placed(U, 0)}, {"L": self.placed(V, 1)}
+
+    def placed(self, B: Array, axis: int) -> Array:
+        refuse_wrong_length(B, self.shape[axis])
+        return self.place(B)
+
+    def asked_products(
+        self, rows: Arrays, cols: Arrays, common: Numbers, X: Array | None, Y: Array | None
+    ) -> tuple[Any, Any, Trim]:
+        if Y is not None:
+            rows = rows | {"B": self.placed(Y, 0)}
+        if X is not None:
+            cols = cols | {"B": self.placed(X, 1)}
+        answer = self._read(passes.products, rows, cols, common)
+        return answer.rows[0] if answer.rows else None, answer.cols[0] if answer.cols else None, answer.tally.trim
+
+    def _read(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        self.reads += 1
+        answer = self.ask(question, rows, cols, common)
+        refuse_nothing(answer.tally)
+        return answer
+
+    # What an engine remembers of its pieces between questions, if it can
+
+    def remembered(self) -> Numbers:
+        """Where the kept entries of a question will be found again. Nothing: they are decided again each time."""
+        return {}
+
+
+class FrozenNormal:
+    """Normal equations on the entries that some L keeps."""
+
+    def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> None:
+        self.engine, self.Q1, self.Q2 = engine, engine.placed(Q1, 0), engine.placed(Q2, 1)
+        room = engine.remembered()
+        rows, cols, common = engine.trimmed(L, zeta)
+        basis = {"Q": self.Q1}, {"Q": self.Q2}
+        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common | room)
+        self.gradient, self.trim = answer.whole[0], answer.tally.trim
+        # Where an engine remembers what was kept, that is enough; elsewhere it is decided again, by the same L.
+        self.rows, self.cols, self.common = ({}, {}, {"K": room["remember"]}) if room else _frozen(rows, cols, common)
+
+    def times(self, P: Array) -> Array:
+        rows, cols = self._masked(LowRank(self.Q1, P, self.Q2))
+        answer = self.engine._read(passes.core, rows | {"Q": self.Q1}, cols | {"Q": self.Q2}, self.common)
+        return answer.whole[0]
+
+    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        KX, KY, _ = self.engine.asked_products(*self._masked(L), self.common, X, Y)
+        return KX, KY
+
+    def _masked(self, L: LowRank) -> tuple[Arrays, Arrays]:
+        rows, cols = self.engine.factors(L)
+        return rows | self.rows, cols | self.cols
+
+
+def _frozen(rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Arrays, Arrays, Numbers]:
+    return {"frozen": rows["L"]}, {"frozen": cols["L"]}, common
+
+
+def of_noise(noise: Noise) -> tuple[Arrays, Arrays, Numbers]:
+    """A noise model as what it says of rows, of columns, and of all."""
+    rows = {"scale": noise.rows, "spread": noise.row_spread}
+    return rows, {"scale": noise.cols, "spread": noise.col_spread}, {"noise": noise.of_all}
+
+
+def refuse_nothing(tally: Tally) -> None:
+    if tally.missing and not tally.size:
+        raise ValueError("every cell of M is missing")

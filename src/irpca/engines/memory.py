@@ -1,0 +1,201 @@
+"""The engine for an M in memory, or memory-mapped: one piece, several threads, single-threaded BLAS."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..lowrank import Array, LowRank
+from . import passes
+from .base import (
+    Ascent,
+    Cut,
+    Look,
+    Prior,
+    Sink,
+    Standardised,
+    Sums,
+    Trim,
+    drawn,
+    drawn_anywhere,
+    refuse_large_block,
+)
+from .body import PiecedEngine, Question, refuse_nothing
+from .lines import Band, Moments
+from .passes import Answer, Arrays, Numbers
+from .pieces import Dense, Listed, piece_of
+from .threads import available_cores
+from .tiles import Tally
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
+
+
+class MemoryEngine(PiecedEngine):
+    """M as a NumPy array or memmap, or the list of its observed entries; never copied and never upcast.
+
+    Parameters
+    ----------
+    M : float32 or float64 array in any order, NaN being not observed; or csr_array of the observed entries
+        Of the latter in canonical format: columns sorted in each row, none twice. A stored zero is an observation.
+    threads : int or None
+        None: one per available core.
+    holes : bool
+        Whether some entries of an array are known to be NaN. If not, it is taken as complete until the first is met.
+
+    Examples
+    --------
+    >>> engine = MemoryEngine(np.array([[1.0, np.nan], [0.0, 2.0]]), holes=True)
+    >>> engine.n_observed, engine.counts[1]
+    (3, array([2, 1]))
+    """
+
+    name = "memory"
+    capabilities = frozenset({"cut", "dual"})
+
+    def __init__(self, M: Array | csr_array, threads: int | None = None, holes: bool = False) -> None:
+        self.piece: Dense | Listed = piece_of(M, holes)  # type: ignore[assignment]
+        if isinstance(self.piece, Listed) and not self.piece.n_observed:
+            raise ValueError("every cell of M is missing")
+        self.threads = threads or available_cores()
+        self.reads = 0.0
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.piece.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.piece.dtype
+
+    @property
+    def n_observed(self) -> int:
+        if not (n := self.piece.n_observed):
+            raise ValueError("every cell of M is missing")
+        return n
+
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        rows, cols = self.piece.counts
+        if not rows.any():
+            raise ValueError("every cell of M is missing")
+        return rows, cols
+
+    def survey(self, looks: Sequence[Look]) -> None:
+        """Nothing to prepare: any entry is at hand."""
+
+    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        return question(self.piece, rows, cols, common, self.threads)
+
+    def ask_lines(
+        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
+    ) -> tuple[Callable[..., list[Any]], Sums]:
+        answer = self.ask(passes.moments, rows, cols, common | {"axis": axis})
+        *found, _ = answer.rows if axis == 0 else answer.cols
+        band = Band(Moments(*found), mean, prior, self.threads)
+        sums = Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
+        return lambda name, *args: [getattr(band, name)(*args)], sums
+
+    def remembered(self) -> Numbers:
+        return {"remember": self.piece.room(np.uint8)}
+
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        self.reads += 2
+        (rows, cols), piece = self.factors(L), self.piece
+        if piece.turned:
+            return Cut(*piece.next_largest((cols["L"], rows["L"]), per_col, per_row, self.threads)).T
+        return Cut(*piece.next_largest((rows["L"], cols["L"]), per_row, per_col, self.threads))
+
+    def dual(self) -> MemoryDual:
+        return MemoryDual(self)
+
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
+        self.reads += 1
+        S, tally = passes.listed(self.piece, *self.beyond(L, limit), self.threads)
+        refuse_nothing(tally)
+        return S, tally.trim
+
+    def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
+        self.reads += 1
+        rows, cols, common = self.beyond(L, limit)
+        (n1, n2), total = self.shape, Tally()
+        flagged = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
+        step = max(1, WRITTEN_AT_ONCE // n2)
+        for k, first in enumerate(range(0, n1, step)):
+            some = slice(first, min(first + step, n1))
+            part = {name: values[some] for name, values in rows.items()}
+            here = common | {"sink": sink, "first": (first, 0), "place": (k, 0)}
+            answer = passes.written(self.piece.rows(some), part, cols, here, self.threads)
+            flagged[0][some] = answer.rows[0]
+            flagged[1][:] += answer.cols[0]
+            total.include(answer.tally)
+        self.piece.seen(total)
+        refuse_nothing(total)
+        return flagged, total.trim
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        refuse_large_block(rows, cols)
+        return self._seen(self.piece.block(rows, cols))
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        return self._seen(self.piece.entries(rows, cols))
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        if isinstance(self.piece, Dense):
+            return drawn_anywhere(self, size, rng)
+        rows, cols, values = self.piece.at(drawn(self.n_observed, size, rng))
+        return rows, cols, self._seen(values)
+
+    def _seen(self, values: Array) -> Array:
+        self.reads += float(np.count_nonzero(~np.isnan(values))) / self.n_observed
+        return values
+
+
+class MemoryDual:
+    """A dual variable in memory, with a number for every entry of M, in the order of M."""
+
+    def __init__(self, engine: MemoryEngine) -> None:
+        self.engine = engine
+        size = engine.n_observed * engine.dtype.itemsize
+        if size > _memory():
+            raise MemoryError(
+                f"this solver keeps a second matrix of the size of M in memory, {size / 1e9:.1f} GB, more than this "
+                "machine has; take solver='irpca', which keeps none"
+            )
+        self.Y = engine.piece.room(engine.dtype)
+        self.Y.fill(0)
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        rows, cols, common = self._moved(step)
+        engine = self.engine
+        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
+        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
+        return answer.whole[0], self._rode(step, answer.tally.trim)
+
+    def products(
+        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
+    ) -> tuple[Any, Any, Trim]:
+        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
+        return YX, YtY, self._rode(step, trim)
+
+    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
+        B = LowRank.zero(self.engine.shape) if step is None else step.B
+        numbers = None if step is None else (step.penalty, step.bound, step.box)
+        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
+
+    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
+        """Without a step M is not read, and what is not observed not met."""
+        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
+
+
+def _memory() -> float:
+    """Bytes of memory of this machine, as far as it tells."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return np.inf

@@ -1,0 +1,483 @@
+"""A rectangle of M in memory: dense, with NaN for what is not observed, or a list of its observed entries.
+
+Both can be walked by several threads, each its own rows, in parts that fit in cache, and both answer the same questions
+(:mod:`irpca.engines.passes`). All that a new storage has to supply is pieces.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..lowrank import Array
+from . import chunks, kernels, tiles
+from .base import ONCE, Noise, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
+from .chunks import Chunks, Entries, even_runs
+from .holes import LONGEST, compressed
+from .lines import Moments, dense_moments, listed_moments
+from .listing import GrowingRows, Lister
+from .threads import in_order
+from .tiles import Step, Tally, Tiles
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more than it brings
+INLINE_LISTED = 1 << 15  # the same of a list
+FEW_CHUNKS = 1 << 21  # below this, S is found in as many parts as there are threads
+SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
+
+Walk = Tiles | Chunks
+Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
+
+
+class Piece(ABC):
+    """Some rows and columns of M in memory.
+
+    Attributes
+    ----------
+    turned : bool
+        Whether stored rows are columns of M: what is said below about rows and columns is of the stored ones.
+    where : str
+        Which rows and columns of M it consists of, for messages; empty: all of them.
+    """
+
+    turned = False
+    where = ""
+
+    @property
+    @abstractmethod
+    def stored(self) -> tuple[int, int]:
+        """How many rows and columns are stored."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n1, n2 = self.stored
+        return (n2, n1) if self.turned else (n1, n2)
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    @abstractmethod
+    def n_observed(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def counts(self) -> Pair:
+        """How many entries of each row and of each column of M are observed."""
+
+    @property
+    @abstractmethod
+    def small(self) -> bool:
+        """Whether one thread is enough."""
+
+    @property
+    @abstractmethod
+    def sum_dtype(self) -> Any:
+        """Of sums across rows."""
+
+    @abstractmethod
+    def shares(self, parts: int) -> list[range]:
+        """The rows in ``parts`` runs of about as many entries."""
+
+    def most_sums(self, width: int) -> int | None:
+        """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
+        return None
+
+    @abstractmethod
+    def rows(self, some: slice) -> Piece:
+        """Some rows of M; nothing is copied."""
+
+    @abstractmethod
+    def room(self, dtype: Any) -> Array:
+        """An array with a place for every entry."""
+
+    @abstractmethod
+    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
+        """T, and the kept entries as ones, if wanted, or in ``remember``, a room."""
+
+    @abstractmethod
+    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
+        """L where K, a room, is one."""
+
+    @abstractmethod
+    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
+        """L where M differs from another low-rank matrix by at most zeta."""
+
+    @abstractmethod
+    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
+        """A dual variable in a room, moved on first if there is a step."""
+
+    @abstractmethod
+    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
+        """What the regressions of rows (0) or columns need, and what rides along."""
+
+    @abstractmethod
+    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
+        """S, in the orientation of M: M − L where it exceeds the limit."""
+
+    @abstractmethod
+    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
+        """The magnitudes of M − L next below the largest few, for every stored row and column."""
+
+    @abstractmethod
+    def block(self, rows: Array, cols: Array) -> Array:
+        """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
+
+    @abstractmethod
+    def entries(self, rows: Array, cols: Array) -> Array:
+        """M at the entries ``(rows[k], cols[k])``, in the same way."""
+
+    @abstractmethod
+    def seen(self, tally: Tally) -> None:
+        """Take note of a walk: M − L that is not finite is refused, and missing entries are remembered."""
+
+
+class Dense(Piece):
+    """A two-dimensional array, never copied and never upcast; NaN is not observed.
+
+    Parameters
+    ----------
+    M : float32 or float64 array, in any order; rows or columns that lie together in memory are read fastest
+    holes : bool
+        Whether some entries are known to be NaN. If not, M is taken as complete until the first is met.
+    where : str
+    """
+
+    def __init__(self, M: Array, holes: bool = False, where: str = "") -> None:
+        # Fortran order is the C order of the transposed matrix: the same rows of memory, the roles swapped.
+        self.turned = not M.flags.c_contiguous and abs(M.strides[0]) < abs(M.strides[1])
+        self.A = np.asarray(M.T if self.turned else M).view()
+        self.A.flags.writeable = False  # it is the user's; and one compiled kernel serves both kinds
+        self.holes, self.where = holes, where
+        self._counts: Pair | None = None
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        return self.A.shape[0], self.A.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.A.dtype
+
+    @property
+    def n_observed(self) -> int:
+        return int(self.counts[0].sum()) if self.holes else self.A.size
+
+    @property
+    def counts(self) -> Pair:
+        """Counting reads M, once, and not as an answer."""
+        if not self.holes:
+            return all_counted(self.shape)
+        if self._counts is None:
+            self._counts = self._counted()
+        return self._counts
+
+    def _counted(self) -> Pair:
+        n1, n2 = self.A.shape
+        rows, cols, step = np.empty(n1, np.int64), np.zeros(n2, np.int64), max(1, ONCE // n2)
+        for first in range(0, n1, step):
+            seen = ~np.isnan(self.A[first : first + step])
+            rows[first : first + step] = np.count_nonzero(seen, axis=1)
+            cols += np.count_nonzero(seen, axis=0)
+        return (cols, rows) if self.turned else (rows, cols)
+
+    @property
+    def small(self) -> bool:
+        return self.A.size < INLINE_ENTRIES
+
+    @property
+    def sum_dtype(self) -> Any:
+        return self.dtype
+
+    def shares(self, parts: int) -> list[range]:
+        n, parts = len(self.A), min(parts, len(self.A))
+        return [range(first, last) for first, last in pairwise(n * part // parts for part in range(parts + 1))]
+
+    def rows(self, some: slice) -> Dense:
+        return Dense(self.A.T[some] if self.turned else self.A[some], self.holes, self.where)
+
+    def room(self, dtype: Any) -> Array:
+        return np.empty(self.A.shape, dtype)
+
+    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
+        return tiles.Trimmed(self.A, rows, _wide(L), limit, want_kept, remember, self.holes)
+
+    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
+        return tiles.Masked(self.A, rows, _wide(L), K)
+
+    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
+        return tiles.Again(self.A, rows, _wide(L), _wide(frozen), zeta)
+
+    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
+        return tiles.Duals(self.A, rows, Y, step and step.replaced(_wide(step.factors)))
+
+    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
+        moments, sums = dense_moments(self.A, axis, U, V, noise, spread, threads)
+        if not sums.finite:
+            raise self._blamed()
+        self.holes |= sums.n_observed < self.A.size
+        return moments, sums
+
+    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
+        S = GrowingRows(self.shape, self.dtype)
+        if not isinstance(limit, Standardised):
+            limit = in_precision(limit, self.dtype)
+        # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
+        parts = threads * (1 if self.A.size < FEW_CHUNKS else 8)
+        find = Lister(self.A, _wide(L), limit, S.index, self.turned, parts, self.holes)
+        total = Tally()
+        with closing(in_order(find, find.chunks, 1 if self.small else threads)) as found_in_order:
+            for found in found_in_order:
+                S.append(found)
+                total.include(found.tally)
+                find.release(found)
+        self.seen(total)
+        return S.finished(), total
+
+    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
+        U, Vt = _wide(L)
+        threads = 1 if self.small else threads
+        rows = self._along(self.A, U, Vt, per_row, threads)
+        return rows, self._along(self.A.T, np.ascontiguousarray(Vt.T), np.ascontiguousarray(U.T), per_col, threads)
+
+    def _along(self, A: Array, U: Array, Vt: Array, largest: int, threads: int) -> Array:
+        n, m = A.shape
+        found, holes = np.zeros(n, self.dtype), [self.holes]
+        step = max(1, tiles.TILE_BYTES // (m * self.dtype.itemsize))
+
+        def work(first: int) -> bool:
+            lines = slice(first, min(first + step, n))
+            size = U[lines] @ Vt
+            np.abs(np.subtract(A[lines], size, out=size), out=size)
+            finite = bool(np.isfinite(size).all())
+            if not finite:
+                missing = np.isnan(A[lines])
+                size[missing] = 0  # below all others
+                finite = bool(np.isfinite(size).all())
+                holes.append(bool(missing.any()))
+            if finite and largest < m:
+                size.partition(m - 1 - largest, axis=1)
+                found[lines] = size[:, m - 1 - largest]
+            return finite
+
+        if not all(in_order(work, range(0, n, step), threads)):
+            raise self._blamed()
+        self.holes |= any(holes)
+        return found
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        return self._finite(self.A[np.ix_(cols, rows)].T if self.turned else self.A[np.ix_(rows, cols)])
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        return self._finite(self.A[cols, rows] if self.turned else self.A[rows, cols])
+
+    def _finite(self, values: Array) -> Array:
+        missing, infinite = bad_entries(values)
+        if infinite:
+            raise not_finite(infinite, self.where)
+        self.holes |= missing > 0
+        return values
+
+    def seen(self, tally: Tally) -> None:
+        if not tally.finite:
+            raise self._blamed()
+        self.holes |= tally.missing > 0
+
+    def _blamed(self) -> Exception:
+        """Whose fault it is that M − L is not finite: M is read once more."""
+        return not_finite(int(sum(bad_entries(row)[1] for row in self.A)), self.where)
+
+
+def _wide(L: Pair) -> Pair:
+    """The second factor with a column for each column of M, as products with tiles of rows want it."""
+    return L[0], np.ascontiguousarray(L[1].T)
+
+
+class Listed(Piece):
+    """The observed entries, row by row, and nothing for the others: cost and memory are those of the entries.
+
+    Parameters
+    ----------
+    M : csr_array of float32 or float64, whose stored entries are the observed ones
+        In canonical format: columns sorted in each row, none twice. A stored zero is an observation. Not copied.
+    where : str
+    """
+
+    def __init__(self, M: csr_array, where: str = "") -> None:
+        if not M.has_canonical_format:
+            raise ValueError("columns of M must be sorted in each row, and none may occur twice")
+        if bad := M.nnz - int(np.isfinite(M.data).sum()):
+            raise ValueError(
+                f"{bad} of the observed entries of M are NaN or infinite{where}; leave them out or replace them"
+            )
+        index = np.int32 if M.shape[1] <= LONGEST else np.int64
+        ends, indices = M.indptr.astype(np.int64, copy=False), M.indices.astype(index, copy=False)
+        self.M = Entries(M.shape, read_only(ends), read_only(indices), read_only(M.data))
+        self.where = where
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        return self.M.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.M.values.dtype
+
+    @property
+    def n_observed(self) -> int:
+        return self.M.size
+
+    @property
+    def counts(self) -> Pair:
+        return np.diff(self.M.ends), np.bincount(self.M.indices, minlength=self.shape[1])
+
+    @property
+    def small(self) -> bool:
+        return self.n_observed < INLINE_LISTED
+
+    @property
+    def sum_dtype(self) -> Any:
+        return np.float64  # entries of a column come one by one: in single precision, rounding errors would add up
+
+    def shares(self, parts: int) -> list[range]:
+        return even_runs(self.M.ends, max(1, min(parts, self.shape[0])))
+
+    def most_sums(self, width: int) -> int | None:
+        return max(1, SUMS * self.n_observed // (self.shape[1] * max(1, width)))
+
+    def rows(self, some: slice) -> Listed:
+        M, first, last = self.M, int(self.M.ends[some.start]), int(self.M.ends[some.stop])
+        shape, ends = (some.stop - some.start, M.shape[1]), M.ends[some.start : some.stop + 1] - first
+        part = compressed(M.values[first:last], M.indices[first:last], ends, shape)
+        part.has_canonical_format = True
+        return Listed(part, self.where)
+
+    def room(self, dtype: Any) -> Array:
+        return np.empty(self.n_observed, dtype)
+
+    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
+        return chunks.Trimmed(self.M, rows, _read_only_pair(L), limit, want_kept, remember)
+
+    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
+        return chunks.Masked(self.M, rows, _read_only_pair(L), K)
+
+    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
+        return chunks.Again(self.M, rows, _read_only_pair(L), _read_only_pair(frozen), zeta)
+
+    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
+        return chunks.Duals(self.M, rows, Y, step and step.replaced(_read_only_pair(step.factors)))
+
+    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
+        shares = self.shares(1 if self.small else threads)
+        moments, sums = listed_moments(self.M, axis, U, V, noise, spread, shares, threads)
+        if not sums.finite:
+            raise not_finite(0)  # M was looked at when it came
+        return moments, sums
+
+    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
+        limit = limit if isinstance(limit, Standardised) else in_precision(limit, self.dtype)
+        factors, counts = _read_only_pair(L), np.zeros(self.shape[0] + 1, np.int64)
+
+        def work(share: Chunks) -> list[tuple[Array, Array]]:
+            found = []
+            for _, (chunk,) in share:
+                where, values = chunk.T, chunk.K
+                found.append((chunk.indices[where], values.copy()))
+                counts[1:][chunk.rows] += np.diff(np.searchsorted(where, chunk.starts))
+            return found
+
+        shares = [chunks.Flagged(self.M, rows, factors, limit) for rows in self.shares(1 if self.small else threads)]
+        found = list(chain(*in_order(work, shares, len(shares), ahead=len(shares))))
+        total = Tally.of(share.tally for share in shares)
+        self.seen(total)
+        if found:
+            indices, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        else:
+            indices, values = np.zeros(0, np.int32), np.zeros(0, self.dtype)
+        S = compressed(values, indices, np.cumsum(counts), self.shape)
+        S.has_canonical_format = True  # as M is: to find that out would be another read of S
+        return S, total
+
+    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
+        sizes, factors = self.room(self.dtype), _read_only_pair(L)
+        parts = 1 if self.small else threads
+
+        def sized(share: Chunks) -> None:
+            for _, (chunk,) in share:
+                np.abs(chunk.T, out=sizes[chunk.at])
+
+        everything = in_precision(np.inf, self.dtype)
+        shares = [chunks.Trimmed(self.M, rows, factors, everything) for rows in self.shares(parts)]
+        list(in_order(sized, shares, len(shares), ahead=len(shares)))
+        self.seen(Tally.of(share.tally for share in shares))
+        across = compressed(sizes, self.M.indices, self.M.ends, self.shape).tocsc()
+        rows = self._next_largest(self.M.ends, sizes, per_row, parts)
+        return rows, self._next_largest(across.indptr.astype(np.int64), across.data, per_col, parts)
+
+    def _next_largest(self, ends: Array, sizes: Array, largest: int, parts: int) -> Array:
+        """The size next below the ``largest`` largest of every line."""
+        found = np.empty(len(ends) - 1, self.dtype)
+
+        def work(share: range) -> None:
+            starts, first = ends[share.start : share.stop + 1], ends[share.start]
+            kernels.next_largest(starts - first, sizes[first : starts[-1]], largest, found[share.start : share.stop])
+
+        shares = even_runs(ends, min(parts, len(found)))
+        list(in_order(work, shares, len(shares), ahead=len(shares)))
+        return found
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        rows, ends = np.asarray(rows), self.M.ends
+        wanted, back = np.unique(cols, return_inverse=True)
+        place = np.full(self.shape[1], -1)
+        place[wanted] = np.arange(len(wanted))
+        found = np.full((len(rows), len(wanted)), np.nan, self.dtype)
+        counts = ends[rows + 1] - ends[rows]
+        totals = np.append(0, np.cumsum(counts))
+        for run in even_runs(totals, 1 + int(totals[-1]) // chunks.CHUNK):
+            some = slice(run.start, run.stop)
+            at = np.arange(totals[run.start], totals[run.stop])
+            at += np.repeat(ends[rows[some]] - totals[some], counts[some])
+            to, lines = place[self.M.indices[at]], np.repeat(np.arange(run.start, run.stop), counts[some])
+            inside = to >= 0
+            found[lines[inside], to[inside]] = self.M.values[at[inside]]
+        return found if np.array_equal(wanted, cols) else found[:, back]
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        if not self.n_observed:
+            return np.full(len(rows), np.nan, self.dtype)
+        at, there = self.M.find(rows, cols)
+        return np.where(there, self.M.values[at], self.dtype.type(np.nan))
+
+    def at(self, positions: Array) -> tuple[Array, Array, Array]:
+        """Rows, columns and values of some of the entries, by their position in the list."""
+        return self.M.rows_of(positions), self.M.indices[positions].astype(np.int64), self.M.values[positions]
+
+    def seen(self, tally: Tally) -> None:
+        if not tally.finite:
+            raise not_finite(0)  # M was looked at when it came
+
+
+def piece_of(M: Any, holes: bool = False, where: str = "") -> Piece:
+    """An array, or a list of observed entries in CSR format."""
+    return Listed(M, where) if hasattr(M, "tocsr") else Dense(M, holes, where)
+
+
+def _read_only_pair(L: Iterable[Array]) -> Pair:
+    """So that one compiled kernel serves both kinds."""
+    U, V = (read_only(B) for B in L)
+    return U, V
+
+
+def read_only(A: Array) -> Array:
+    view = A.view()
+    view.flags.writeable = False
+    return view
