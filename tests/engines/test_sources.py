@@ -1,11 +1,11 @@
 """Storages of M in chunks: each gives back M exactly, and what is wrong with it is said."""
 
 import gc
-import os
 import pickle
 import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import cloudpickle
@@ -97,7 +97,7 @@ def test_numbers_of_a_dask_array(dtype):
 
 
 def test_chunks_without_rows_are_left_out():
-    M = da.concatenate([da.zeros((0, 45)), da.from_array(A, chunks=(30, 45)), da.zeros((0, 45))], axis=0)
+    M = da.from_array(A, chunks=((0, 30, 0, 30, 0), (45,)))
     assert 0 in M.chunks[0]
     source = source_of(M)
     assert source.row_edges == (0, 30, 60)
@@ -110,10 +110,8 @@ def test_a_dask_array_in_fortran_order():
 
 @pytest.mark.parametrize("make", [sp.csr_array, sp.coo_array, sp.csc_matrix])
 def test_sparse_chunks_list_what_is_observed(make):
-    entries = sp.random_array(A.shape, density=0.1, rng=np.random.default_rng(2), format="csr")
-    entries[:20] = 0  # whole chunks without an entry
-    entries.eliminate_zeros()
-    full = entries.toarray()
+    full = np.where(np.isnan(HOLES), 0, HOLES)
+    full[:20] = 0  # whole chunks without an entry
     M = da.from_array(full, chunks=(20, 15)).map_blocks(make, meta=make((0, 0)))
     source = source_of(M)
     assert source.listed
@@ -176,7 +174,7 @@ def test_a_chunk_of_another_dtype_is_converted_if_nothing_is_lost(dtype, found):
         ("f4", lambda x: x.astype("i8"), "has dtype int64, and M declares float32: digits would be lost"),
         ("f8", lambda x: x.astype("c16"), "is complex; only real matrices"),
         ("f8", lambda x: x.astype(object), "has dtype object and does not convert to numbers"),
-        ("f8", lambda x: x.astype(str), "does not convert to numbers"),
+        ("f8", lambda x: x.astype(str), "has dtype <U32 and does not convert to numbers"),
         ("f8", lambda x: x[:3], r"has shape (3, 45), and M declares (20, 45) for it"),
         ("f8", lambda x: sp.csr_array(x.astype("c16")), "is complex; only real matrices"),
         ("f8", lambda x: x.ravel(), "has shape (900,), and M declares (20, 45) for it"),
@@ -291,7 +289,7 @@ def test_a_zarr_group_with_one_matrix(tmp_path):
     with pytest.raises(ValueError, match=r"group of the arrays .*'M'.*'other'.*of which 2 have.*pass one.*group\[\""):
         source_of(group)
     empty = zarr.open_group(tmp_path / "empty", mode="w")
-    with pytest.raises(ValueError, match="M is a zarr group, .*empty, that holds no array"):
+    with pytest.raises(ValueError, match=r"M is a zarr group, .*empty, that holds no array"):
         source_of(empty)
     empty["x"] = np.arange(3)
     with pytest.raises(ValueError, match="'x', of which 0 have two dimensions"):
@@ -316,7 +314,7 @@ def test_a_zarr_store_by_its_name(tmp_path, zarr_format, name):
     ],
 )
 def test_a_zarr_array_that_is_refused(values, said):
-    array = zarr.create_array({}, shape=values.shape, dtype=values.dtype, chunks=values.shape and (1,) * values.ndim)
+    array = zarr.create_array({}, shape=values.shape, dtype=values.dtype, chunks=(1,) * values.ndim, zarr_format=2)
     with pytest.raises(ValueError, match=said):
         source_of(array)
 
@@ -364,9 +362,9 @@ def test_a_folder_that_is_a_damaged_zarr_store(tmp_path):
 # .npy files
 
 
-def npy_folder(path, cuts=(0, 25, 27, 60), M=HOLES, **options):
+def npy_folder(path, cuts=(0, 25, 27, 60), M=HOLES):
     path.mkdir(exist_ok=True)
-    for k, (start, end) in enumerate(zip(cuts[:-1], cuts[1:], strict=True)):
+    for k, (start, end) in enumerate(pairwise(cuts)):
         np.save(path / f"part-{k + 8}.npy", M[start:end])
     return path
 
@@ -386,7 +384,7 @@ def test_npy_files_are_cut_at_64_mib_and_small_ones_read_together(tmp_path):
     source = source_of(npy_folder(tmp_path / "M"))
     assert source.row_edges == (0, 60)
     np.save(tmp_path / "M" / "part-99.npy", np.broadcast_to(np.float64(1), (1 << 18, 45)))  # 90 MiB
-    assert np.diff(source_of(tmp_path / "M").row_edges).tolist() == [60, 1 << 17, 1 << 17]
+    assert np.diff(source_of(tmp_path / "M").row_edges).tolist() == [60 + (1 << 17), 1 << 17]
 
 
 def test_npy_files_of_several_kinds(tmp_path, small):
@@ -484,7 +482,7 @@ def test_bands_have_about_as_many_entries(small, order):
     frame = table(order=order)
     source = source_of(dd.from_pandas(frame, npartitions=2 if order == "shuffled" else 40, sort=False))
     sizes = [source.chunk(i, 0).compute(scheduler="threads").nnz for i in range(len(source.row_edges) - 1)]
-    assert sum(sizes) == len(frame) and 50 < min(sizes) and max(sizes) < 150
+    assert sum(sizes) == len(frame) and min(sizes) > 50 and max(sizes) < 150
 
 
 def test_a_row_longer_than_a_band(small):
@@ -686,7 +684,7 @@ def test_a_table_that_changes_is_noticed(tmp_path):
     table(order="sorted").to_parquet(file)
     source = source_of(file)
     table(order="sorted").assign(column=1).to_parquet(file)
-    with pytest.raises(ValueError, match="M has changed since it was first read: there are other ids in .*'column'"):
+    with pytest.raises(ValueError, match=r"M has changed since it was first read: there are other ids in .*'column'"):
         first(source)
 
 

@@ -86,7 +86,7 @@ def source_of(M: Any) -> Source | None:
     if library == "dask":
         if hasattr(M, "chunks") and hasattr(M, "to_delayed"):
             return _from_dask(M)
-        if hasattr(M, "columns") and hasattr(M, "to_delayed"):
+        if hasattr(M, "columns") and M.ndim == 2:
             return _table("a dask DataFrame", "from_frame", M)
         kind = type(M).__name__
         raise ValueError(f"M is a dask {kind}; a dask array, or a DataFrame of row, column and value, is needed")
@@ -223,15 +223,15 @@ def _with_missing(entries: Any) -> Array:
 
 
 def _from_group(group: Any) -> Source:
-    arrays = dict(group.arrays())
-    matrices = [array for array in arrays.values() if array.ndim == 2 and array.dtype.kind in "biuf"]
+    arrays = dict(sorted(group.arrays()))
+    matrices = [name for name, array in arrays.items() if array.ndim == 2 and array.dtype.kind in "biuf"]
     if len(matrices) == 1:
-        return _from_zarr(matrices[0])
+        return _from_zarr(arrays[matrices[0]])
     if not arrays:
         raise ValueError(f"M is a zarr group, {group.store_path}, that holds no array")
     raise ValueError(
         f"M is a zarr group of the arrays {listed_names(arrays)}, of which {len(matrices)} have two dimensions and "
-        f'hold real numbers; pass one array, as in group["{next(iter(arrays))}"]'
+        f'hold real numbers; pass one array, as in group["{next(iter(matrices), "name")}"]'
     )
 
 
