@@ -792,7 +792,7 @@ def test_there_is_no_such_chunk():
 
 @pytest.fixture(scope="module")
 def client():
-    with Client(processes=False, dashboard_address=None, n_workers=1, threads_per_worker=2) as client:
+    with Client(processes=False, dashboard_address=":0", n_workers=1, threads_per_worker=2) as client:  # any free port
         yield client
 
 

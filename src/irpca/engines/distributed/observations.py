@@ -17,6 +17,7 @@ from typing import Any
 import dask
 import numpy as np
 import pandas as pd
+from scipy.sparse import coo_array
 
 from ...lowrank import Array
 from .. import holes
@@ -308,23 +309,23 @@ def _placed_part(
 def _band(found: Sequence[tuple[Array, Array, Array]], rows: Array, cols: Array, names: tuple[Any, Any, Any]) -> Any:
     """A band of rows from positions in it and values; every cell is there once."""
     at_row, at_col, values = (np.concatenate(arrays) for arrays in zip(*found, strict=True))
-    after = (at_row[1:] > at_row[:-1]) | ((at_row[1:] == at_row[:-1]) & (at_col[1:] > at_col[:-1]))
-    if not after.all():
-        order = np.lexsort((at_col, at_row))
-        at_row, at_col, values = at_row[order], at_col[order], values[order]
-        again = np.flatnonzero((at_row[1:] == at_row[:-1]) & (at_col[1:] == at_col[:-1]))
-        if len(again):
-            raise ValueError(_twice(at_row, at_col, values, again, rows, cols, names))
-    ends = np.append(0, np.cumsum(np.bincount(at_row, minlength=len(rows))))
-    band = holes.compressed(values, at_col, ends, (len(rows), len(cols)))
+    band = coo_array((values, (at_row, at_col)), (len(rows), len(cols))).tocsr()  # adds up what is there twice
+    if band.nnz < len(values):
+        raise ValueError(_twice(at_row, at_col, values, rows, cols, names))
+    return _canonical(band.indptr, band.indices, band.data, band.shape)
+
+
+def _canonical(ends: Array, indices: Array, values: Array, shape: tuple[int, int]) -> Any:
+    band = holes.compressed(values, indices, ends, shape)
     band.has_canonical_format = True
     return band
 
 
-def _twice(
-    at_row: Array, at_col: Array, values: Array, again: Array, rows: Array, cols: Array, names: tuple[Any, Any, Any]
-) -> str:
-    row, col = at_row[again[0]], at_col[again[0]]
+def _twice(at_row: Array, at_col: Array, values: Array, rows: Array, cols: Array, names: tuple[Any, Any, Any]) -> str:
+    order = np.lexsort((at_col, at_row))
+    ordered = at_row[order], at_col[order]
+    again = np.argmax((ordered[0][1:] == ordered[0][:-1]) & (ordered[1][1:] == ordered[1][:-1]))
+    row, col = ordered[0][again], ordered[1][again]
     same = values[(at_row == row) & (at_col == col)]
     cell = f"[{names[0]!r}, {names[1]!r}]"
     shown = ", ".join(repr(value.item()) for value in same[:3]) + (" …" if len(same) > 3 else "")
@@ -338,13 +339,13 @@ def _twice(
 def _through_files(
     parts: Sequence[Any], seen: Seen, edges: Edges, names: tuple[Any, Any, Any], dtype: np.dtype[Any], folder: str
 ) -> Callable[[int, int], Any]:
-    """Every part is written with its rows in order, and each band put together from a stretch of every part."""
+    """Every part is written band by band, and each band put together from a stretch of every part."""
     rows, cols = _shared(seen.rows), _shared(seen.cols)
-    write = tasks(partial(_write_part, names=names, dtype=dtype, folder=folder), "irpca-sort")
+    write = tasks(partial(_write_part, edges=edges, names=names, dtype=dtype, folder=folder), "irpca-sort")
     dask.compute(*[write((k,), f"part-{k}", part, rows, cols) for k, part in enumerate(parts)])
     bind = tasks(partial(_write_band, parts=len(parts), names=names, folder=folder), "irpca-bind")
     bands = enumerate(spans(edges))
-    dask.compute(*[bind((k,), f"band-{k}", span, seen.rows[slice(*span)], cols) for k, span in bands])
+    dask.compute(*[bind((k,), k, a, seen.rows[a:b], cols) for k, (a, b) in bands])
     for file in Path(folder).glob("part-*.npy"):
         file.unlink()
     call = tasks(partial(_read_band, folder=folder, n2=len(seen.cols)))
@@ -352,30 +353,33 @@ def _through_files(
 
 
 def _write_part(
-    name: str, part: Any, rows: Array, cols: Array, *, names: tuple[Any, Any, Any], dtype: np.dtype[Any], folder: str
-) -> None:
-    found = _placed_part(part, rows, cols, names, dtype)
-    order = np.argsort(found[0], kind="stable")
-    _save(folder, name, *(array[order] for array in found))
-
-
-def _write_band(
     name: str,
-    span: tuple[int, int],
+    part: Any,
     rows: Array,
     cols: Array,
     *,
-    parts: int,
+    edges: Edges,
     names: tuple[Any, Any, Any],
+    dtype: np.dtype[Any],
     folder: str,
 ) -> None:
+    found = _placed_part(part, rows, cols, names, dtype)
+    bands = np.searchsorted(edges, found[0], side="right") - 1
+    ends = np.append(0, np.cumsum(np.bincount(bands, minlength=len(edges) - 1)))
+    order = np.argsort(bands.astype(np.min_scalar_type(len(edges))), kind="stable")  # short integers: a radix sort
+    _save(folder, name, *(array[order] for array in found), ends)
+
+
+def _write_band(
+    k: int, first: int, rows: Array, cols: Array, *, parts: int, names: tuple[Any, Any, Any], folder: str
+) -> None:
     stretches = []
-    for k in range(parts):
-        at_row, at_col, values = _load(folder, f"part-{k}", "r")
-        to = slice(*np.searchsorted(at_row, span))
-        stretches.append((at_row[to] - at_row.dtype.type(span[0]), at_col[to], values[to]))
+    for part in range(parts):
+        at_row, at_col, values, ends = _load(folder, f"part-{part}", 4, "r")
+        to = slice(ends[k], ends[k + 1])
+        stretches.append((at_row[to] - at_row.dtype.type(first), at_col[to], values[to]))
     band = _band(stretches, rows, cols, names)
-    _save(folder, name, band.indptr, band.indices, band.data)
+    _save(folder, f"band-{k}", band.indptr, band.indices, band.data)
 
 
 def _save(folder: str, name: str, *arrays: Array) -> None:
@@ -396,16 +400,14 @@ def _save(folder: str, name: str, *arrays: Array) -> None:
     )
 
 
-def _load(folder: str, name: str, mode: Any = None) -> list[Array]:
-    return [np.load(os.path.join(folder, f"{name}-{k}.npy"), mmap_mode=mode) for k in range(3)]
+def _load(folder: str, name: str, number: int, mode: Any = None) -> list[Array]:
+    return [np.load(os.path.join(folder, f"{name}-{k}.npy"), mmap_mode=mode) for k in range(number)]
 
 
 def _read_band(name: str, first: int, last: int, *, folder: str, n2: int) -> Any:
     where = f"{place_of((first, last), (0, n2))}, in {folder}"
-    ends, indices, values = attempt(partial(_load, folder, name), where)
-    band = holes.compressed(values, indices, ends, (last - first, n2))
-    band.has_canonical_format = True
-    return band
+    ends, indices, values = attempt(partial(_load, folder, name, 3), where)
+    return _canonical(ends, indices, values, (last - first, n2))
 
 
 def _through_workers(
