@@ -74,10 +74,10 @@ ROOMS = {
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
     "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
-    "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels"}
+    "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels", "engines.distributed"}
     | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
     "polars": {"containers"},
-    "pyarrow": {"containers", "readers.arrow"},
+    "pyarrow": {"containers", "readers.arrow", "engines.distributed"},
     "xarray": {"containers"},
     "narwhals": {"containers", "described", "encode.columns"},
     "matplotlib": {"plots"},
@@ -92,6 +92,7 @@ LIBRARIES = {
     "zarr": {"engines.distributed", "readers.matrixfiles"},
 }
 HEAVY = ["scipy", "sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
+HEAVY += ["distributed", "zarr", "pyarrow"]
 
 
 def name_of(path, root):
@@ -164,6 +165,8 @@ BROKEN = {
     "solvers/whole.py": ("import irpca.estimator", "solvers.whole imports estimator"),
     "engines/loop.py": ("from ..solvers import SOLVERS", "engines.loop imports solvers"),
     "engines/frame.py": ("import pandas as pd", "engines.frame imports pandas"),
+    "engines/lazy.py": ("import dask.array", "engines.lazy imports dask"),
+    "engines/remote.py": ("from distributed import Client", "engines.remote imports distributed"),
     "lowrank.py": ("from . import features", "lowrank imports features"),
     "loop.py": ("import sklearn.base", "loop imports sklearn"),
     "datasets/other.py": ("import pandas", "datasets.other imports pandas"),
