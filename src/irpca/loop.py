@@ -180,7 +180,7 @@ def solve(
         try:
             if state.weights is not None:
                 calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
-            if files is not None and final is None:
+            if files is not None and (sink is None or final is None):
                 failed = status is Status.SATURATED
                 sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
             if sparse and final is None:
