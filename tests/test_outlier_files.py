@@ -117,6 +117,8 @@ def test_a_large_table_has_files_only(tmp_path, streamed, dtype):
     assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
     text = result.summary()
     assert f"{plain.S.nnz:,} cells" in text and str(tmp_path / "S.parquet") in text
+    with pytest.raises(ValueError, match=r"the outliers of this fit are in .*S\.parquet"):
+        irpca.plots.fitted.outliers_of(result)
 
 
 def test_checks_of_outliers_need_their_counts_only(tmp_path, streamed):
@@ -458,6 +460,20 @@ def test_damaged_pieces_are_written_again(tmp_path, damage):
     sink.write(*piece(0))
     assert first.read_bytes() == whole
     assert len(pd.read_parquet(sink.finish(18))) == 18
+
+
+def test_no_byte_can_change_unnoticed(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    sink.write(*piece(0, 20))
+    (path,) = (sink.folder / PARTS).iterdir()
+    content, table = path.read_bytes(), pq.read_table(path)
+    key = pq.read_schema(path).metadata[outlier_files.KEY]
+    for k in range(0, len(content), 3):
+        path.write_bytes(content[:k] + bytes([content[k] ^ 255]) + content[k + 1 :])
+        assert not outlier_files._holds(path, key) or pq.read_table(path).equals(table), k
+    path.write_bytes(content)
+    assert outlier_files._holds(path, key)
 
 
 def test_part_of_another_fit_is_refused(tmp_path):
