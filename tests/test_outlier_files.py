@@ -117,8 +117,6 @@ def test_a_large_table_has_files_only(tmp_path, streamed, dtype):
     assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
     text = result.summary()
     assert f"{plain.S.nnz:,} cells" in text and str(tmp_path / "S.parquet") in text
-    with pytest.raises(ValueError, match=r"the outliers of this fit are in .*S\.parquet"):
-        irpca.plots.fitted.outliers_of(result)
 
 
 def test_checks_of_outliers_need_their_counts_only(tmp_path, streamed):

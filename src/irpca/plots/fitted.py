@@ -65,8 +65,6 @@ def name_of(model: Any, axis: int) -> str:
 def outliers_of(model: Any) -> csr_array:
     """S: M − L at the outliers."""
     result = result_of(model)
-    if result.S is None and result.outliers_path is not None:
-        raise ValueError(f"the outliers of this fit are in {result.outliers_path}; plots need those of a smaller table")
     if result.S is None:
         raise ValueError(f"this fit has no outliers to show. {result.status.name}: {result.status.advice}")
     return result.S
