@@ -43,11 +43,12 @@ ROOMS = {
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
     "verdict": {"lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
-    "loop": FOUNDATION | {"callbacks", "solvers", "verdict"},
+    "loop": FOUNDATION | {"callbacks", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "containers"},
     "completion": {"lowrank"},
     "longtable": {"lowrank", "labels"},
     "outliers": {"lowrank", "calibration", "engines.base"},
+    "outlier_files": {"lowrank", "calibration", "engines.base", "outliers"},
     "diagnostics": FOUNDATION,
     # What people hand in and get back.
     "labels": {"lowrank"},
@@ -77,7 +78,7 @@ LIBRARIES = {
     "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels", "engines.distributed"}
     | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
     "polars": {"containers"},
-    "pyarrow": {"containers", "readers.arrow", "engines.distributed"},
+    "pyarrow": {"containers", "outlier_files", "readers.arrow", "engines.distributed"},
     "xarray": {"containers"},
     "narwhals": {"containers", "described", "encode.columns"},
     "matplotlib": {"plots"},

@@ -72,7 +72,7 @@ def test_of_what_was_left_out_only_what_others_contradict_is_an_outlier(fit, tab
     R[50, 3] = 6.0 / unit[3]
     S, trim = csr_array(R), MemoryEngine(M).corruption(LowRank.zero(M.shape), np.inf)[1]
     assert (np.abs(R[7, 12:]) > 6 * NOISE).all()  # far beyond the noise
-    kept, after = _supported(S, trim, state, lambda z: (np.abs(z) > 4).astype(float), MemoryEngine(M).counts)
+    kept, after, _ = _supported(S, trim, state, lambda z: (np.abs(z) > 4).astype(float), MemoryEngine(M).counts)
     assert list(zip(*kept.nonzero(), strict=True)) == [(50, 3)]
     assert after.kept == trim.kept + 3
 

@@ -46,7 +46,7 @@ def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, mode
         "engine": engine,
         "features": tuple(Features.identity(n) for n in L.shape),
         "state": state,
-        "S": S,
+        "outliers": (verdict.flagged(S, 0), verdict.flagged(S, 1)),
         "known": tuple(np.ones(n, bool) for n in L.shape),
         "limit": limit,
         "status": Status.CONVERGED,
@@ -96,7 +96,8 @@ def test_nor_under_other_noise(kind):
             weights = replace(case.state.weights, cols=scale**2)
             limit = Standardised(weights, 6.0)
             S, _ = case.engine.corruption(L, limit)
-            case = replace(case, state=replace(case.state, weights=weights), limit=limit, S=S)
+            outliers = verdict.flagged(S, 0), verdict.flagged(S, 1)
+            case = replace(case, state=replace(case.state, weights=weights), limit=limit, outliers=outliers)
         doubted += kinds(case)
     assert set(doubted) <= {"empty"}
 

@@ -6,6 +6,7 @@ import inspect
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,9 +19,11 @@ from .engines.base import Engine, Look, Standardised, Trim
 from .factors import entry_variance
 from .features import Features
 from .lowrank import Array, LowRank
+from .outlier_files import OutlierFiles
+from .outliers import probabilities
 from .result import Doubt, History, Result, State, Status
 from .solvers import SOLVERS, Solver
-from .verdict import Case, Places, doubts_of
+from .verdict import Case, Places, doubts_of, flagged
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -46,6 +49,7 @@ def solve(
     tol: float = 1e-10,
     max_iter: int = 100,
     sparse: bool = True,
+    outliers_to: str | Path | None = None,
     callbacks: Callback | Iterable[Callback] = (),
     random_state: Seed = 0,
     **options: Any,
@@ -73,6 +77,11 @@ def solve(
     sparse : bool
         False: do not return S. With features of both sides that saves the last read of M, of which only a part may
         have been read then: a NaN elsewhere is not noticed.
+    outliers_to : str, path or None
+        Write the outliers there: a folder of Parquet files, such as ``"S.parquet"``, with the columns row, column,
+        observed, expected and probability, that pandas, polars, pyarrow and dask read as one table. It appears when it
+        is complete; after a crash the same call goes on with what was written. Needs ``pip install "irpca[files]"``.
+        S comes back, too, if M has at most 2²⁴ cells; beyond that it is None, and never in memory as a whole.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
     random_state : int, Generator, SeedSequence or None
@@ -114,6 +123,8 @@ def solve(
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
+    files = _outlier_files(outliers_to, sparse, M, owner, solver)
+    streamed = files is not None and n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
     seeds = seeds_of(random_state)
     before = owner.reads
@@ -131,7 +142,8 @@ def solve(
 
     history = History()
     state: State | None = None
-    final: tuple[csr_array, Trim] | None = None
+    final: Outliers | None = None
+    sink: OutlierFiles | None = None
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
         for state in method.run(owner, F1, F2, chosen_rank, **options):
@@ -146,10 +158,17 @@ def solve(
             if state.settled and state.step <= max(tol, state.tolerance):
                 if not sparse or state.trim is not None or state.expected_corruption is None:
                     break  # all of M was seen, or nothing is expected
-                final = owner.corruption(state.L, state.zeta)
-                if _as_expected(state, final[1]):
+                if files is not None and streamed:
+                    known = known_lines(owner, F1, F2, state)
+                    sink = _sink(files, owner, state, state.zeta, known, None, bool(state.failure))
+                final = _outliers(owner, state, state.zeta, sink and sink.trial())
+                if _as_expected(state, final[2]):
+                    if sink is not None:
+                        sink.begin()  # it refuses a folder that holds part of another fit
                     break
-                final = None
+                if sink is not None:
+                    sink.discard()
+                final = sink = None
             if history.stage.count("") >= max_iter:
                 status = Status.MAX_ITER
                 break
@@ -165,25 +184,34 @@ def solve(
     calibration: Calibration | None = None
     limit: float | Standardised = state.zeta
     zeta = state.zeta
-    S, trim = final or (None, state.trim)
+    S, counted, trim = final or (None, None, state.trim)
     if status is not Status.DIVERGED:
         try:
             if state.weights is not None:
                 calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
+            if files is not None and (sink is None or final is None):
+                failed = status is Status.SATURATED
+                sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
             if sparse and final is None:
-                S, trim = owner.corruption(state.L, limit)
+                S, counted, trim = _outliers(owner, state, limit, sink if streamed else None)
         except KeyboardInterrupt:  # the fit is there, and all but its S
-            status = Status.INTERRUPTED
-            S, trim = owner.corruption(state.L, limit) if sparse else (None, state.trim)
+            status, sink = Status.INTERRUPTED, None
+            if sparse and not streamed:
+                S, counted, trim = _outliers(owner, state, limit, None)
+    if counted is not None and trim is not None:
+        trim = _less(trim, trim.trimmed - int(counted[0].sum()))
     if S is not None and trim is not None:
-        S, trim = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
+        S, trim, probability = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
+        counted = flagged(S, 0), flagged(S, 1)
+        if sink is not None:
+            _put(sink, owner, state.L, S, probability)
     share = explained(state.L, left_over(trim, state.noise))
     reads = round(owner.reads - looks, 9)
     case = Case(
         owner,
         (F1, F2),
         replace(state, zeta=zeta),
-        S,
+        counted,
         known,
         limit,
         status,
@@ -191,6 +219,7 @@ def solve(
         seeds["check"],
     )
     doubts = _unused(solver, method, rank, given) + doubts_of(case)
+    path = None if sink is None or counted is None else sink.finish(int(counted[0].sum()))
     return Result(
         L=state.L,
         S=S,
@@ -217,6 +246,7 @@ def solve(
         weights=state.weights,
         calibration=calibration,
         fit=state.fit,
+        outliers_path=path,
     )
 
 
@@ -249,6 +279,52 @@ def _looks(
         *Places(shape, seeds["check"]).looks(),
     ]
     return looks + (method.looks(shape, F1, F2, rank, seeds["solver"], **options) if method.looks else [])
+
+
+Outliers = tuple["csr_array | None", tuple[Array, Array] | None, Trim]  # S, or how many there are per line; the others
+
+
+def _outlier_files(path: str | Path | None, sparse: bool, M: Any, owner: Engine, solver: str) -> OutlierFiles | None:
+    """Where outliers shall be written; what stands in the way is said before the fit begins."""
+    if path is None:
+        return None
+    if not sparse:
+        raise ValueError("sparse=False asks for no outliers and outliers_to for a file of them; give one of the two")
+    labels = getattr(owner, "labels", None) or (getattr(M, "row_labels", None), getattr(M, "col_labels", None))
+    return OutlierFiles.at(path, owner.shape, owner.dtype, solver, labels)
+
+
+def _sink(
+    files: OutlierFiles,
+    owner: Engine,
+    state: State,
+    limit: float | Standardised,
+    known: tuple[Array, Array],
+    calibration: Calibration | None,
+    failed: bool,
+) -> OutlierFiles:
+    exact = state.noise == 0 and not failed
+    return files.of(state.L, limit, known, calibration, exact, getattr(owner, "edges", None))
+
+
+def _outliers(owner: Engine, state: State, limit: float | Standardised, sink: OutlierFiles | None) -> Outliers:
+    """The final read of M: S, or S written to files, and then how many each row and each column has."""
+    if sink is None:
+        S, trim = owner.corruption(state.L, limit)
+        return S, None, trim
+    if not sink.counting:
+        sink.begin()
+    counted, trim = owner.write(state.L, limit, sink)
+    return None, counted, trim
+
+
+def _put(sink: OutlierFiles, owner: Engine, L: LowRank, S: csr_array, probability: Array | None) -> None:
+    """Write an S that is in memory."""
+    rows, cols = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+    if probability is None or sink.calibration is None:
+        probability = probabilities(S.data, None, sink.exact)
+    sink.begin()
+    sink.put((0, 0), rows, cols, owner.entries(rows, cols), L.entries(rows, cols), probability)
 
 
 def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
@@ -315,15 +391,15 @@ def _of_known(S: csr_array, trim: Trim, known: tuple[Array, Array]) -> tuple[csr
 
 def _supported(
     S: csr_array, trim: Trim, state: State, calibration: Calibration | None, counts: tuple[Array, Array]
-) -> tuple[csr_array, Trim]:
-    """S without the entries that the others do not contradict.
+) -> tuple[csr_array, Trim, Array | None]:
+    """S without the entries that the others do not contradict; and the probabilities of those that stay, if known.
 
     What is expected of an entry that was left out is uncertain, the more the fewer others of its row and column tell
     it: only a residual that is large beside that makes it an outlier.
     """
     fit, weights, (n1, n2) = state.fit, state.weights, S.shape
     if fit is None or weights is None or calibration is None or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
-        return S, trim
+        return S, trim, None
     at = np.repeat(np.arange(n1), np.diff(S.indptr)), S.indices
     used = np.isfinite(fit.engine.block(np.arange(n1), np.arange(n2)))
     used[at] = False
@@ -332,7 +408,9 @@ def _supported(
     rows, cols = (fit.rows.mean, apart[0]), (fit.cols.mean * unit[:, None], apart[1])
     var = entry_variance(weights, used, fit.noise.tail, rows, cols, unit)[at]
     scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] + var)
-    return _without(S, trim, calibration(S.data / scale) > 0.5)
+    probability = calibration(S.data / scale)
+    kept = probability > 0.5
+    return *_without(S, trim, kept), probability[kept]
 
 
 def _without(S: csr_array, trim: Trim, kept: Array) -> tuple[csr_array, Trim]:
@@ -340,7 +418,12 @@ def _without(S: csr_array, trim: Trim, kept: Array) -> tuple[csr_array, Trim]:
     rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
     left_out = int((~kept).sum())
     S = type(S)((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape) if left_out else S
-    return S, replace(trim, kept=trim.kept + left_out, trimmed=trim.trimmed - left_out)
+    return S, _less(trim, left_out)
+
+
+def _less(trim: Trim, left_out: int) -> Trim:
+    """With some entries fewer in S, which are called clean."""
+    return replace(trim, kept=trim.kept + left_out, trimmed=trim.trimmed - left_out)
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:

@@ -226,7 +226,7 @@ class Result:
         The low-rank part; ``L.dense()`` makes it a matrix.
     S : csr_array of shape (n1, n2), or None
         The gross errors: M − L where it is more likely one than noise, or where it exceeds ``zeta``; nothing elsewhere.
-        None if ``sparse=False`` was asked.
+        None if ``sparse=False`` was asked, and where M has more than 2²⁴ cells and ``outliers_to`` was given.
     W : array of shape (d1, d2), or None
         ``L = F1 @ W @ F2.T`` in the user's own feature coordinates; a side without features has as many
         coordinates as M has rows or columns there. None without any, and if the run diverged.
@@ -261,6 +261,8 @@ class Result:
     calibration : Calibration or None
         The probability that a residual, in units of its uncertainty, is a gross error.
     fit : the model with its posteriors, or None
+    outliers_path : str or None
+        The folder of Parquet files that holds the outliers, if ``outliers_to`` was given and they were written.
     """
 
     L: LowRank
@@ -288,6 +290,7 @@ class Result:
     weights: Noise | None = None
     calibration: Calibration | None = None
     fit: Any = None
+    outliers_path: str | None = None
 
     @property
     def n_observed(self) -> int:
@@ -350,13 +353,18 @@ class Result:
 
     @property
     def _outliers(self) -> str:
-        if self.S is None:
+        if self.S is None and self.outliers_path is None:
             return "not asked for"
-        cells = f"{_counted(self.S.nnz, 'cell')} ({self.S.nnz / max(self.n_observed, 1):.2%})"
+        n = round(self.corruption * self.n_observed) if self.S is None else self.S.nnz
+        cells = f"{_counted(n, 'cell')} ({n / max(self.n_observed, 1):.2%})"
+        if self.outliers_path is not None:
+            cells += f" in {self.outliers_path}"
         if self.noise == 0:
             return f"{cells}, those that do not fit the others"
         if self.calibration is None:
             return f"{cells}, those more than {self.zeta:.3g} from what is expected"
+        if self.outliers_path is not None:
+            return f"{cells}, more likely wrong than noise"
         change = "outliers(fdr=…), outliers(probability=…) or outliers(threshold=…)"
         return f"{cells}, more likely wrong than noise; for more or fewer: {change}"
 

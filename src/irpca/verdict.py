@@ -107,7 +107,8 @@ class Case:
     ----------
     engine, features : the owner of M, and what is known of its rows and columns
     state : the last iterate
-    S, known : the outliers, if they were asked for, and the lines of which L is known
+    outliers : how many each row, and each column, has, if they were asked for
+    known : the lines of which L is known
     limit : what an outlier exceeds
     status, explained : how the run ended, and the share of the energy that L explains
     seed : for the look
@@ -116,7 +117,7 @@ class Case:
     engine: Engine
     features: tuple[Features, Features]
     state: State
-    S: csr_array | None
+    outliers: tuple[Array, Array] | None
     known: tuple[Array, Array]
     limit: float | Standardised
     status: Status
@@ -328,7 +329,7 @@ def candidates_disagree(case: Case) -> Iterator[Doubt]:
 
 def lost_direction(case: Case) -> Iterator[Doubt]:
     """Lines whose outliers, as found, leave a direction of theirs undetermined: often entries that L got wrong."""
-    if case.S is None or case.L.rank == 0:
+    if case.outliers is None or case.L.rank == 0:
         return
     for axis in (0, 1):
         if case.tied[axis]:  # what features say of a line does not hang on its own entries
@@ -345,7 +346,8 @@ def lost_direction(case: Case) -> Iterator[Doubt]:
 
 def _suspects(case: Case, axis: int) -> Array:
     """The lines with the largest shares of outliers."""
-    share = flagged(case.S, axis) / np.maximum(case.engine.counts[axis], 1)
+    assert case.outliers is not None
+    share = case.outliers[axis] / np.maximum(case.engine.counts[axis], 1)
     lines = np.argsort(-share, kind="stable")[: constants.CHECK_WORST_LINES]
     return np.sort(lines[(share[lines] > 0) & case.known[axis][lines]])
 
@@ -619,9 +621,8 @@ def structure_left(case: Case) -> Iterator[Doubt]:
 # The outliers
 
 
-def flagged(S: csr_array | None, axis: int) -> Array:
+def flagged(S: csr_array, axis: int) -> Array:
     """How many entries S has in each row (axis 0) or column."""
-    assert S is not None
     if axis == 0:
         return np.diff(S.indptr)
     counts, step = np.zeros(S.shape[1], np.int64), 1 << 18  # bincount makes a copy of what it counts
@@ -631,9 +632,9 @@ def flagged(S: csr_array | None, axis: int) -> Array:
 
 
 def many_outliers(case: Case) -> Iterator[Doubt]:
-    if case.S is None:
+    if case.outliers is None:
         return
-    share = case.S.nnz / case.engine.n_observed
+    share = int(case.outliers[0].sum()) / case.engine.n_observed
     if share <= constants.MAX_OUTLIER_SHARE or (share <= constants.MAX_SEPARATED_OUTLIER_SHARE and _separated(case)):
         return
     yield Doubt(
@@ -649,7 +650,7 @@ def one_sided(case: Case) -> Iterator[Doubt]:
     Those are about as many as lie between the limit and twice the limit, or twice as many as lie just below it; they
     shift L by half the limit each.
     """
-    if case.S is None or case.noiseless or not case.L.rank:
+    if case.outliers is None or case.noiseless or not case.L.rank:
         return
     size = _in_limits(case)
     beyond, below = (np.sign(size[(np.abs(size) > low) & (np.abs(size) < 2 * low)]) for low in (1.0, 0.5))
@@ -687,17 +688,17 @@ def _separated(case: Case) -> bool:
 
 def no_outliers(case: Case) -> Iterator[Doubt]:
     looked = np.isfinite(case.state.zeta) or case.state.weights is not None
-    if case.S is not None and case.S.nnz == 0 and looked:
+    if case.outliers is not None and not case.outliers[0].any() and looked:
         text = "no cell is far enough off to be called wrong. If you know of errors, try outliers(probability=0.1)"
         yield Doubt("empty", text)
 
 
 def broken_lines(case: Case) -> Iterator[Doubt]:
     """Lines most of whose entries are outliers, more than chance puts there."""
-    if case.S is None:
+    if case.outliers is None:
         return
     for axis in (0, 1):
-        counts, found = case.engine.counts[axis], flagged(case.S, axis)
+        counts, found = case.engine.counts[axis], case.outliers[axis]
         share = found / np.maximum(counts, 1)
         usual = float(np.clip(np.median(share), 1e-3, 1.0))
         chance = usual * counts + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(usual * (1 - usual) * counts)

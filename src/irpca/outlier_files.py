@@ -1,0 +1,347 @@
+"""Outliers written to Parquet files, one for each piece of M: for tables whose S is too large for memory.
+
+A target ``S.parquet`` is a folder of Parquet files that pandas, polars, pyarrow and dask read as one table. While it is
+unfinished there is ``S.parquet.part`` in its place, with ``_plan.json``, which says what fit it is of, and ``parts``,
+which becomes the target by one rename. A file appears under its name whole or not at all.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .calibration import Calibration
+from .engines.base import Noise, Standardised
+from .lowrank import Array, LowRank
+from .outliers import probabilities
+
+FORMAT = 1
+PLAN, PARTS, TEMPORARY = "_plan.json", "parts", ".tmp"
+REPEATED = ["row", "column", "probability"]  # columns of few distinct values, which are stored once
+KEY = b"irpca"
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierFiles:
+    """Where the outliers of a fit go, piece by piece: a sink for :meth:`irpca.engines.base.Engine.write`.
+
+    It may be pickled, and used in other processes and on other machines that see the same folder. One piece may be
+    written several times, also at once.
+
+    Attributes
+    ----------
+    target : path of the finished folder
+    shape, dtype : those of M
+    solver : its name
+    labels : pair of pyarrow arrays, or None where rows or columns have no labels
+    known : the rows and columns of which L is known: elsewhere there are no outliers
+    weights, calibration : the noise model, and the probability that a residual is a gross error; None without
+    exact : whether nothing is left but rounding, so that every outlier is certain
+    fingerprint : the same for the same fit, and for no other
+    counting : whether nothing is written
+    """
+
+    target: Path
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    solver: str = ""
+    labels: tuple[Any, Any] = (None, None)
+    known: tuple[Array, Array] | None = None
+    weights: Noise | None = None
+    calibration: Calibration | None = None
+    exact: bool = False
+    fingerprint: str = ""
+    counting: bool = False
+
+    @classmethod
+    def at(
+        cls,
+        path: str | os.PathLike[str],
+        shape: tuple[int, int],
+        dtype: np.dtype[Any],
+        solver: str = "",
+        labels: tuple[Any, Any] = (None, None),
+    ) -> OutlierFiles:
+        """Files that can be written there: all that can be known before a fit is checked."""
+        _need_pyarrow()
+        target = Path(os.path.abspath(path))
+        if os.path.lexists(target):
+            advice = "outliers_to is there already; delete it, or choose another name"
+            raise FileExistsError(errno.EEXIST, advice, str(target))
+        if not target.parent.is_dir():
+            advice = "the folder of outliers_to does not exist; create it first"
+            raise FileNotFoundError(errno.ENOENT, advice, str(target.parent))
+        try:
+            os.rmdir(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
+        except OSError as error:
+            advice = f"nothing can be written in the folder of outliers_to ({error.strerror}); choose another"
+            raise OSError(error.errno, advice, str(target.parent)) from error
+        files = cls(target, shape, np.dtype(dtype), solver, (_arrow(labels[0]), _arrow(labels[1])))
+        if files._is_foreign(("shape", "dtype", "solver")):
+            raise files._foreign()
+        return files
+
+    def of(
+        self,
+        L: LowRank,
+        limit: float | Standardised,
+        known: tuple[Array, Array],
+        calibration: Calibration | None,
+        exact: bool,
+        edges: Any = None,
+    ) -> OutlierFiles:
+        """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
+        weights = limit.noise if isinstance(limit, Standardised) and calibration is not None else None
+        parts: list[Any] = [self.shape, self.dtype.str, edges, exact, L.left, L.core, L.right, *known]
+        parts += [("standardised", limit.limit) if isinstance(limit, Standardised) else float(limit)]
+        if weights is not None:
+            parts += [weights.rows, weights.cols, weights.row_spread, weights.col_spread]
+        if calibration is not None:
+            parts += [calibration.edges, calibration.levels]
+        for side in self.labels:
+            parts += [None if side is None else str(side.type), *_buffers(side)]
+        return replace(
+            self, known=known, weights=weights, calibration=calibration, exact=exact, fingerprint=_digest(*parts)
+        )
+
+    @property
+    def folder(self) -> Path:
+        """Where the files are until all are there."""
+        return self.target.with_name(f"{self.target.name}.part")
+
+    def begin(self) -> None:
+        """Make the folder, or go on with what an earlier run of the same fit has left there."""
+        if self._is_foreign(("fingerprint",)):
+            raise self._foreign()
+        with self._explained():
+            (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
+            self._sweep()
+            plan = {"format": FORMAT, "shape": self.shape, "dtype": self.dtype.str, "solver": self.solver}
+            text = json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1)
+            self._place(self.folder / PLAN, text.encode())
+
+    def trial(self) -> OutlierFiles:
+        """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
+        return replace(self, counting=self._is_foreign(("fingerprint",)))
+
+    def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
+        """Write the outliers of one piece of M; which of them are of lines that are known, and so were written."""
+        kept: Array = np.ones(len(rows), bool)
+        if self.known is not None:
+            kept = self.known[0][rows] & self.known[1][cols]
+        if not self.counting:
+            some = slice(None) if kept.all() else kept
+            rows, cols, observed, expected = (np.asarray(part)[some] for part in (rows, cols, observed, expected))
+            self.put(place, rows, cols, observed, expected, self._probability(rows, cols, observed, expected))
+        return kept
+
+    def put(
+        self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array, probability: Array
+    ) -> None:
+        """Write outliers of one piece of M whose probabilities are known, unless they are there already."""
+        order = _order(rows, cols)
+        rows, cols, observed, expected, probability = (
+            part[order] for part in (rows, cols, observed, expected, probability)
+        )
+        key = f"{self.fingerprint} {place} {_digest(rows, cols, observed, probability)}".encode()
+        path = self.folder / PARTS / f"part-{place[0]:05d}-{place[1]:05d}.parquet"
+        if _holds(path, key):
+            return
+        if not path.parent.is_dir():
+            advice = "the folder of outliers_to is not there: every worker has to see it under this name"
+            raise FileNotFoundError(errno.ENOENT, advice, str(path.parent))
+        columns = {
+            "row": self._named(0, rows),
+            "column": self._named(1, cols),
+            "observed": observed.astype(self.dtype, copy=False),
+            "expected": expected.astype(self.dtype, copy=False),
+            "probability": probability.astype(np.float64, copy=False),
+        }
+        with self._explained():
+            self._place(path, _packed(columns, key))
+
+    def finish(self, count: int) -> str:
+        """Give the folder its name, once it holds as many outliers as were found in all pieces; the path."""
+        import pyarrow.parquet as pq
+
+        written = sum(pq.read_metadata(path).num_rows for path in self._parts())
+        if written != count:
+            raise OSError(
+                errno.EIO,
+                f"the files hold {written} outliers, {count} were found: some are of pieces of M that this fit did not "
+                "have. Delete the folder, and solve again",
+                str(self.folder),
+            )
+        if os.path.lexists(self.target):
+            advice = f"outliers_to has been made by someone else; the outliers are in {self.folder / PARTS}"
+            raise FileExistsError(errno.EEXIST, advice, str(self.target))
+        _flush(self.folder / PARTS)
+        os.replace(self.folder / PARTS, self.target)
+        _flush(self.target.parent)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return str(self.target)
+
+    def discard(self) -> None:
+        """Delete what was written of a fit that was not the last."""
+        if not self.counting and not self._is_foreign(("fingerprint",)):
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _probability(self, rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
+        z = np.asarray(observed, float) - expected
+        if (weights := self.weights) is not None:
+            var = np.einsum("kq,kq->k", weights.row_spread[rows], weights.col_spread[cols])
+            z /= np.sqrt(weights.rows[rows] * weights.cols[cols] + var)
+        return probabilities(z, self.calibration, self.exact)
+
+    def _named(self, axis: int, positions: Array) -> Any:
+        """Labels of some lines; positions where there are none."""
+        labels = self.labels[axis]
+        return np.asarray(positions, np.int64) if labels is None else labels.take(_arrow(np.asarray(positions)))
+
+    def _parts(self) -> list[Path]:
+        return sorted((self.folder / PARTS).glob("part-*.parquet"))
+
+    def _is_foreign(self, names: tuple[str, ...]) -> bool:
+        """Whether the folder holds files of another fit, as far as these entries of its plan tell."""
+        if not os.path.lexists(self.folder):
+            return False
+        if not self.folder.is_dir():
+            return True
+        if not self._parts():  # there is nothing to lose
+            return False
+        try:
+            plan = json.loads((self.folder / PLAN).read_text())
+            mine = {"shape": list(self.shape), "dtype": self.dtype.str, "solver": self.solver}
+            mine["fingerprint"] = self.fingerprint
+            return bool(plan["format"] != FORMAT or any(plan[name] != mine[name] for name in names))
+        except (OSError, ValueError, KeyError, TypeError):
+            return True
+
+    def _foreign(self) -> FileExistsError:
+        advice = "this folder holds part of another fit; delete it, or choose another name for outliers_to"
+        return FileExistsError(errno.EEXIST, advice, str(self.folder))
+
+    def _place(self, path: Path, content: bytes | memoryview) -> None:
+        """Write a file that appears under its name when all of it is on the disk."""
+        part = self.folder / f"{path.name}.{secrets.token_hex(8)}{TEMPORARY}"
+        try:
+            with open(part, "xb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+        _flush(path.parent)
+
+    def _sweep(self) -> None:
+        """Delete what writers that were killed have left."""
+        for path in self.folder.glob(f"*{TEMPORARY}"):
+            path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            n = len(self._parts())
+            text = (
+                f"outliers cannot be written ({error.strerror or error}); {n} {'piece is' if n == 1 else 'pieces are'} "
+            )
+            text += "there. Make room, and solve again with the same arguments: it goes on from there"
+            raise OSError(error.errno or errno.EIO, text, str(self.folder)) from error
+
+
+def _need_pyarrow() -> None:
+    try:
+        import pyarrow.parquet  # noqa: F401
+    except ImportError as error:
+        advice = 'outliers_to writes Parquet files with pyarrow, which is not installed: pip install "irpca[files]"'
+        raise ImportError(advice) from error
+
+
+def _arrow(values: Any) -> Any:
+    """Labels as an array of pyarrow; those that have no type of their own there become text."""
+    import pyarrow as pa
+
+    if values is None:
+        return None
+    listed = np.asarray(values)
+    listed = listed.astype(object) if listed.dtype.kind in "UT" else listed
+    with suppress(pa.ArrowException, TypeError, ValueError):
+        made = pa.array(listed)
+        if not pa.types.is_nested(made.type):
+            return made
+    return pa.array([str(value) for value in listed.tolist()])
+
+
+def _buffers(labels: Any) -> Iterator[Any]:
+    """The bytes of labels."""
+    yield from (() if labels is None else (b"" if part is None else part.to_pybytes() for part in labels.buffers()))
+
+
+def _digest(*parts: Any) -> str:
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        if isinstance(part, np.ndarray):
+            found.update(f"{part.dtype.str}{part.shape}".encode())
+            found.update(np.ascontiguousarray(part).data if part.size else b"")
+        else:
+            found.update(part if isinstance(part, bytes) else repr(part).encode())
+        found.update(b";")
+    return found.hexdigest()
+
+
+def _order(rows: Array, cols: Array) -> Any:
+    """What sorts entries by row, then by column."""
+    down, right = np.diff(rows), np.diff(cols)
+    sorted_already = bool(((down > 0) | ((down == 0) & (right > 0))).all())
+    return slice(None) if sorted_already else np.lexsort((cols, rows))
+
+
+def _packed(columns: dict[str, Any], key: bytes) -> memoryview:
+    """A Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.table(columns).replace_schema_metadata({KEY: key})
+    stream = pa.BufferOutputStream()
+    pq.write_table(table, stream, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
+    return memoryview(stream.getvalue())
+
+
+def _holds(path: Path, key: bytes) -> bool:
+    """Whether a file is there, whole, and of that content."""
+    import pyarrow.parquet as pq
+
+    try:
+        if pq.read_schema(path).metadata.get(KEY) != key:
+            return False
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            file.read()
+    except Exception:  # a damaged file may fail in any way
+        return False
+    return True
+
+
+def _flush(folder: Path) -> None:
+    """Wait until names in a folder are on the disk, where that can be asked for."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,613 @@
+"""Outliers as files: what is in them, who reads them, and that no half file is ever under a final name."""
+
+import errno
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import irpca
+from irpca import constants, loop, outlier_files, persistence
+from irpca.engines import choose
+from irpca.outlier_files import PARTS, PLAN, OutlierFiles
+
+COLUMNS = ["row", "column", "observed", "expected", "probability"]
+
+
+class Banded:
+    """An engine whose M comes in bands of rows: ``write`` from ``corruption``."""
+
+    def __init__(self, M, bands=4):
+        self.M, self.engine = M, choose(M)
+        self.edges = tuple(int(i) for i in np.linspace(0, self.engine.shape[0], bands + 1))
+        self.after = lambda place: None
+        self.writes = 0
+
+    def __getattr__(self, name):
+        if name == "engine":  # not there yet, while unpickling
+            raise AttributeError(name)
+        return getattr(self.engine, name)
+
+    def write(self, L, limit, sink):
+        self.writes += 1
+        S, trim = self.engine.corruption(L, limit)
+        rows, cols = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+        sink, flagged = pickle.loads(pickle.dumps(sink)), [np.zeros(n, int) for n in S.shape]
+        for i, (first, last) in enumerate(zip(self.edges[:-1], self.edges[1:], strict=True)):
+            here = (rows >= first) & (rows < last)
+            at = rows[here], cols[here]
+            kept = sink.write((i, 0), *at, self.engine.entries(*at), L.entries(*at))
+            for axis in (0, 1):
+                np.add.at(flagged[axis], at[axis][kept], 1)
+            self.after((i, 0))
+        return (flagged[0], flagged[1]), trim
+
+
+def noisy(n1=60, n2=40, seed=0, dtype=float):
+    rng = np.random.default_rng(seed)
+    M = 3 * rng.standard_normal((n1, 2)) @ rng.standard_normal((2, n2)) + 0.1 * rng.standard_normal((n1, n2))
+    wrong = rng.random(M.shape) < 0.05
+    M[wrong] += rng.choice([-1, 1], wrong.sum()) * rng.uniform(1, 20, wrong.sum())
+    return M.astype(dtype)
+
+
+def exact(corruption=0.1):
+    return irpca.datasets.make_problem(80, 60, d1=4, d2=3, rank=2, corruption=corruption)
+
+
+def cells(S):
+    return np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+
+
+@pytest.fixture
+def streamed(monkeypatch):
+    """Every table is too large for its S to stay in memory."""
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+
+
+def test_a_small_table_has_files_and_S(tmp_path):
+    M = noisy()
+    result = irpca.solve(M, outliers_to=tmp_path / "S.parquet")
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    model = irpca.InductiveRobustPCA().fit(M)
+    listed = model.outliers()
+    listed = listed[np.lexsort((listed["column"], listed["row"]))]
+    assert len(table) == result.S.nnz > 50
+    assert list(table.columns) == COLUMNS
+    for name in COLUMNS:
+        np.testing.assert_allclose(table[name], listed[name], rtol=1e-12, err_msg=name)
+    np.testing.assert_array_equal(table["observed"], M[table["row"], table["column"]])
+    assert len(set(table["probability"])) > 1  # or nothing was compared
+    assert result.outliers_path == str(tmp_path / "S.parquet")
+    assert os.listdir(tmp_path) == ["S.parquet"]
+    plain = irpca.solve(M)
+    assert (plain.S != result.S).nnz == 0
+    assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_large_table_has_files_only(tmp_path, streamed, dtype):
+    M = noisy(dtype=dtype)
+    engine = Banded(M)
+    result = irpca.solve(M, engine=engine, outliers_to=tmp_path / "S.parquet")
+    assert result.S is None and engine.writes == 1
+    plain = irpca.solve(M)
+    model = irpca.InductiveRobustPCA().fit(M)
+    listed = model.outliers()
+    listed = listed[np.lexsort((listed["column"], listed["row"]))]
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    assert table.dtypes.tolist() == [np.int64, np.int64, dtype, dtype, np.float64]
+    rows, cols = cells(plain.S)
+    np.testing.assert_array_equal(table["row"], rows)
+    np.testing.assert_array_equal(table["column"], cols)
+    np.testing.assert_allclose(table["probability"], listed["probability"], rtol=1e-6)
+    np.testing.assert_allclose(table["observed"] - table["expected"], plain.S.data, rtol=1e-5, atol=1e-5)
+    assert result.corruption == plain.corruption and result.residual == plain.residual
+    assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
+    text = result.summary()
+    assert f"{plain.S.nnz:,} cells" in text and str(tmp_path / "S.parquet") in text
+
+
+def test_checks_of_outliers_need_their_counts_only(tmp_path, streamed):
+    M = noisy()
+    M[7] += 20 * np.random.default_rng(1).standard_normal(40)
+    M[:, 5] = 100 * np.random.default_rng(2).standard_normal(60)
+    plain = irpca.solve(M, rank=2)
+    result = irpca.solve(M, rank=2, engine=Banded(M), outliers_to=tmp_path / "S.parquet")
+    assert "broken-lines" in {doubt.kind for doubt in plain.doubts}
+    assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
+
+
+def test_an_exact_fit_is_written_in_the_read_that_checks_it(tmp_path, streamed):
+    problem = exact()
+    engine = Banded(problem.M)
+    result = irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
+    plain = irpca.solve(problem.M, problem.F1, problem.F2)
+    assert engine.writes == 1
+    assert result.reads == pytest.approx(plain.reads + result.corruption)  # Banded reads outliers once more
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    rows, cols = cells(plain.S)
+    np.testing.assert_array_equal(table["row"], rows)
+    np.testing.assert_array_equal(table["column"], cols)
+    assert (table["probability"] == 1).all() and len(table) > 100
+
+
+def surprised(monkeypatch, times=1):
+    """solve() finds more errors than expected, at first."""
+    left = [times]
+
+    def as_expected(state, trim):
+        left[0] -= 1
+        return left[0] < 0
+
+    monkeypatch.setattr(loop, "_as_expected", as_expected)
+
+
+def test_files_of_a_fit_that_goes_on_are_discarded(tmp_path, streamed, monkeypatch):
+    problem = exact()
+    surprised(monkeypatch)
+    engine = Banded(problem.M)
+    result = irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
+    assert engine.writes == 2
+    assert os.listdir(tmp_path) == ["S.parquet"]
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    np.testing.assert_array_equal(table["expected"], result.L.entries(table["row"], table["column"]))
+
+
+def test_a_later_fit_is_found_again_although_an_earlier_is_tried_first(tmp_path, streamed, monkeypatch):
+    """Killed while the last of two fits was written: the first one must neither take nor refuse its files."""
+    problem, path = exact(), tmp_path / "S.parquet"
+
+    def run(engine):
+        surprised(monkeypatch)
+        irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=path)
+
+    def killed(place):
+        if engine.writes == 2 and place == (2, 0):
+            raise RuntimeError("killed")
+
+    engine = Banded(problem.M)
+    engine.after = killed
+    with pytest.raises(RuntimeError, match="killed"):
+        run(engine)
+    parts = sorted((tmp_path / "S.parquet.part" / PARTS).iterdir())
+    assert len(parts) == 3
+    times = [part.stat().st_mtime_ns for part in parts]
+    run(Banded(problem.M))
+    assert [(path / part.name).stat().st_mtime_ns for part in parts] == times
+    table, path = pd.read_parquet(path), tmp_path / "undisturbed.parquet"
+    run(Banded(problem.M))
+    assert table.equals(pd.read_parquet(path))
+
+
+def test_solvers_without_a_noise_model_have_no_probabilities(tmp_path, streamed):
+    M = noisy()
+    result = irpca.solve(M, rank=2, solver="altproj", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    assert result.noise is None and len(table) == round(result.corruption * M.size) > 0
+    assert table["probability"].isna().all()
+
+
+def test_lines_that_are_not_known_have_no_outliers(tmp_path, streamed):
+    M = noisy()
+    M[3, 2:] = np.nan
+    M[3, :2] = 1e4, -1e4
+    M[:, 7] = np.nan
+    M[0, 7] = 1e4
+    plain = irpca.solve(M, rank=3)
+    result = irpca.solve(M, rank=3, engine=Banded(M), outliers_to=tmp_path / "S.parquet")
+    assert not result.known[1][7]
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    assert result.known[0][table["row"]].all() and result.known[1][table["column"]].all()
+    assert len(table) == plain.S.nnz > 50
+    assert result.corruption == plain.corruption == pytest.approx(len(table) / result.n_observed)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_a_fit_that_failed_has_no_probabilities(tmp_path, monkeypatch, large):
+    rng = np.random.default_rng(0)
+    M, F1 = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20)), rng.standard_normal((30, 4))
+    if large:
+        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+    result = irpca.solve(M, F1, rank=3, solver="irpca_iht", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
+    assert result.status.name == "SATURATED"
+    table = pd.read_parquet(tmp_path / "S.parquet")
+    assert len(table) and table["probability"].isna().all()
+
+
+def sink_at(path, n=40, seed=0, **more):
+    files = OutlierFiles.at(path, (n, n), np.dtype(float), "irpca", **more)
+    rng = np.random.default_rng(seed)
+    L = irpca.LowRank.from_product(rng.standard_normal((n, 2)), rng.standard_normal((n, 2)))
+    return files.of(L, 1.0, (np.ones(n, bool), np.ones(n, bool)), None, True)
+
+
+def piece(i, size=9, n=40):
+    rng = np.random.default_rng(i)
+    at = np.sort(rng.choice(n * n // 4, size, replace=False)) + i * n * n // 4
+    return (i, 0), *np.divmod(at, n), rng.standard_normal(size), rng.standard_normal(size)
+
+
+@pytest.mark.filterwarnings("ignore:The inplace keyword")  # dask with pandas 3.1
+def test_everybody_reads_the_folder(tmp_path):
+    import dask.dataframe as dd
+    import polars as pl
+
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    for i, size in ((1, 5), (0, 9), (2, 0)):
+        assert sink.write(*piece(i, size)).all()
+    path = sink.finish(14)
+    table = pd.read_parquet(path)
+    assert len(table) == 14 and list(table.columns) == COLUMNS
+    keys = table["row"] * 40 + table["column"]
+    assert keys.is_monotonic_increasing
+    assert pl.read_parquet(path).to_pandas().equals(table)
+    assert pl.scan_parquet(path).collect().height == 14
+    assert pq.read_table(path).to_pandas().equals(table)
+    lazy = dd.read_parquet(path)
+    assert lazy.npartitions >= 1 and lazy.compute().reset_index(drop=True).equals(table)
+    assert sorted(os.listdir(path)) == [f"part-{i:05d}-00000.parquet" for i in range(3)]
+    assert pq.read_schema(Path(path) / "part-00002-00000.parquet").names == COLUMNS
+
+
+def test_entries_are_sorted(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    place, *columns = piece(0)
+    order = np.random.default_rng(1).permutation(9)
+    sink.write(place, *(column[order] for column in columns))
+    table = pd.read_parquet(sink.finish(9))
+    for name, column in zip(COLUMNS, columns, strict=False):
+        np.testing.assert_array_equal(table[name], column)
+
+
+@pytest.mark.parametrize(
+    "labels, wanted",
+    [
+        (np.array([f"user {i}" for i in range(40)]), "user 3"),
+        (np.array([f"user {i}" for i in range(40)], object), "user 3"),
+        (np.arange(40) * 10**12, 3 * 10**12),
+        (np.arange(40).astype("datetime64[D]").astype("datetime64[us]"), pd.Timestamp("1970-01-04")),
+        (np.array([3 if i == 3 else f"{i}" for i in range(40)], object), "3"),
+        (pd.MultiIndex.from_product([["a", "b"], range(20)]), "('a', 3)"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The inplace keyword")
+def test_labels(tmp_path, labels, wanted):
+    import dask.dataframe as dd
+    import polars as pl
+
+    sink = sink_at(tmp_path / "S.parquet", labels=(labels, None))
+    sink.begin()
+    sink.write((0, 0), np.array([3, 30]), np.array([0, 1]), np.ones(2), np.zeros(2))
+    sink.write((1, 0), np.array([], int), np.array([], int), np.ones(0), np.zeros(0))
+    path = sink.finish(2)
+    table = pd.read_parquet(path)
+    assert table["row"][0] == wanted and table["column"].tolist() == [0, 1]
+    assert pl.read_parquet(path).to_pandas()["row"][0] == dd.read_parquet(path).compute()["row"].iloc[0] == wanted
+    assert sink_at(tmp_path / "T.parquet").fingerprint != sink.fingerprint
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_labels_of_a_long_table(tmp_path, monkeypatch, large):
+    M = noisy()
+    rows, cols = np.divmod(np.arange(M.size), 40)
+    names = [f"user {i}" for i in range(60)]
+    table = irpca.LongTable(rows, cols, M.ravel(), row_labels=names)
+    if large:
+        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+    result = irpca.solve(table, engine=Banded(table), outliers_to=tmp_path / "S.parquet")
+    written = pd.read_parquet(result.outliers_path)
+    at = [names.index(name) for name in written["row"]]
+    np.testing.assert_array_equal(written["observed"], M[at, written["column"]])
+    assert len(written) > 50
+
+
+def test_two_writers_of_one_piece(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: sink.write(*piece(0, 300)), range(24)))
+    assert sorted(os.listdir(sink.folder)) == [PLAN, PARTS]
+    assert len(pd.read_parquet(sink.finish(300))) == 300
+
+
+def full_after(monkeypatch, pieces):
+    """The disk is full once so many files have been written."""
+    real, left = os.fsync, [pieces]
+
+    def fsync(descriptor):
+        left[0] -= not os.path.isdir(f"/proc/self/fd/{descriptor}")
+        if left[0] < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    monkeypatch.setattr(outlier_files.os, "fsync", fsync)
+
+
+def test_a_full_disk(tmp_path, streamed, monkeypatch):
+    M, path = noisy(), tmp_path / "S.parquet"
+    with monkeypatch.context() as patch:
+        full_after(patch, 3)  # the plan and two pieces
+        with pytest.raises(OSError, match=r"No space left.*2 pieces are there.*S\.parquet\.part") as caught:
+            irpca.solve(M, engine=Banded(M), outliers_to=path)
+    assert caught.value.errno == errno.ENOSPC
+    folder = tmp_path / "S.parquet.part"
+    assert not path.exists() and sorted(os.listdir(folder)) == [PLAN, PARTS]
+    times = {part: part.stat().st_mtime_ns for part in (folder / PARTS).iterdir()}
+    assert len(times) == 2 and all(pq.read_table(part).num_rows for part in times)
+    irpca.solve(M, engine=Banded(M), outliers_to=path)
+    assert all((path / part.name).stat().st_mtime_ns == time for part, time in times.items())
+    irpca.solve(M, engine=Banded(M), outliers_to=tmp_path / "other")
+    assert pd.read_parquet(path).equals(pd.read_parquet(tmp_path / "other"))
+
+
+def script(code):
+    """Python with the functions of this file."""
+    start = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom test_outlier_files import *\n"
+    return [sys.executable, "-c", start + textwrap.dedent(code)]
+
+
+def test_a_file_larger_than_the_system_allows(tmp_path):
+    code = f"""
+    import resource
+    sink = sink_at({str(tmp_path / "S.parquet")!r}, n=400)
+    sink.begin()
+    sink.write(*piece(0, 10, 400))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    try:
+        sink.write(*piece(1, 30_000, 400))
+    except OSError as error:
+        print(error.errno, error)
+    """
+    done = subprocess.run(script(code), capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith(f"{errno.EFBIG} "), done.stderr
+    assert "1 piece is there" in done.stdout and "S.parquet.part" in done.stdout
+    folder = tmp_path / "S.parquet.part"
+    assert sorted(os.listdir(folder)) == [PLAN, PARTS]
+    assert os.listdir(folder / PARTS) == ["part-00000-00000.parquet"]
+    sink = sink_at(tmp_path / "S.parquet", n=400)
+    sink.begin()
+    for i, size in ((0, 10), (1, 30_000)):
+        sink.write(*piece(i, size, 400))
+    assert len(pd.read_parquet(sink.finish(30_010))) == 30_010
+
+
+def test_killed_at_any_moment(tmp_path):
+    """Processes that write 40 pieces over and over are killed, and others go on: every file is whole at every time."""
+    path = tmp_path / "S.parquet"
+    code = f"""
+    sink = sink_at({str(path)!r}, n=400)
+    sink.begin()
+    print("begun", flush=True)
+    order = np.random.default_rng(int(sys.argv[1])).permutation(40)
+    for i in (*order, *order):
+        sink.write((int(i), 0), *piece(int(i) % 4, 3000, 400)[1:])
+    """
+    rng = np.random.default_rng(0)
+    for attempt in range(3):
+        process = subprocess.Popen([*script(code), str(attempt)], stdout=subprocess.PIPE, text=True)
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(rng.uniform(0.0, 0.1))
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGKILL
+        written = [pq.read_table(part).num_rows for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()]
+        assert set(written) <= {3000} and len(written) < 40 and not path.exists()
+    assert written
+    (tmp_path / "S.parquet.part" / f"part-00000-00000.parquet.0123{outlier_files.TEMPORARY}").write_bytes(b"PAR1")
+    times = {part.name: part.stat().st_mtime_ns for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()}
+    tables = []
+    for target in (path, tmp_path / "other"):
+        sink = sink_at(target, n=400)
+        sink.begin()
+        assert sorted(os.listdir(sink.folder)) == [PLAN, PARTS]
+        for i in range(40):
+            sink.write((i, 0), *piece(i % 4, 3000, 400)[1:])
+        tables.append(pd.read_parquet(sink.finish(120_000)))
+    assert tables[0].equals(tables[1])
+    assert all((path / name).stat().st_mtime_ns == time for name, time in times.items())
+
+
+def cut_off(path):
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+def changed(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 4] ^= 255
+    path.write_bytes(content)
+
+
+def of_another_piece(path):
+    path.write_bytes((path.parent / "part-00001-00000.parquet").read_bytes())
+
+
+def foreign_table(path):
+    pd.DataFrame({"a": [1]}).to_parquet(path)
+
+
+@pytest.mark.parametrize("damage", [cut_off, empty, changed, of_another_piece, foreign_table])
+def test_damaged_pieces_are_written_again(tmp_path, damage):
+    sink = sink_at(tmp_path / "S.parquet")
+    for _ in range(2):
+        sink.begin()
+        for i in range(2):
+            sink.write(*piece(i))
+        first = sink.folder / PARTS / "part-00000-00000.parquet"
+        whole = first.read_bytes()
+        damage(first)
+        assert first.read_bytes() != whole
+    sink.begin()
+    sink.write(*piece(0))
+    assert first.read_bytes() == whole
+    assert len(pd.read_parquet(sink.finish(18))) == 18
+
+
+def test_no_byte_can_change_unnoticed(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    sink.write(*piece(0, 20))
+    (path,) = (sink.folder / PARTS).iterdir()
+    content, table = path.read_bytes(), pq.read_table(path)
+    key = pq.read_schema(path).metadata[outlier_files.KEY]
+    for k in range(0, len(content), 3):
+        path.write_bytes(content[:k] + bytes([content[k] ^ 255]) + content[k + 1 :])
+        assert not outlier_files._holds(path, key) or pq.read_table(path).equals(table), k
+    path.write_bytes(content)
+    assert outlier_files._holds(path, key)
+
+
+def test_part_of_another_fit_is_refused(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    sink.write(*piece(0))
+    with pytest.raises(FileExistsError, match=r"part of another fit; delete it.*S\.parquet\.part"):
+        sink_at(tmp_path / "S.parquet", seed=1).begin()
+    with pytest.raises(FileExistsError, match="part of another fit"):  # before the fit begins
+        OutlierFiles.at(tmp_path / "S.parquet", (40, 41), np.dtype(float), "irpca")
+    with pytest.raises(FileExistsError, match="part of another fit"):
+        OutlierFiles.at(tmp_path / "S.parquet", (40, 40), np.dtype(float), "pca")
+    assert len(list((sink.folder / PARTS).iterdir())) == 1
+    for text in ("", "[]", "{", json.dumps({"format": 99, "fingerprint": sink.fingerprint})):
+        (sink.folder / PLAN).write_text(text)
+        with pytest.raises(FileExistsError, match="part of another fit"):
+            sink.begin()
+
+
+def test_a_solve_refuses_part_of_another_fit_and_discards_nothing(tmp_path, streamed, monkeypatch):
+    problem, other, path = exact(), noisy(80, 60), tmp_path / "S.parquet"
+    engine = Banded(other)
+    with monkeypatch.context() as patch:
+        full_after(patch, 3)
+        with pytest.raises(OSError, match="No space left"):
+            irpca.solve(other, engine=engine, outliers_to=path)
+    for M, F1, F2 in ((problem.M, problem.F1, problem.F2), (noisy(80, 60, 1), None, None)):
+        with pytest.raises(FileExistsError, match="part of another fit"):
+            irpca.solve(M, F1, F2, engine=Banded(M), outliers_to=path)
+    assert len(list((tmp_path / "S.parquet.part" / PARTS).iterdir())) == 2
+
+
+def test_pieces_of_another_cut_are_noticed(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    sink.write(*piece(0))
+    sink.write(*piece(3))
+    with pytest.raises(OSError, match="hold 18 outliers, 9 were found"):
+        sink.finish(9)
+    assert not (tmp_path / "S.parquet").exists()
+
+
+def test_a_folder_without_pieces_is_taken(tmp_path):
+    sink_at(tmp_path / "S.parquet").begin()
+    sink = sink_at(tmp_path / "S.parquet", seed=1)
+    sink.begin()
+    sink.write(*piece(0))
+    assert len(pd.read_parquet(sink.finish(9))) == 9
+    assert os.listdir(tmp_path) == ["S.parquet"]
+
+
+def test_the_target_is_never_overwritten(tmp_path):
+    sink = sink_at(tmp_path / "S.parquet")
+    sink.begin()
+    sink.write(*piece(0))
+    (tmp_path / "S.parquet").mkdir()
+    with pytest.raises(FileExistsError, match="someone else"):
+        sink.finish(9)
+    assert os.listdir(tmp_path / "S.parquet") == []
+
+
+def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
+    with pytest.raises(FileNotFoundError, match="every worker has to see it"):
+        sink_at(tmp_path / "S.parquet").write(*piece(0))
+
+
+def never(*_):
+    raise AssertionError("the fit has begun")
+
+
+@pytest.mark.parametrize(
+    "path, error, text",
+    [
+        ("there", FileExistsError, "is there already; delete it, or choose another name"),
+        ("file", FileExistsError, "is there already"),
+        ("nowhere/S.parquet", FileNotFoundError, "does not exist; create it first"),
+        ("file/S.parquet", FileNotFoundError, "does not exist"),
+    ],
+)
+def test_what_stands_in_the_way_is_said_before_the_fit(tmp_path, path, error, text):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(error, match=text):
+        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / path)
+    assert sorted(os.listdir(tmp_path)) == ["file", "there"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_fit(tmp_path, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(outlier_files.tempfile, "mkdtemp", refused)
+    with pytest.raises(PermissionError, match="nothing can be written in the folder of outliers_to"):
+        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / "S.parquet")
+
+
+def test_without_pyarrow(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(ImportError, match=r'pip install "irpca\[files\]"'):
+        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / "S.parquet")
+    assert irpca.solve(noisy()).S.nnz > 0
+
+
+def test_no_outliers_and_a_file_of_them(tmp_path):
+    with pytest.raises(ValueError, match=r"sparse=False .* outliers_to"):
+        irpca.solve(noisy(), sparse=False, outliers_to=tmp_path / "S.parquet")
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_no_outlier_at_all(tmp_path, monkeypatch, large):
+    problem = exact(0.0)
+    if large:
+        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+    engine = Banded(problem.M)
+    irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
+    assert pd.read_parquet(tmp_path / "S.parquet").shape == (0, 5)
+
+
+def test_interrupted_while_it_writes(tmp_path, streamed):
+    M = noisy()
+    engine = Banded(M)
+
+    def interrupt(place):
+        raise KeyboardInterrupt
+
+    engine.after = interrupt
+    result = irpca.solve(M, engine=engine, outliers_to=tmp_path / "S.parquet")
+    assert result.status.name == "INTERRUPTED" and result.outliers_path is None and result.S is None
+    assert os.listdir(tmp_path) == ["S.parquet.part"]
+    assert irpca.solve(M, engine=Banded(M), outliers_to=tmp_path / "S.parquet").converged
+    assert os.listdir(tmp_path) == ["S.parquet"]
+
+
+def test_a_result_with_a_path_is_saved(tmp_path):
+    result = irpca.solve(noisy(), outliers_to=tmp_path / "S.parquet")
+    persistence.save(result, tmp_path / "r.irpca")
+    again = persistence.load_result(tmp_path / "r.irpca")
+    assert again.outliers_path == result.outliers_path
+    assert again.summary() == result.summary()
