@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from . import constants
 from .calibration import Calibration
 from .callbacks import Callback
+from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Standardised, Trim
 from .factors import entry_variance
@@ -47,6 +49,7 @@ def solve(
     max_iter: int = 100,
     sparse: bool = True,
     callbacks: Callback | Iterable[Callback] = (),
+    resume: str | os.PathLike[str] | None = None,
     random_state: Seed = 0,
     **options: Any,
 ) -> Result:
@@ -75,6 +78,10 @@ def solve(
         have been read then: a NaN elsewhere is not noticed.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
+    resume : path or None
+        A file that :func:`irpca.callbacks.checkpoint` made in an earlier solve with the same M and arguments, which was
+        interrupted: go on from it, and in it, to the same result. ``reads`` and ``seconds`` of the result and of its
+        history are those of this run. A ``random_state`` of None is that of the earlier run.
     random_state : int, Generator, SeedSequence or None
         Decides which rows, columns and entries are sampled.
     **options
@@ -105,16 +112,24 @@ def solve(
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
+    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    journal = Journal.asked_for(owner, watchers, resume)
+    if journal is not None:
+        owner = cast(Engine, journal)
+        random_state = journal.seed if random_state is None else random_state
+    seeds = seeds_of(random_state)
+    if journal is not None:
+        journal.begin(_asked(solver, method, rank, tol, options, seeds, (F1, F2)))
     if method.rank != "found":
         _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
     if not max_iter >= 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not tol >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
-    watchers = [callbacks] if callable(callbacks) else list(callbacks)
-    seeds = seeds_of(random_state)
     before = owner.reads
-    _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
+    glance = _refuse_zero(owner if journal is None else journal.engine, np.random.default_rng(seeds["glance"]))
+    if journal is not None:
+        journal.witness(glance)
     looks = owner.reads - before  # those of solve() itself are few, and not the solver's
     if "random_state" in inspect.signature(method.run).parameters:
         seed = seeds["solver"]
@@ -148,6 +163,8 @@ def solve(
         if state is None:
             raise
         status = Status.INTERRUPTED
+    if journal is not None:
+        journal.ending()
     assert state is not None
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
@@ -314,6 +331,31 @@ def _solver(name: str, options: dict[str, Any]) -> Solver:
     return SOLVERS[name]
 
 
+def _asked(
+    solver: str,
+    method: Solver,
+    rank: Any,
+    tol: float,
+    options: dict[str, Any],
+    seeds: dict[str, np.random.SeedSequence],
+    features: tuple[Features, Features],
+) -> dict[str, Any]:
+    """What a checkpoint must agree with. ``max_iter``, ``sparse`` and callbacks may change: they only end a run."""
+    if "dual" in getattr(method, "needs", ()):
+        raise ValueError(dual_refused(solver))
+    known = inspect.signature(method.run).parameters
+    seed = seeds["solver"]
+    return {
+        "solver": solver,
+        "rank": rank,
+        "tol": tol,
+        **{name: options.get(name, known[name].default) for name in method.options},
+        "seed": (seed.entropy, seed.spawn_key[:-1]),
+        "F1": features[0].F,
+        "F2": features[1].F,
+    }
+
+
 def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
     """Refuse a matrix of which fewer entries are observed than L has degrees of freedom."""
     needed = rank * (d1 + d2 - rank)
@@ -356,13 +398,14 @@ def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Dou
     return tuple(unused)
 
 
-def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
-    """Refuse an M that is entirely zero; all of it is read only if a few entries are."""
+def _refuse_zero(owner: Engine, rng: np.random.Generator) -> Array:
+    """Refuse an M that is entirely zero; all of it is read only if a few entries are. These are returned."""
     _, _, values = owner.draw(constants.ZERO_CHECK_ENTRIES, rng)
     if not values.any():
         _, _, trim = owner.times(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:
             raise ValueError("M is all zero: there is nothing to find")
+    return values
 
 
 def _as_expected(state: State, trim: Trim) -> bool:
