@@ -28,6 +28,7 @@ FACTS = frozenset({"n_observed", "counts"})  # attributes, of the second kind
 OF_NORMAL = frozenset({"times", "products", "sides"})
 # Errors after which a solver may go on: they are answers, too.
 RAISED: dict[str, type[Exception]] = {"FloatingPointError": FloatingPointError, "LinAlgError": np.linalg.LinAlgError}
+PARTS = {"question", "end", "answer", "raised", "moved", "holes"}  # of a record
 CALLED = {
     "irpca": "the version of irpca",
     "shape": "the shape of M",
@@ -134,7 +135,7 @@ class Journal:
         """Refuse the file of another M, by values at places that the seed decides."""
         seen = digest_of(values) if self.dear else f"{digest_of(values)} {self.engine.n_observed}"
         if self._at < self.file.count:
-            then = _question(self._record(self._at))
+            then = self._record(self._at)["question"]
             if then.name == "glance" and then.form != seen:
                 raise CheckpointError(f"{self.file.path} is the checkpoint of another M, which had other values")
         self._answer(Question("glance", seen, [], ""), lambda: None)
@@ -163,13 +164,13 @@ class Journal:
     def normal(self, *args: Any, **kwargs: Any) -> JournalNormal:
         made: list[Any] = []
 
-        def live() -> tuple[Array, Trim]:
+        def make() -> tuple[Array, Trim]:
             made.append(self.engine.normal(*args, **kwargs))
             return made[0].gradient, made[0].trim
 
-        gradient, trim = self.ask("normal", args, kwargs, live)
+        gradient, trim = self.ask("normal", args, kwargs, make)
         self._normals += 1
-        return JournalNormal(self, self._normals, gradient, trim, made, partial(self.engine.normal, *args, **kwargs))
+        return JournalNormal(self, self._normals, gradient, trim, made, make)
 
     def dual(self) -> Any:
         if self._begun:
@@ -202,7 +203,7 @@ class Journal:
         if self._at >= self.file.count:
             return None
         record = self._record(self._at)
-        then = _question(record)
+        then = record["question"]
         if record["end"] is self._ending and then.same(asked):
             self._at += 1
             self._note_rounding(then, asked)
@@ -264,7 +265,11 @@ class Journal:
     def _record(self, index: int) -> dict[str, Any]:
         try:
             record: dict[str, Any] = decoded(self.file[index])
-        except Malformed as error:
+            if not isinstance(record, dict) or (index and record.keys() != PARTS):
+                raise Malformed("a record lacks some of its parts")
+            if index:
+                record["question"] = Question(**record["question"])
+        except (Malformed, TypeError) as error:
             raise CheckpointError(f"{self.file.path} is no checkpoint of this version of irpca: {error}") from error
         return record
 
@@ -286,7 +291,7 @@ class JournalNormal:
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         def live() -> Any:
             if not self._made:  # the answers that came before were recorded ones
-                self._made.append(self._make())
+                self._make()
             return getattr(self._made[0], name)(*args, **kwargs)
 
         return self._journal.ask(f"normal.{name}", (self._number, *args), kwargs, live)
@@ -305,10 +310,6 @@ def _check_missing(path: Path, begin: bool) -> None:
         raise FileNotFoundError(errno.ENOENT, text, str(path))
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder of the checkpoint does not exist; create it first", str(path))
-
-
-def _question(record: dict[str, Any]) -> Question:
-    return Question(**record["question"])
 
 
 def _plain(value: Any) -> Any:

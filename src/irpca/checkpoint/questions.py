@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, fields, is_dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ class Question:
 
 def _close(mine: list[float], other: list[float]) -> bool:
     (a, size), (b, other_size) = mine, other
-    return a == b or (a != a and b != b) or abs(a - b) <= CLOSE * max(size, other_size)
+    return a == b or (isfinite(a) and isfinite(b) and abs(a - b) <= CLOSE * max(size, other_size))
 
 
 def question(name: str, arguments: Any, placed: dict[int, tuple[Any, Array]]) -> Question:
@@ -107,22 +108,22 @@ class _Seen:
 
     def _array(self, array: Array) -> None:
         exact = digest_of(array)
-        if array.dtype.kind != "f":
+        with np.errstate(over="ignore", invalid="ignore"):
+            size = float(np.linalg.norm(array.astype(float, copy=False))) if array.dtype.kind == "f" else np.inf
+        if not isfinite(size):
             self._form(exact)
             return
         self._form(f"{array.dtype.str}{array.shape}")
         self.bits.append(exact.encode())
-        size = float(np.linalg.norm(array.astype(float, copy=False)))
         self.numbers += [[size, size], [_projection(array), size]]
 
 
 def _projection(array: Array) -> float:
     """On waves of no simple period: unlike the norm, it changes with the order and the signs of the numbers."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        left: Any = array.astype(float, copy=False)
-        while left.ndim:
-            left = np.cos(1.0 + np.arange(len(left))) @ left if len(left) else np.zeros(left.shape[1:])
-        return float(left)
+    left: Any = array.astype(float, copy=False)
+    while left.ndim:
+        left = np.cos(1.0 + np.arange(len(left))) @ left
+    return float(left)
 
 
 def _plain(state: Any) -> Any:

@@ -37,7 +37,7 @@ def decoded(data: bytes) -> Any:
         end = START + int.from_bytes(data[:START], "little")
         arrays = memoryview(data)[end:]
         value, used = _value(json.loads(data[START:end]), arrays, 0)
-    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, StopIteration, RecursionError) as error:
         raise Malformed(f"a record is malformed ({error})") from error
     if used != len(arrays):
         raise Malformed("a record is longer than what it describes")
