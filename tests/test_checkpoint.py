@@ -190,7 +190,7 @@ def test_cut_after_every_record(exact, tmp_path, solver):
     plain = solve(*given, rank=2, solver=solver, callbacks=checkpoint(path))
     whole, ends = path.read_bytes(), records(path)
     assert len(ends) > 10
-    for end in ends[:-1]:
+    for end in ends[:-1] if len(ends) < 40 else ends[:-1:4]:
         path.write_bytes(whole[:end])
         assert_same(solve(*given, rank=2, solver=solver, resume=path), plain)
         assert path.read_bytes() == whole  # it went on in the same file, to the same end
@@ -383,7 +383,7 @@ def test_a_replay_that_is_stopped_early_loses_nothing(exact, noisy, tmp_path):
 def test_an_existing_file_is_not_begun_anew(exact, tmp_path):
     path = tmp_path / "run"
     path.write_bytes(b"of someone")
-    with pytest.raises(FileExistsError, match="pass resume='.*run' to go on from it, or delete it"):
+    with pytest.raises(FileExistsError, match=r"pass resume='.*run' to go on from it, or delete it"):
         solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path), **IHT)
     assert path.read_bytes() == b"of someone"
 
@@ -413,7 +413,7 @@ def test_with_both_the_same_call_begins_and_goes_on(exact, tmp_path):
 def test_arguments_that_are_refused_leave_no_file(exact, tmp_path):
     path = tmp_path / "run"
     for wrong in ({"max_iter": 0}, {"tol": -1}, {"rank": 99}):
-        with pytest.raises(ValueError, match="max_iter|tol|rank"):
+        with pytest.raises(ValueError, match=r"max_iter|tol|rank"):
             solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path), **{**IHT, **wrong})
     assert not path.exists()
 
@@ -506,11 +506,11 @@ import json, os, random, signal, sys, time
 import numpy as np
 import irpca
 from irpca.callbacks import checkpoint
-from irpca.engines import ReferenceEngine
+from irpca.engines import CpuEngine
 
 folder, pause, kills = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 
-class Slow(ReferenceEngine):
+class Slow(CpuEngine):
     dear = True
 
     def __getattribute__(self, name):
@@ -525,7 +525,7 @@ M[rng.random(M.shape) < 0.05] += 5
 
 def solved(name, **options):
     solver = "irpca" if name in ("default", "alone", 0, 1) else "altproj"
-    result = irpca.solve(M, problem.F1, problem.F2, engine=Slow(M), rank=2, solver=solver, **options)
+    result = irpca.solve(M, problem.F1, problem.F2, engine=Slow(M, threads=1), rank=2, solver=solver, **options)
     np.save(f"{folder}/{name}.part.npy", np.r_[result.L.dense().ravel(), result.S.toarray().ravel()])
     os.rename(f"{folder}/{name}.part.npy", f"{folder}/{name}.npy")
 
@@ -551,11 +551,10 @@ solved("undisturbed")
 length = time.perf_counter() - started
 moments = random.Random(3)
 killed = 0
-for turn in range(2):
-    begun = time.perf_counter()
-    at = sorted((moments.uniform(0, length), name, forked(name)) for name in range(kills))
-    for when, name, pid in at:
-        time.sleep(max(0.0, begun + when - time.perf_counter()))
+for longest in (0.7 * length, 0.4 * length):
+    at = sorted((time.perf_counter() + moments.uniform(0, longest), forked(name)) for name in range(kills))
+    for when, pid in at:
+        time.sleep(max(0.0, when - time.perf_counter()))
         os.kill(pid, signal.SIGKILL)
         killed += os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 sizes = [os.path.getsize(f"{folder}/{name}.checkpoint") if os.path.exists(f"{folder}/{name}.checkpoint") else 0

@@ -132,7 +132,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     """
 
     # M is data, not something to be routed.
-    __metadata_request__fit: ClassVar = {"M": UNUSED}
+    __metadata_request__fit: ClassVar = {"M": UNUSED, "resume": UNUSED}
     __metadata_request__transform: ClassVar = {"M": UNUSED}
     __metadata_request__inverse_transform: ClassVar = {"scores": UNUSED}
     __metadata_request__score: ClassVar = {"M": UNUSED}
