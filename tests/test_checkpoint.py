@@ -207,6 +207,20 @@ def test_cut_after_some_records_of_a_long_solve_of_a_dear_engine(exact, noisy, t
         assert path.read_bytes() == whole
 
 
+@pytest.mark.parametrize("kind", [Watched, Dear])
+@pytest.mark.parametrize("features", [True, False])
+def test_tables_too_large_to_be_copied(exact, noisy, tmp_path, monkeypatch, kind, features):
+    monkeypatch.setattr(irpca.loop.constants, "MAX_ENTRIES_IN_MEMORY", 1000)
+    path, given = tmp_path / "run", arguments(exact, noisy, features)
+    plain = solve(*given, engine=kind(noisy), rank=2, callbacks=checkpoint(path))
+    assert_same(solve(*given, engine=kind(noisy), rank=2), plain)
+    whole, ends = path.read_bytes(), records(path)
+    assert {"core", "solve_rows"} & set(names(path))
+    os.truncate(path, ends[len(ends) // 2])
+    assert_same(solve(*given, engine=kind(noisy), rank=2, resume=path), plain)
+    assert path.read_bytes() == whole
+
+
 def test_normal_equations_are_made_again_only_when_they_are_asked(exact, tmp_path):
     path = tmp_path / "run"
     plain = solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path))
