@@ -135,6 +135,7 @@ def test_every_parameter_reaches_solve(problem, monkeypatch):
         "max_iter": 7,
         "nu": 0.5,
         "callbacks": watch,
+        "resume": None,
         "random_state": rng,
     }
 

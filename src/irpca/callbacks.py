@@ -7,6 +7,7 @@ iterate.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import TextIO
 
 import numpy as np
 
+from .checkpoint import Checkpoint
 from .constants import FINAL_TOLERANCE
 from .result import History, State
 
@@ -142,3 +144,40 @@ class TimeBudget:
 
     def __call__(self, state: State, history: History) -> bool:
         return history.seconds[-1] > self.seconds
+
+
+def checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
+    """Keep what M was asked in a file, from which ``solve(..., resume=path)`` goes on after an interruption.
+
+    Killed at any moment, a solve that is resumed comes to the same result: to the bit on the same machine with the same
+    libraries, elsewhere to rounding. What the file has is not asked of M again.
+
+    The file grows with every read of M by what the read answered, which is as long as M has rows and columns. It stays
+    when the solve has ended; resumed from then, a solve reads M only to make S. Nothing in it can be executed.
+
+    Parameters
+    ----------
+    path : str or path
+        A new file; an existing one is refused unless ``solve(..., resume=path)`` is asked, too. With both, the same
+        call begins, and goes on where a file is there.
+
+    Notes
+    -----
+    Records reach the disk at least every half second, if there are any: a killed process loses none, a power cut the
+    last. A record that was not finished is asked again. A file that was damaged, or belongs to another M or to other
+    arguments, is refused with :class:`irpca.checkpoint.CheckpointError`; of M its shape and some values are compared.
+    ``max_iter``, ``sparse`` and ``callbacks`` may differ. Solvers that keep a matrix as large as M beside it ("pcp",
+    "pcpf") take no checkpoint.
+
+    Examples
+    --------
+    >>> import irpca, os, tempfile
+    >>> problem = irpca.datasets.make_problem(60, 40, d1=4, d2=3, rank=2, corruption=0.1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "run.checkpoint")
+    ...     first = irpca.solve(problem.M, problem.F1, problem.F2, max_iter=1, callbacks=checkpoint(path))
+    ...     again = irpca.solve(problem.M, problem.F1, problem.F2, resume=path)
+    >>> again.converged
+    True
+    """
+    return Checkpoint(path)

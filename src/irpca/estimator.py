@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator
@@ -131,7 +132,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     """
 
     # M is data, not something to be routed.
-    __metadata_request__fit: ClassVar = {"M": UNUSED}
+    __metadata_request__fit: ClassVar = {"M": UNUSED, "resume": UNUSED}
     __metadata_request__transform: ClassVar = {"M": UNUSED}
     __metadata_request__inverse_transform: ClassVar = {"scores": UNUSED}
     __metadata_request__score: ClassVar = {"M": UNUSED}
@@ -165,7 +166,15 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.time_budget = time_budget
         self.random_state = random_state
 
-    def fit(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> InductiveRobustPCA:
+    def fit(
+        self,
+        M: Any,
+        y: Any = None,
+        *,
+        row_features: Any = None,
+        col_features: Any = None,
+        resume: str | os.PathLike[str] | None = None,
+    ) -> InductiveRobustPCA:
         """Fit to M; then see :meth:`summary`, :meth:`outliers` and :meth:`repaired`.
 
         Parameters
@@ -181,6 +190,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
             are. Frames with text, categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index"
             makes features from the labels of M, dates or numbers. None: nothing is known about that side.
+        resume : path or None
+            Go on from a file that the callback :func:`irpca.callbacks.checkpoint` made in an earlier fit with the same
+            parameters and data; see :func:`irpca.solve`.
 
         Raises
         ------
@@ -211,6 +223,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             tol=self.tol,
             max_iter=self.max_iter,
             callbacks=self._callbacks(),
+            resume=resume,
             random_state=self.random_state,
             **options,
         )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from . import constants
 from .calibration import Calibration
 from .callbacks import Callback
+from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Look, Standardised, Trim
 from .factors import entry_variance
@@ -51,6 +53,7 @@ def solve(
     sparse: bool = True,
     outliers_to: str | Path | None = None,
     callbacks: Callback | Iterable[Callback] = (),
+    resume: str | os.PathLike[str] | None = None,
     random_state: Seed = 0,
     **options: Any,
 ) -> Result:
@@ -84,6 +87,10 @@ def solve(
         S comes back, too, if M has at most 2²⁴ cells; beyond that it is None, and never in memory as a whole.
     callbacks : callable or several
         Called with ``(state, history)`` after each iteration; returning True stops. See :mod:`irpca.callbacks`.
+    resume : path or None
+        A file that :func:`irpca.callbacks.checkpoint` made in an earlier solve with the same M and arguments, which was
+        interrupted: go on from it, and in it, to the same result. ``reads`` and ``seconds`` of the result and of its
+        history are those of this run. A ``random_state`` of None is that of the earlier run.
     random_state : int, Generator, SeedSequence or None
         Decides which rows, columns and entries are sampled.
     **options
@@ -126,14 +133,19 @@ def solve(
     files = _outlier_files(outliers_to, sparse, M, owner, solver)
     streamed = files is not None and n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY
     watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    owner.watch = _watched(watchers)
+    journal = Journal.asked_for(owner, watchers, resume)
+    if journal is not None:
+        owner = cast(Engine, journal)
+        random_state = journal.seed if random_state is None else random_state
     seeds = seeds_of(random_state)
-    before = owner.reads
+    if journal is not None:
+        journal.begin(_asked(solver, method, rank, tol, options, seeds, (F1, F2)))
     if owner.dear:
-        owner.watch = _watched(watchers)
         owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
-        before = owner.reads
     if method.rank != "found":
         _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
+    before = owner.reads
     _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
     looks = owner.reads - before  # those of solve() itself are few, and not the solver's
     if "random_state" in inspect.signature(method.run).parameters:
@@ -176,6 +188,8 @@ def solve(
         if state is None:
             raise
         status = Status.INTERRUPTED
+    if journal is not None:
+        journal.ending()
     assert state is not None
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
@@ -435,6 +449,31 @@ def _solver(name: str, options: dict[str, Any]) -> Solver:
     if unknown := set(options) - set(known):
         raise TypeError(f"solver={name!r} takes no option {', '.join(sorted(unknown))}; it takes {', '.join(known)}")
     return SOLVERS[name]
+
+
+def _asked(
+    solver: str,
+    method: Solver,
+    rank: Any,
+    tol: float,
+    options: dict[str, Any],
+    seeds: dict[str, np.random.SeedSequence],
+    features: tuple[Features, Features],
+) -> dict[str, Any]:
+    """What a checkpoint must agree with. ``max_iter``, ``sparse`` and callbacks may change: they only end a run."""
+    if "dual" in getattr(method, "needs", ()):
+        raise ValueError(dual_refused(solver))
+    known = inspect.signature(method.run).parameters
+    seed = seeds["solver"]
+    return {
+        "solver": solver,
+        "rank": rank,
+        "tol": tol,
+        **{name: options.get(name, known[name].default) for name in method.options},
+        "seed": (seed.entropy, seed.spawn_key[:-1]),
+        "F1": features[0].F,
+        "F2": features[1].F,
+    }
 
 
 def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:

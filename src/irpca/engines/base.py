@@ -383,8 +383,19 @@ class Engine(Protocol):
         """How many entries of each row, and of each column, are observed. Reads nothing."""
         ...
 
-    def survey(self, looks: Sequence[Look]) -> None:
-        """What will be asked of ``block``, ``entries`` and ``draw``: all in one read, where random access is dear."""
+    def survey(self, looks: Sequence[Look]) -> Any:
+        """What will be asked of ``block``, ``entries`` and ``draw``: all in one read, where random access is dear.
+
+        Answers what was found, to be given to :meth:`recall` of another engine of the same M.
+        """
+        ...
+
+    def recall(self, found: Any) -> None:
+        """Take what a survey found as known."""
+        ...
+
+    def glance(self, size: int) -> Array:
+        """Some entries of M, at places that are always the same; where random access is dear, in one chunk."""
         ...
 
     def place(self, B: Array) -> Array:
@@ -491,6 +502,12 @@ def _observed_at(engine: Engine, at: Array) -> tuple[Array, Array]:
     values = engine.entries(*np.divmod(at, engine.shape[1]))
     seen = ~np.isnan(values)
     return (at, values) if seen.all() else (at[seen], values[seen])
+
+
+def spread_places(shape: tuple[int, int], size: int) -> tuple[Array, Array]:
+    """Rows and columns of entries that are spread over a matrix, always the same."""
+    rows, cols = np.divmod(np.unique(np.linspace(0, shape[0] * shape[1] - 1, size).astype(np.int64)), shape[1])
+    return rows, cols
 
 
 def in_precision(zeta: float, dtype: np.dtype) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from . import passes
 from .base import (
     Ascent,
     Cut,
-    Look,
     Prior,
     Sink,
     Standardised,
@@ -22,6 +21,7 @@ from .base import (
     drawn,
     drawn_anywhere,
     refuse_large_block,
+    spread_places,
 )
 from .body import PiecedEngine, Question, refuse_nothing
 from .lines import Band, Moments
@@ -86,8 +86,18 @@ class MemoryEngine(PiecedEngine):
             raise ValueError("every cell of M is missing")
         return rows, cols
 
-    def survey(self, looks: Sequence[Look]) -> None:
-        """Nothing to prepare: any entry is at hand."""
+    @property
+    def holes(self) -> bool:
+        """Whether some entries of an array are known to be NaN."""
+        return isinstance(self.piece, Dense) and self.piece.holes
+
+    @holes.setter
+    def holes(self, holes: bool) -> None:
+        if isinstance(self.piece, Dense):
+            self.piece.holes = holes
+
+    def glance(self, size: int) -> Array:
+        return self.piece.entries(*spread_places(self.shape, size))
 
     def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
         return question(self.piece, rows, cols, common, self.threads)

@@ -26,6 +26,7 @@ from .base import (
     in_precision,
     not_finite,
     refuse_large_block,
+    spread_places,
 )
 from .literal import solve_literally
 
@@ -69,8 +70,15 @@ class ReferenceEngine:
     def counts(self) -> tuple[Array, Array]:
         return self.observed.sum(axis=1), self.observed.sum(axis=0)
 
-    def survey(self, looks: Sequence[Look]) -> None:
+    def survey(self, looks: Sequence[Look]) -> Any:
         """Nothing to prepare."""
+
+    def recall(self, found: Any) -> None:
+        """Nothing was prepared."""
+
+    def glance(self, size: int) -> Array:
+        rows, cols = spread_places(self.shape, size)
+        return np.where(self.observed[rows, cols], self.M[rows, cols], np.nan)
 
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)

@@ -24,6 +24,7 @@ from ..base import (
     drawn,
     drawn_anywhere,
     refuse_large_block,
+    spread_places,
 )
 from ..body import PiecedEngine, Question, refuse_nothing
 from ..listing import Found, GrowingRows
@@ -89,13 +90,37 @@ class DistributedEngine(PiecedEngine):
     @property
     def counts(self) -> tuple[Array, Array]:
         if self._counts is None:
-            self.survey([])
+            self._survey([])
         assert self._counts is not None
         return self._counts
 
     # One read for all that will be looked at
 
-    def survey(self, looks: Sequence[Look]) -> None:
+    def survey(self, looks: Sequence[Look]) -> dict[str, Any]:
+        self._survey(looks)
+        return {
+            "counts": None if not self.chunks.holes and not self.source.listed else self._counts,
+            "ends": self._ends,
+            "whole": None if self._whole is None else self._whole.piece.block(*(np.arange(n) for n in self.shape)),
+            "known": {key.hex(): answer for key, answer in self._known.items()},
+        }
+
+    def recall(self, found: dict[str, Any]) -> None:
+        counts, whole = found["counts"], found["whole"]
+        self._counts = all_counted(self.shape) if counts is None else (counts[0], counts[1])
+        self._ends, self.chunks.holes = found["ends"], counts is not None and not self.source.listed
+        self._whole = None if whole is None else MemoryEngine(whole)
+        self._known = {bytes.fromhex(key): answer for key, answer in found["known"].items()}
+
+    def glance(self, size: int) -> Array:
+        (rows, cols), place = self.chunks.edges, (0, 0)
+        at = spread_places((rows[1], cols[1]), size)
+        values, _ = self.chunks.picked({place: [("entries", *at)]}, "look")[place]
+        self.reads += self._size(place) / math.prod(self.shape)
+        seen: Array = values[0]
+        return seen
+
+    def _survey(self, looks: Sequence[Look]) -> None:
         if self.source.listed and self._counts is None:
             self._look([], count=True)  # which entries are drawn depends on how many there are
         blocks: list[Request] = [("block", *look.lines) for look in looks if look.lines is not None]
