@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ OPTIONS = {ALGORITHM_1: {"solver": "irpca_iht"}, NOISY: {}, EXACT: {}}
 
 def workers(n: int, chunk: int, d: int, d_noisy: int, rank: int, corruption: float, repeats: int) -> Found:
     """One worker and two, in turn."""
-    with tempfile.TemporaryDirectory() as temporary, cluster(1) as one, cluster(2) as two:
+    with tempfile.TemporaryDirectory() as temporary, processes(1) as one, processes(2) as two:
         folder = Path(temporary)
         tasks = {
             ALGORITHM_1: problems.make(folder / "exact", n, n, d, rank, corruption, "float32"),
@@ -79,12 +80,12 @@ def solved(task: problems.Task, M: Any, client: Any, seed: int, **options: Any) 
 
 
 @contextmanager
-def cluster(count: int) -> Iterator[Any]:
-    """A client of so many processes of one thread, which is nobody's default."""
+def processes(count: int, memory: int = 0) -> Iterator[Any]:
+    """A client of so many workers of one thread and so many bytes, 0 for any; it is nobody's default."""
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(count, threads_per_worker=1, memory_limit=0, dashboard_address=None) as local,
+        LocalCluster(count, threads_per_worker=1, memory_limit=memory, dashboard_address=":0") as local,
         Client(local, set_as_default=False) as client,
     ):
         yield client
@@ -97,7 +98,7 @@ def chunked(path: Path, shape: tuple[int, int], chunk: int) -> Any:
 
     read = dask.delayed(piece, pure=True)
     edges = [[*range(0, n, chunk), n] for n in shape]
-    slices = [[slice(a, b) for a, b in zip(edge, edge[1:], strict=False)] for edge in edges]
+    slices = [[slice(a, b) for a, b in pairwise(edge)] for edge in edges]
     blocks = [
         [
             da.from_delayed(read(str(path), i, j), (i.stop - i.start, j.stop - j.start), dtype=np.float32)

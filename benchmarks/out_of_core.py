@@ -35,6 +35,7 @@ from irpca.lowrank import relative_distance
 
 from . import stores
 from .case import Bar, Case, Found, Report, at_least, at_most, shown
+from .cluster import processes
 from .memory import STATUS, resident
 
 WORKER_MEMORY = 500_000_000
@@ -85,16 +86,11 @@ def measure(
 
 @contextmanager
 def cluster(workers: int) -> Iterator[Any]:
-    """Processes of one thread and little memory, which dask uses while this is open; none at all if there are to be 0."""
+    """Small workers, which dask uses while this is open; none at all if there are to be 0."""
     if not workers:
         yield None
         return
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(workers, threads_per_worker=1, memory_limit=WORKER_MEMORY, dashboard_address=None) as local,
-        Client(local) as client,
-    ):
+    with processes(workers, WORKER_MEMORY) as client, client.as_current():
         yield client
 
 
@@ -205,16 +201,16 @@ def report(found: Found) -> Report:
         for name, part in found["parts"].items()
     ]
     title = (
-        f"{recipe['n1']:,} × {recipe['n2']:,} float32, {found['M_bytes'] / 1e9:.3g} GB in chunks of {recipe['chunk']:,} × "
-        f"{recipe['chunk']:,}, d = {recipe['d1']}, r = {recipe['rank']}, {recipe['corruption']:.0%} corrupted; "
+        f"{recipe['n1']:,} × {recipe['n2']:,} float32, {found['M_bytes'] / 1e9:.3g} GB in chunks of "
+        f"{recipe['chunk']:,} × {recipe['chunk']:,}, d = {recipe['d1']}, r = {recipe['rank']}, {recipe['corruption']:.0%} corrupted; "
         + (f"{sizes['workers']} workers of {WORKER_MEMORY / 1e6:.0f} MB" if sizes["workers"] else "threads")
     )
     remarks = (
         f"zarr, Blosc lz4 with bit shuffling: {found['M_bytes'] / found['stored_bytes']:.3f} times smaller than M; "
         f"made in {found['seconds_to_make']:.0f} s (0: it was there)",
         f"reads {found['reads']:.3f}; share of the speed of merely reading {share(found):.2f}",
-        f"{found['status']}, rank {found['rank']}, error of L {found['error']:.1e}; S has {found['S_entries']:,} entries, "
-        f"{found['S_bytes'] / 1e9:.2f} GB; on {found['chunks_looked_at']} chunks precision {found['precision']:.6f}, "
+        f"{found['status']}, rank {found['rank']}, error of L {found['error']:.1e}; S has {found['S_entries']:,} "
+        f"entries, {found['S_bytes'] / 1e9:.2f} GB; on {found['chunks_looked_at']} chunks precision {found['precision']:.6f}, "
         f"recall {found['recall']:.6f}",
         f"orthonormal bases of both sides, in double precision: {found['bases_bytes'] / 1e9:.3f} GB",
     )

@@ -1,4 +1,4 @@
-"""A zarr store of any size whose answer is known, made chunk by chunk and kept: no more than a few chunks are in memory.
+"""A zarr store of any size whose answer is known, made and kept: no more than a few chunks are in memory.
 
 The distribution is that of the paper's section 5.1, as in ``benchmarks/problems.py``: F1, F2 and W are drawn from the
 seed, and each chunk draws its own outliers from the seed and its place, so that the support of a chunk can be drawn
@@ -100,7 +100,7 @@ def square(gigabytes: float, chunk: int, d: int, rank: int, corruption: float) -
 
 
 def make(path: Path, recipe: Recipe) -> Any:
-    """The zarr array at that path: made if it is not there, F1 and F2 as .npy files beside it; refused if it is another."""
+    """The zarr array at that path, made if it is not there, with F1 and F2 as .npy files beside it."""
     import zarr
 
     if path.exists():
