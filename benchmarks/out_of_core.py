@@ -202,7 +202,8 @@ def report(found: Found) -> Report:
     ]
     title = (
         f"{recipe['n1']:,} × {recipe['n2']:,} float32, {found['M_bytes'] / 1e9:.3g} GB in chunks of "
-        f"{recipe['chunk']:,} × {recipe['chunk']:,}, d = {recipe['d1']}, r = {recipe['rank']}, {recipe['corruption']:.0%} corrupted; "
+        f"{recipe['chunk']:,} × {recipe['chunk']:,}, d = {recipe['d1']}, r = {recipe['rank']}, "
+        f"{recipe['corruption']:.0%} corrupted; "
         + (f"{sizes['workers']} workers of {WORKER_MEMORY / 1e6:.0f} MB" if sizes["workers"] else "threads")
     )
     remarks = (
@@ -210,8 +211,8 @@ def report(found: Found) -> Report:
         f"made in {found['seconds_to_make']:.0f} s (0: it was there)",
         f"reads {found['reads']:.3f}; share of the speed of merely reading {share(found):.2f}",
         f"{found['status']}, rank {found['rank']}, error of L {found['error']:.1e}; S has {found['S_entries']:,} "
-        f"entries, {found['S_bytes'] / 1e9:.2f} GB; on {found['chunks_looked_at']} chunks precision {found['precision']:.6f}, "
-        f"recall {found['recall']:.6f}",
+        f"entries, {found['S_bytes'] / 1e9:.2f} GB; on {found['chunks_looked_at']} chunks precision "
+        f"{found['precision']:.6f}, recall {found['recall']:.6f}",
         f"orthonormal bases of both sides, in double precision: {found['bases_bytes'] / 1e9:.3f} GB",
     )
     header = ("", "s", "cpu s", "GB/s", "GB from disk", "peak GB above before", "largest worker GB")

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -42,20 +42,10 @@ class Recipe:
     chunk: int
     seed: int = 0
 
-    @cached_property
+    @property
     def known(self) -> tuple[np.ndarray, np.ndarray, LowRank]:
         """F1, F2 in float32, and L."""
-        rng = np.random.default_rng([self.seed, 1])
-        F1, F2 = (
-            _draw_features(rng, n, d, 1.0, "literal").astype(np.float32)
-            for n, d in ((self.n1, self.d1), (self.n2, self.d2))
-        )
-        u, s, v = singular_triplets(_draw_latent(rng, self.d1, self.d2, self.rank, symmetric=False), self.rank)
-        return F1, F2, LowRank(F1 @ u, np.diag(s), F2 @ v)
-
-    @cached_property
-    def _thin(self) -> list[np.ndarray]:
-        return [factor.astype(np.float32) for factor in self.known[2].thin()]
+        return _known(self)[0]
 
     @property
     def nbytes(self) -> int:
@@ -76,7 +66,7 @@ class Recipe:
     def chunk_of(self, place: Place) -> np.ndarray:
         """One chunk of M."""
         rows, cols = self.slices(place)
-        left, right = self._thin
+        left, right = _known(self)[1]
         M = left[rows] @ right[cols].T
         where, values = self._outliers(place)
         M.reshape(-1)[where] += values
@@ -90,6 +80,19 @@ class Recipe:
         smallest = 5 * self.rank / np.sqrt(self.n1 * self.n2)
         values = draw.uniform(smallest, 2 * smallest, len(where)) * draw.choice([-1, 1], len(where))
         return where, values.astype(np.float32)
+
+
+@cache  # not part of a recipe: that travels to other processes
+def _known(recipe: Recipe) -> tuple[tuple[np.ndarray, np.ndarray, LowRank], list[np.ndarray]]:
+    """What ``Recipe.known`` says, and thin factors of L in float32."""
+    rng = np.random.default_rng([recipe.seed, 1])
+    F1, F2 = (
+        _draw_features(rng, n, d, 1.0, "literal").astype(np.float32)
+        for n, d in ((recipe.n1, recipe.d1), (recipe.n2, recipe.d2))
+    )
+    u, s, v = singular_triplets(_draw_latent(rng, recipe.d1, recipe.d2, recipe.rank, symmetric=False), recipe.rank)
+    L = LowRank(F1 @ u, np.diag(s), F2 @ v)
+    return (F1, F2, L), [factor.astype(np.float32) for factor in L.thin()]
 
 
 def square(gigabytes: float, chunk: int, d: int, rank: int, corruption: float) -> Recipe:
@@ -122,7 +125,7 @@ def make(path: Path, recipe: Recipe) -> Any:
     def piece(place: Place) -> None:
         M[recipe.slices(place)] = recipe.chunk_of(place)
 
-    recipe._thin  # noqa: B018  # before there are threads
+    recipe.known  # noqa: B018  # drawn before there are threads
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(cores()) as pool:
         for _ in pool.map(piece, recipe.places()):
             pass
