@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ class Machine:
     entry: float  # of M, in a question without flops: looked at, compared, counted
     flop: float  # beyond that
     observation: float  # of a long table, in one question of a fit to it; features, sweeps and all
+    observation_reads: float  # of that fit
     parquet_observation: float  # read from Parquet and brought into order
     parquet_bytes: float  # of an observation in the file
     task: float  # of the scheduler, which has one core
@@ -56,11 +58,13 @@ class Machine:
 class Question:
     """What one read is asked for."""
 
-    name: str
     flops: float  # an entry
-    sent: float  # bytes a line of M, of rows and of columns: what travels to the workers
-    lines: float  # bytes a line of M of a chunk's answer, of both sides together
-    whole: float  # bytes of the part that is as small as the features
+    sent: float = 0.0  # bytes of each line of M that travel to where its chunks are
+    rows: float = 0.0  # bytes of each row in the answer of a chunk, summed over the chunks of the same rows
+    cols: float = 0.0
+    whole: float = 512.0  # bytes of the part that is summed over all chunks
+    tasks: float = 3.0  # a chunk: read, answer, pick the part that is summed
+    back: tuple[float, float] = (0.0, 0.0)  # bytes of each row, of each column, that come back to the client
 
 
 @dataclass(frozen=True)
@@ -77,15 +81,12 @@ class Dense:
         return self.n1 * self.n2
 
     @property
-    def chunks(self) -> int:
-        return -(-self.n1 // self.chunk) * -(-self.n2 // self.chunk)
+    def grid(self) -> tuple[int, int]:
+        return -(-self.n1 // self.chunk), -(-self.n2 // self.chunk)
 
-    @property
-    def lines_of_chunk(self) -> float:
-        return self.chunk
-
-    def seconds(self, on: Machine, question: Question, entries: float) -> float:
-        return entries * (4 * on.read_byte + on.entry + on.flop * question.flops)
+    def seconds(self, on: Machine, question: Question) -> float:
+        """On one core."""
+        return self.entries * (4 * on.read_byte + on.entry + on.flop * question.flops)
 
     def bytes_read(self, on: Machine) -> float:
         return 4 * self.entries / self.ratio
@@ -105,99 +106,100 @@ class Listed:
         return self.observed
 
     @property
-    def chunks(self) -> int:
-        return max(1, round(self.observed / self.band))
+    def grid(self) -> tuple[int, int]:
+        return max(1, round(self.observed / self.band)), 1
 
-    @property
-    def lines_of_chunk(self) -> float:
-        return self.n1 / self.chunks + self.n2
-
-    def seconds(self, on: Machine, question: Question, entries: float) -> float:
-        return entries * (on.parquet_observation + on.observation)
+    def seconds(self, on: Machine, question: Question) -> float:
+        """On one core."""
+        return self.entries * (on.parquet_observation + on.observation)
 
     def bytes_read(self, on: Machine) -> float:
         return self.observed * on.parquet_bytes
 
 
-def questions(rank: int = RANK, d: int = FEATURES) -> dict[str, Question]:
-    """Those of a solve: bytes of float32 factors, answers of lines in float32, of moments in float64."""
-    K = rank
+def questions(rank: int, d: int) -> dict[str, Question]:
+    """Those of a solve. Factors and products are float32, moments and what is known of lines float64."""
+    moments = 8 * (rank * (rank + 1) / 2 + rank + 4)
+    solved = 8 * (3 * rank + 4)
     return {
-        "survey": Question("survey", 0, 0, 0, 8 * 64),
-        "core": Question("core", 2 * (rank + d), 4 * (rank + d), 0, 8 * d * d),
-        "products": Question("products", 4 * rank + 2 * rank, 4 * 2 * rank, 4 * rank, 8 * 64),
-        "moments": Question("moments", 2 * rank + K * K, 4 * rank, 8 * (K * (K + 1) / 2 + K), 8 * 64),
-        "outliers": Question("outliers", 2 * rank, 4 * rank, 0, 8 * 64),
+        "survey": Question(0, tasks=2),
+        "core": Question(2 * (rank + d), 4 * (rank + d), whole=8 * d * d),
+        "products": Question(6 * rank, 8 * rank, 4 * rank, 4 * rank, tasks=5),
+        "rows": Question(2 * rank + rank**2, 4 * rank + 16, moments, 32, tasks=5, back=(solved, 0)),
+        "columns": Question(2 * rank + rank**2, 4 * rank + 16, 32, moments, tasks=5, back=(0, solved)),
+        "outliers": Question(2 * rank, 4 * rank, tasks=2),
     }
 
 
 def cost(M: Dense | Listed, question: Question, on: Machine, workers: int) -> dict[str, float]:
-    """Of one read: what is read, moved and computed, and how long each would take alone."""
-    lines = M.n1 + M.n2
-    # A worker keeps the factors it was sent; with few chunks it does not need them all.
-    sent = question.sent * min(workers * lines, 2 * M.chunks * M.lines_of_chunk)
-    answers = M.chunks * (question.lines * M.lines_of_chunk + question.whole)
-    tasks = M.chunks * (1 + 1 / (FAN_IN - 1))
-    work = M.seconds(on, question, M.entries)
+    """Of one read: what is read, moved and computed, and how long each would take if it were all there is."""
+    (n1, n2), (down, across) = (M.n1, M.n2), M.grid
+    chunks = down * across
+    # Each line leaves the client once, and goes on to every worker that has one of its chunks.
+    sent = question.sent * (n1 * min(workers, across) + n2 * min(workers, down))
+    answered = chunks * question.whole + n1 * across * question.rows + n2 * down * question.cols
+    back = n1 * question.back[0] + n2 * question.back[1]
+    tasks = chunks * (question.tasks + 1 / (FAN_IN - 1))
     return {
+        "chunks": chunks,
         "bytes_read": M.bytes_read(on),
         "flops": M.entries * question.flops,
         "bytes_sent": sent,
-        "bytes_answered": answers,
+        "bytes_answered": answered,
+        "bytes_back": back,
         "tasks": tasks,
-        "seconds_working": work / workers,
+        "seconds_working": M.seconds(on, question) / workers,
         "seconds_scheduling": tasks * on.task,
-        "seconds_sending": sent / workers / on.network * (1 + np.log2(workers)),  # from worker to worker, in a tree
-        "seconds_answering": answers / workers / on.network,
+        "seconds_moving": (question.sent * (n1 + n2) + (sent + answered) / workers + back) / on.network,
     }
 
 
 def seconds(M: Dense | Listed, question: Question, on: Machine, workers: int) -> float:
     """Of one read, by simulation."""
-    spent = cost(M, question, on, workers)
-    each = M.seconds(on, question, M.entries) / M.chunks
-    answer = question.lines * M.lines_of_chunk + question.whole
-    made = simulate(np.full(M.chunks, each), workers, on.task, answer / on.network)
-    return on.question + spent["seconds_sending"] + made
+    spent, (down, across) = cost(M, question, on, workers), M.grid
+    chunks = down * across
+    answer = question.whole + M.n1 / down * question.rows + M.n2 / across * question.cols
+    if across == 1:  # a band is a whole row: what is known of rows is not summed
+        answer -= M.n1 / down * question.rows
+    ends = (question.sent * (M.n1 + M.n2) + spent["bytes_back"] + spent["bytes_sent"] / workers) / on.network
+    each = np.full(chunks, M.seconds(on, question) / chunks)
+    return on.question + ends + simulate(each, workers, question.tasks * on.task, on.task, answer / on.network)
 
 
-def simulate(chunks: Sequence[float], workers: int, task: float, transfer: float = 0.0, merge: float = 0.0) -> float:
+def simulate(chunks: Sequence[float], workers: int, each: float, task: float, transfer: float = 0.0) -> float:
     """How long a graph takes: chunks, and their sums in a tree.
 
-    ``chunks`` are the seconds of each, ``task`` those that the scheduler spends on any task, one after the other, and
-    ``transfer`` those of one answer on the network; a sum waits for the answers of others, and takes ``merge`` itself.
+    ``chunks`` are the seconds of each. The scheduler spends ``each`` seconds on a chunk and ``task`` on a sum, one
+    after the other; ``transfer`` are those of one answer on the network. A worker that is free takes a sum before a chunk.
     """
     sizes = [len(chunks)]
     while sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // FAN_IN))
-    waiting = [[FAN_IN] * size for size in sizes]
-    for level in range(1, len(sizes)):
-        waiting[level][-1] = sizes[level - 1] - FAN_IN * (sizes[level] - 1)
-    last = [[0.0] * size for size in sizes]  # when the last answer for a sum was there
+    missing = [[min(FAN_IN, below - FAN_IN * k) for k in range(size)] for below, size in pairwise([0, *sizes])]
+    fetched = [[count - 1 for count in counts] for counts in missing]  # one answer is where the sum is made
+    latest = [[0.0] * size for size in sizes]  # when the last answer for a sum was there
     free = [(0.0, worker) for worker in range(workers)]
     ready: list[tuple[float, int, int]] = []
-    given, left, end = 0, iter(range(len(chunks))), 0.0
-    following = next(left, None)
-    while following is not None or ready:
+    begun, scheduled, end = 0, 0.0, 0.0
+    while begun < len(chunks) or ready:
         at, worker = heapq.heappop(free)
-        if ready and (ready[0][0] <= at or following is None):
-            when, level, k = heapq.heappop(ready)
-            level, k, length = level, k, merge + transfer * (min(FAN_IN, sizes[level - 1]) - 1) / FAN_IN
-            start = max(at, when)
+        if ready and (ready[0][0] <= at or begun == len(chunks)):
+            there, level, k = heapq.heappop(ready)
+            scheduled += task
+            done = max(at, there, scheduled) + fetched[level][k] * transfer
         else:
-            assert following is not None
-            level, k, length, start = 0, following, chunks[following], at
-            following = next(left, None)
-        given += 1
-        done = max(start, given * task) + length
+            level, k = 0, begun
+            begun += 1
+            scheduled += each
+            done = max(at, scheduled) + chunks[k]
         end = max(end, done)
         heapq.heappush(free, (done, worker))
         if level + 1 < len(sizes):
             parent = k // FAN_IN
-            waiting[level + 1][parent] -= 1
-            last[level + 1][parent] = max(last[level + 1][parent], done)
-            if waiting[level + 1][parent] == 0:
-                heapq.heappush(ready, (last[level + 1][parent] + transfer, level + 1, parent))
+            missing[level + 1][parent] -= 1
+            latest[level + 1][parent] = max(latest[level + 1][parent], done)
+            if not missing[level + 1][parent]:
+                heapq.heappush(ready, (latest[level + 1][parent], level + 1, parent))
     return end
 
 
@@ -219,15 +221,19 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - started
 
 
-def alone(run: Callable[[], Any]) -> float:
-    """The median of five, on one core."""
-    cores = os.sched_getaffinity(0)
+def alone(run: Callable[[], Any], repeats: int = 5) -> float:
+    """The median seconds of one core: those that this process had it, whatever else ran."""
+    cores, taken = os.sched_getaffinity(0), []
     os.sched_setaffinity(0, {min(cores)})
     try:
         run()
-        return statistics.median(timed(run) for _ in range(5))
+        for _ in range(repeats):
+            started = time.process_time()
+            run()
+            taken.append(time.process_time() - started)
     finally:
         os.sched_setaffinity(0, cores)
+    return statistics.median(taken)
 
 
 def of_the_store(path: Path, recipe: stores.Recipe) -> dict[str, float]:
@@ -294,129 +300,125 @@ def of_long_tables(folder: Path, observed: int = 1_000_000) -> dict[str, float]:
 
     found = []
     M = read()
-    fit = alone(lambda: found.append(irpca.solve(M, F1, F2, rank=d)))
+    fit = alone(lambda: found.append(irpca.solve(M, F1, F2, rank=d)), 3)
     return {
         "parquet_observation": alone(read) / observed,
         "parquet_bytes": file.stat().st_size / observed,
         "observation": fit / found[-1].reads / observed,
+        "observation_reads": found[-1].reads,
     }
 
 
 def of_dask(few: int = 200, many: int = 2200) -> dict[str, float]:
-    """Tasks that do nothing, on two workers: a fixed part, and so much each."""
+    """Tasks that do nothing: a fixed part, and so much each. Scheduler and client are this process; workers are not."""
     import dask
 
-    def graph(size: int) -> Callable[[], Any]:
-        task = dask.delayed(abs, pure=False)
-        return lambda: dask.compute(*(task(k) for k in range(size)))
+    def graph(size: int) -> float:
+        task, started = dask.delayed(abs, pure=False), time.process_time()
+        dask.compute(*(task(k) for k in range(size)))
+        return time.process_time() - started
 
     with processes(2) as client, client.as_current():
-        short, long, one = (statistics.median(timed(graph(size)) for _ in range(5)) for size in (few, many, 1))
+        short, long = (statistics.median(graph(size) for _ in range(5)) for size in (few, many))
+        one = statistics.median(timed(lambda: graph(1)) for _ in range(5))
     return {"task": (long - short) / (many - few), "question": one}
 
 
-def checked(path: Path, recipe: stores.Recipe, on: Machine) -> list[dict[str, float]]:
-    """A graph of real chunks, read, unpacked and asked for their core, on one worker and on two: said and measured."""
-    import dask
+def checked(path: Path, recipe: stores.Recipe, on: Machine) -> list[dict[str, Any]]:
+    """One question, and a whole solve, on one worker and on two: said and measured."""
+    import zarr
 
-    one, many = dask.delayed(answered, pure=False), dask.delayed(summed, pure=False)
+    import irpca
+    from irpca.engines import choose
 
-    def run() -> Any:
-        level = [one(str(path), recipe, place) for place in recipe.places()]
-        while len(level) > 1:
-            level = [many(level[k : k + FAN_IN]) for k in range(0, len(level), FAN_IN)]
-        return level[0].compute()
-
-    M, question = Dense(recipe.n1, recipe.n2, recipe.chunk), questions()["core"]
+    M, ask = Dense(recipe.n1, recipe.n2, recipe.chunk), questions(RANK, FEATURES)
+    F1, F2, L = recipe.known
+    array = zarr.open_array(path, mode="r")
+    engine = choose(array)
+    work: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
+        "core": (lambda: engine.core(L, 1e-6, F1, F2), {"core": 1}),
+        "solve without S": (lambda: irpca.solve(array, F1, F2, rank=RANK, sparse=False), {"survey": 1}),
+        "solve": (lambda: irpca.solve(array, F1, F2, rank=RANK), {"survey": 1, "outliers": 1}),
+    }
     found = []
     for workers in (1, 2):
         with processes(workers) as client, client.as_current():
-            for core, address in enumerate(client.scheduler_info(n_workers=-1)["workers"]):
-                client.run(pinned, core, workers=[address])
-            run()
-            taken = statistics.median(timed(run) for _ in range(3))
-        said = seconds(M, question, on, workers)
-        found.append({"workers": workers, "chunks": M.chunks, "said": said, "measured": taken})
+            for name, (run, reads) in work.items():
+                run()
+                taken = statistics.median(timed(run) for _ in range(3))
+                said = sum(count * seconds(M, ask[part], on, workers) for part, count in reads.items())
+                found.append({"work": name, "workers": workers, "said": said, "measured": taken})
     return found
-
-
-def pinned(core: int) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, {cores[core % len(cores)]})
-
-
-def answered(path: str, recipe: stores.Recipe, place: stores.Place) -> np.ndarray:
-    import zarr
-
-    from irpca import LowRank
-
-    rows, cols = recipe.slices(place)
-    F1, F2, L = recipe.known
-    chunk = zarr.open_array(path, mode="r")[rows, cols]
-    return asked(chunk, LowRank(L.left[rows], L.core, L.right[cols]), F1[rows], F2[cols])
-
-
-def summed(parts: list[np.ndarray]) -> np.ndarray:
-    return np.sum(parts, axis=0)
 
 
 # What is said about a hundred workers.
 
+LARGE = 10**6
 PLANS: dict[str, tuple[Dense | Listed, dict[str, float]]] = {
-    "10⁶ × 10⁶ float32, exact, chunks of 64 MB": (Dense(10**6, 10**6, 4000), {"survey": 1, "outliers": 1}),
-    "10⁶ × 10⁶ float32, exact, chunks of 400 MB": (Dense(10**6, 10**6, 10_000), {"survey": 1, "outliers": 1}),
-    "10⁶ × 10⁶ float32, noise, chunks of 400 MB": (
-        Dense(10**6, 10**6, 10_000),
-        {"survey": 1, "core": 2, "outliers": 1},
-    ),
-    "10¹⁰ observations, 10⁷ × 10⁵": (Listed(10**7, 10**5, 1e10), {"survey": 1, "moments": 30, "outliers": 1}),
+    "10⁶ × 10⁶, exact, chunks of 64 MB": (Dense(LARGE, LARGE, 4000), {"survey": 1, "outliers": 1}),
+    "10⁶ × 10⁶, exact, chunks of 400 MB": (Dense(LARGE, LARGE, 10_000), {"survey": 1, "outliers": 1}),
+    "10⁶ × 10⁶, noise, chunks of 400 MB": (Dense(LARGE, LARGE, 10_000), {"survey": 1, "core": 2, "outliers": 1}),
+    "10¹⁰ observations of 10⁷ × 10⁵": (Listed(10**7, 10**5, 1e10), {"survey": 1, "rows": 0.5, "columns": 0.5}),
 }
 
 
-def planned(M: Dense | Listed, reads: dict[str, float], on: Machine, workers: int) -> dict[str, float]:
-    """A whole solve: the sums over its reads."""
-    ask = questions() if isinstance(M, Dense) else questions(10, 20)
+def planned(name: str, on: Machine, workers: int) -> dict[str, float]:
+    """A whole solve: the sums over its reads. Those of a long table are as many as the fit measured here had."""
+    M, reads = PLANS[name]
+    if isinstance(M, Listed):
+        reads = {part: count * on.observation_reads if count < 1 else count for part, count in reads.items()}
+    ask = questions(RANK, FEATURES) if isinstance(M, Dense) else questions(10, FEATURES)
     whole: dict[str, float] = {"reads": sum(reads.values()), "seconds": 0.0}
-    for name, count in reads.items():
-        for key, value in cost(M, ask[name], on, workers).items():
-            whole[key] = whole.get(key, 0.0) + count * value
-        whole["seconds"] += count * seconds(M, ask[name], on, workers)
+    for part, count in reads.items():
+        for key, value in cost(M, ask[part], on, workers).items():
+            whole[key] = value if key == "chunks" else whole.get(key, 0.0) + count * value
+        whole["seconds"] += count * seconds(M, ask[part], on, workers)
     return whole
 
 
-def tables(content: dict[str, Any], workers: int = 100) -> str:
+def tables(content: dict[str, Any], workers: int) -> str:
     on = Machine(**content["of_one_core"])
-    parts = [
-        "one core: "
-        f"{1e-9 / on.read_byte:.2f} GB/s unpacked, {1e-9 / on.flop:.1f} Gflop/s, {1e9 * on.entry:.2f} ns an entry, "
-        f"{1e9 * on.parquet_observation:.0f} ns an observation from Parquet ({on.parquet_bytes:.1f} bytes), "
-        f"{1e9 * on.observation:.0f} ns in each read of a fit; disk {1e-9 / on.disk_byte:.2f} GB/s; "
-        f"{1e3 * on.task:.2f} ms a task, {1e3 * on.question:.0f} ms a question; network {on.network / 1e9:.2f} GB/s",
-        table(
-            ("workers", "chunks", "said, s", "measured, s", "said / measured"),
-            [
-                (
-                    str(row["workers"]),
-                    str(row["chunks"]),
-                    f"{row['said']:.2f}",
-                    f"{row['measured']:.2f}",
-                    f"{row['said'] / row['measured']:.2f}",
-                )
-                for row in content["checks"]
-            ],
-        ),
-    ]
-    plans = {name: (M, planned(M, reads, on, workers)) for name, (M, reads) in PLANS.items()}
-    parts.append(f"{workers} workers of one core each, seconds by simulation:")
-    for name, (M, whole) in plans.items():
-        parts.append(
-            f"{name}\n  {whole['reads']:.0f} reads, {M.chunks:,} chunks, {whole['bytes_read'] / 1e12:.3g} TB read, "
-            f"{whole['flops']:.2g} flops, {whole['bytes_sent'] / 1e9:.3g} GB sent, "
-            f"{whole['bytes_answered'] / 1e9:.3g} GB answered\n  {whole['seconds']:.0f} s in all; alone: working "
-            f"{whole['seconds_working']:.0f} s, scheduling {whole['seconds_scheduling']:.0f} s, sending "
-            f"{whole['seconds_sending']:.1f} s, answering {whole['seconds_answering']:.1f} s"
+    numbers = (
+        f"one core: {1e-9 / on.read_byte:.2f} GB/s unpacked, {1e9 * on.entry:.2f} ns an entry, "
+        f"{1e-9 / on.flop:.0f} Gflop/s; Parquet {1e9 * on.parquet_observation:.0f} ns and {on.parquet_bytes:.1f} bytes "
+        f"an observation, {1e9 * on.observation:.0f} ns in each of {on.observation_reads:.0f} reads\n"
+        f"disk {1e-9 / on.disk_byte:.2f} GB/s of M; dask {1e3 * on.task:.2f} ms a task, {1e3 * on.question:.0f} ms a "
+        f"question; network {on.network / 1e9:.2f} GB/s, given"
+    )
+    checks = [
+        (
+            f"{row['work']}, {row['workers']} worker{'s' * (row['workers'] > 1)}",
+            f"{row['said']:.2f}",
+            f"{row['measured']:.2f}",
+            f"{row['said'] / row['measured']:.2f}",
         )
-    return "\n\n".join(parts)
+        for row in content["checks"]
+    ]
+    plans = {name: planned(name, on, workers) for name in PLANS}
+    rows = {
+        "reads of M": ("reads", 1, ".0f"),
+        "chunks": ("chunks", 1, ",.0f"),
+        "TB read": ("bytes_read", 1e12, ".2f"),
+        "Tflop": ("flops", 1e12, ".0f"),
+        "GB to workers": ("bytes_sent", 1e9, ".1f"),
+        "GB between workers": ("bytes_answered", 1e9, ".2f"),
+        "GB to the client": ("bytes_back", 1e9, ".1f"),
+        "tasks": ("tasks", 1, ",.0f"),
+        "s, work of the workers alone": ("seconds_working", 1, ".0f"),
+        "s, scheduler alone": ("seconds_scheduling", 1, ".0f"),
+        "s, network alone": ("seconds_moving", 1, ".1f"),
+        "s, simulated": ("seconds", 1, ".0f"),
+    }
+    body = [
+        (label, *(f"{plan[key] / unit:{form}}" for plan in plans.values())) for label, (key, unit, form) in rows.items()
+    ]
+    return "\n\n".join(
+        (
+            numbers,
+            table(("", "said, s", "measured, s", "said / measured"), checks),
+            f"{workers} workers of one core each:\n{table(('', *plans), body)}",
+        )
+    )
 
 
 def main(words: list[str] | None = None) -> None:
