@@ -33,7 +33,6 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--largest", type=int, metavar="N", help="rows of the largest M of growth (50,000: 10 GB)")
     parser.add_argument("--store", metavar="PATH", help="where the store of out-of-core is, or is to be made and kept")
     parser.add_argument("--gigabytes", type=float, metavar="GB", help="its size (40)")
-    parser.add_argument("--workers", type=int, metavar="N", help="processes for it, of 500 MB each (none: threads)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="put every number there, in the place of older ones")
     parser.add_argument("--check", action="store_true", help="with table: compare with the file instead of writing it")
     chosen = parser.parse_args(words)
@@ -41,7 +40,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(CASES)}, table")
     if "table" in chosen.cases and len(chosen.cases) > 1:
         parser.error("table goes alone")
-    for name in ("repeats", "largest", "workers"):
+    for name in ("repeats", "largest"):
         if getattr(chosen, name) is not None and getattr(chosen, name) < 1:
             parser.error(f"--{name} must be at least 1, got {getattr(chosen, name)}")
     if chosen.gigabytes is not None and not chosen.gigabytes > 0:
@@ -57,7 +56,7 @@ def main(words: list[str] | None = None) -> int:
     if chosen.cases == ["table"]:
         return table.main(chosen.json, chosen.check)
     started = time.perf_counter()
-    instead = {name: getattr(chosen, name) for name in ("repeats", "largest", "store", "gigabytes", "workers")}
+    instead = {name: getattr(chosen, name) for name in ("repeats", "largest", "store", "gigabytes")}
     for name in chosen.cases:
         found = run(CASES[name], chosen.quick, **instead)
         show(CASES[name], found, bars=not chosen.quick)

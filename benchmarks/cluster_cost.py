@@ -1,7 +1,8 @@
 """What a solve costs on a cluster: bytes, flops, seconds, and what is the bottleneck.
 
-    python -m benchmarks.cluster_cost                 # the tables, from benchmarks/results/cluster_cost.json
-    python -m benchmarks.cluster_cost --measure       # measure this machine first, check the simulation, write the JSON
+    python -m benchmarks.cluster_cost                 # docs/cluster-table.md, from the JSON in benchmarks/results
+    python -m benchmarks.cluster_cost --measure       # measure this machine first, and check the simulation
+    python -m benchmarks.cluster_cost --workers 20    # print it for another cluster
 
 Numbers of the machine are measured on one core (:class:`Machine`), that of the network is given. A question to the
 engine reads all chunks once: factors travel to the workers, a task per chunk answers for it, and the answers are summed
@@ -29,12 +30,17 @@ import numpy as np
 
 from . import stores
 from .cluster import processes
-from .runner import ROOT, machine, origin, table
+from .runner import ROOT, machine, origin
+from .table import markdown, table_of_bars
 
 RESULTS = ROOT / "benchmarks" / "results" / "cluster_cost.json"
+MEASURED = tuple(RESULTS.with_name(name) for name in ("out_of_core.json", "cluster.json"))
+PAGE = ROOT / "docs" / "cluster-table.md"
 NETWORK = 1.25e9  # bytes a second, each way: 10 Gbit/s
 FAN_IN = 8  # answers that are summed at once
 RANK, FEATURES = 5, 20
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
 @dataclass(frozen=True)
@@ -170,7 +176,8 @@ def simulate(chunks: Sequence[float], workers: int, each: float, task: float, tr
     """How long a graph takes: chunks, and their sums in a tree.
 
     ``chunks`` are the seconds of each. The scheduler spends ``each`` seconds on a chunk and ``task`` on a sum, one
-    after the other; ``transfer`` are those of one answer on the network. A worker that is free takes a sum before a chunk.
+    after the other; ``transfer`` are those of one answer on the network. A worker that is free takes a sum before a
+    chunk.
     """
     sizes = [len(chunks)]
     while sizes[-1] > 1:
@@ -376,64 +383,85 @@ def planned(name: str, on: Machine, workers: int) -> dict[str, float]:
     return whole
 
 
-def tables(content: dict[str, Any], workers: int) -> str:
-    on = Machine(**content["of_one_core"])
-    numbers = (
-        f"one core: {1e-9 / on.read_byte:.2f} GB/s unpacked, {1e9 * on.entry:.2f} ns an entry, "
-        f"{1e-9 / on.flop:.0f} Gflop/s; Parquet {1e9 * on.parquet_observation:.0f} ns and {on.parquet_bytes:.1f} bytes "
-        f"an observation, {1e9 * on.observation:.0f} ns in each of {on.observation_reads:.0f} reads\n"
-        f"disk {1e-9 / on.disk_byte:.2f} GB/s of M; dask {1e3 * on.task:.2f} ms a task, {1e3 * on.question:.0f} ms a "
-        f"question; network {on.network / 1e9:.2f} GB/s, given"
+def machine_in_words(on: Machine) -> str:
+    return (
+        f"One core: {1e-9 / on.read_byte:.2f} GB/s of M read from a store in the page cache, {1e9 * on.entry:.2f} ns "
+        f"an entry, {1e-9 / on.flop:.0f} Gflop/s. Parquet: {1e9 * on.parquet_observation:.0f} ns and "
+        f"{on.parquet_bytes:.1f} bytes an observation, and {1e9 * on.observation:.0f} ns in each of "
+        f"{on.observation_reads:.0f} reads of a fit. The disk: {1e-9 / on.disk_byte:.2f} GB/s of M. Dask: "
+        f"{1e3 * on.task:.2f} ms a task, {1e3 * on.question:.0f} ms a question. Network, given: "
+        f"{on.network / 1e9:.2f} GB/s."
     )
-    checks = [
+
+
+def table_of_checks(checks: list[dict[str, Any]]) -> Table:
+    rows = [
         (
             f"{row['work']}, {row['workers']} worker{'s' * (row['workers'] > 1)}",
             f"{row['said']:.2f}",
             f"{row['measured']:.2f}",
             f"{row['said'] / row['measured']:.2f}",
         )
-        for row in content["checks"]
+        for row in checks
     ]
+    return ("", "predicted, s", "measured, s", "predicted / measured"), rows
+
+
+def table_of_plans(on: Machine, workers: int) -> Table:
     plans = {name: planned(name, on, workers) for name in PLANS}
-    rows = {
+    lines = {
         "reads of M": ("reads", 1, ".0f"),
         "chunks": ("chunks", 1, ",.0f"),
+        "tasks": ("tasks", 1, ",.0f"),
         "TB read": ("bytes_read", 1e12, ".2f"),
         "Tflop": ("flops", 1e12, ".0f"),
         "GB to workers": ("bytes_sent", 1e9, ".1f"),
-        "GB between workers": ("bytes_answered", 1e9, ".2f"),
+        "GB of partial answers": ("bytes_answered", 1e9, ".2f"),
         "GB to the client": ("bytes_back", 1e9, ".1f"),
-        "tasks": ("tasks", 1, ",.0f"),
-        "s, work of the workers alone": ("seconds_working", 1, ".0f"),
-        "s, scheduler alone": ("seconds_scheduling", 1, ".0f"),
-        "s, network alone": ("seconds_moving", 1, ".1f"),
-        "s, simulated": ("seconds", 1, ".0f"),
+        "workers alone, s": ("seconds_working", 1, ".0f"),
+        "scheduler alone, s": ("seconds_scheduling", 1, ".0f"),
+        "network alone, s": ("seconds_moving", 1, ".1f"),
+        "**all, simulated, s**": ("seconds", 1, ".0f"),
     }
-    body = [
-        (label, *(f"{plan[key] / unit:{form}}" for plan in plans.values())) for label, (key, unit, form) in rows.items()
+    rows = [
+        (label, *(f"{plan[key] / unit:{form}}" for plan in plans.values()))
+        for label, (key, unit, form) in lines.items()
     ]
-    return "\n\n".join(
-        (
-            numbers,
-            table(("", "said, s", "measured, s", "said / measured"), checks),
-            f"{workers} workers of one core each:\n{table(('', *plans), body)}",
-        )
-    )
+    return ("", *plans), rows
+
+
+def page(content: dict[str, Any], workers: int) -> str:
+    """What the documentation includes, in Markdown: bars that were measured, the check of the model, and its plans."""
+    on = Machine(**content["of_one_core"])
+    kept = [json.loads(path.read_text())["cases"] for path in MEASURED if path.exists()]
+    cases = {name: found for some in kept for name, found in some.items()}
+    parts = ["<!-- written by: python -m benchmarks.cluster_cost -->"]
+    if cases:
+        parts += [table_of_bars(cases), *(f"{name}: {origin(found['machine'])}." for name, found in cases.items())]
+    parts += [
+        machine_in_words(on),
+        markdown(*table_of_checks(content["checks"])),
+        f"{workers} workers of one core each:",
+        markdown(*table_of_plans(on, workers)),
+        f"{origin(content['machine'])}.",
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def main(words: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cluster_cost", description=__doc__.splitlines()[0])
     parser.add_argument("--measure", action="store_true", help="measure this machine first")
-    parser.add_argument("--workers", type=int, default=100)
-    parser.add_argument("--json", type=Path, default=RESULTS, metavar="PATH")
+    parser.add_argument("--workers", type=int, help="print the plans for so many, and write nothing")
     chosen = parser.parse_args(words)
     if chosen.measure:
         from .__main__ import rounded
 
         content = rounded({"machine": machine(), **measure()})
-        chosen.json.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    content = json.loads(chosen.json.read_text())
-    print(tables(content, chosen.workers), origin(content["machine"]), sep="\n\n")
+        RESULTS.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    text = page(json.loads(RESULTS.read_text()), chosen.workers or 100)
+    print(text, end="")
+    if not chosen.workers:
+        PAGE.write_text(text)
 
 
 if __name__ == "__main__":

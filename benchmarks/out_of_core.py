@@ -1,16 +1,16 @@
 """A store larger than memory: how the solve compares with merely reading and summing it, and what memory it needs.
 
     python -m benchmarks out-of-core --store /data/out_of_core.zarr --json benchmarks/results/out_of_core.json
-    python -m benchmarks out-of-core --gigabytes 2 --workers 2
+    python -m benchmarks out-of-core --gigabytes 2
 
 The store, 100,000 × 100,000 float32 numbers or as many gigabytes as asked, is made by ``benchmarks/stores.py`` where it
 is not there yet, and kept. Timed are, in this order and in one process, a sum (a dask task per chunk, in threads), the
 solve with S, and the sum again; before each the store is dropped from the page cache, as far as the system complies
-(``from_disk`` tells how much came from there). *Share* is what the solve is of the speed of reading: its reads times
-the mean of the two sums, over its time.
+(*from disk* tells how much came from there). *Share* is what the solve is of the speed of reading: its reads times the
+mean of the two sums, over its time.
 
-With ``--workers`` both run on a ``LocalCluster`` of so many processes of one thread, 500 MB each, and memory is the
-highest that one of them had, all of it.
+``small-workers`` is the same with 2 GB and a ``LocalCluster`` of two processes of one thread and 500 MB each; memory is
+then the highest that one of them ever had, all of it.
 
 A store that fits into memory is in the page cache when it is read for the second time, so that only the first read of
 the solve comes from the disk. That makes the share of a small store look better than that of a large one.
@@ -55,7 +55,7 @@ def measure(
     keep: bool,
 ) -> Found:
     recipe = stores.square(gigabytes, chunk, d, rank, corruption)
-    path = Path(store or Path(tempfile.gettempdir()) / f"out_of_core_{gigabytes:g}GB.zarr")
+    path = Path(store or Path(tempfile.gettempdir()) / f"out_of_core_{gigabytes:g}GB_{chunk}.zarr")
     with tempfile.TemporaryDirectory() as folder, cluster(workers) as client:
         path = path if keep else Path(folder) / path.name
         refuse_full_disk(path, recipe)
@@ -235,32 +235,19 @@ def bars(found: Found) -> list[Bar]:
     return lines
 
 
+SIZES = {
+    "gigabytes": 40,
+    "chunk": 4000,
+    "d": 20,
+    "rank": 5,
+    "corruption": 0.02,
+    "store": None,
+    "workers": 0,
+    "keep": True,
+}
+QUICK = {**SIZES, "gigabytes": 0.004, "chunk": 400, "d": 10, "rank": 2, "keep": False}
+SMALL = {"gigabytes": 2, "chunk": 2000, "workers": 2}
 CASES = (
-    Case(
-        "out-of-core",
-        measure,
-        {
-            "gigabytes": 40,
-            "chunk": 4000,
-            "d": 20,
-            "rank": 5,
-            "corruption": 0.02,
-            "store": None,
-            "workers": 0,
-            "keep": True,
-        },
-        {
-            "gigabytes": 0.004,
-            "chunk": 400,
-            "d": 10,
-            "rank": 2,
-            "corruption": 0.02,
-            "store": None,
-            "workers": 0,
-            "keep": False,
-        },
-        report,
-        bars,
-        asked=True,
-    ),
+    Case("out-of-core", measure, SIZES, QUICK, report, bars, asked=True),
+    Case("small-workers", measure, {**SIZES, **SMALL}, {**QUICK, "workers": 2}, report, bars, asked=True),
 )
