@@ -31,6 +31,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="tiny sizes: shows that all works, not how fast")
     parser.add_argument("--repeats", type=int, help="timed rounds of each case")
     parser.add_argument("--largest", type=int, metavar="N", help="rows of the largest M of growth (50,000: 10 GB)")
+    parser.add_argument("--store", metavar="PATH", help="where the store of out-of-core is, or is to be made and kept")
+    parser.add_argument("--gigabytes", type=float, metavar="GB", help="its size (40)")
     parser.add_argument("--json", type=Path, metavar="PATH", help="put every number there, in the place of older ones")
     parser.add_argument("--check", action="store_true", help="with table: compare with the file instead of writing it")
     chosen = parser.parse_args(words)
@@ -41,6 +43,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     for name in ("repeats", "largest"):
         if getattr(chosen, name) is not None and getattr(chosen, name) < 1:
             parser.error(f"--{name} must be at least 1, got {getattr(chosen, name)}")
+    if chosen.gigabytes is not None and not chosen.gigabytes > 0:
+        parser.error(f"--gigabytes must be positive, got {chosen.gigabytes}")
     if chosen.quick and chosen.json and chosen.json.resolve() == table.RESULTS:
         parser.error(f"--quick does not write to {table.RESULTS.name}, where the real results are")
     chosen.cases = chosen.cases or every
@@ -52,8 +56,9 @@ def main(words: list[str] | None = None) -> int:
     if chosen.cases == ["table"]:
         return table.main(chosen.json, chosen.check)
     started = time.perf_counter()
+    instead = {name: getattr(chosen, name) for name in ("repeats", "largest", "store", "gigabytes")}
     for name in chosen.cases:
-        found = run(CASES[name], chosen.quick, repeats=chosen.repeats, largest=chosen.largest)
+        found = run(CASES[name], chosen.quick, **instead)
         show(CASES[name], found, bars=not chosen.quick)
         if chosen.json:
             keep(chosen.json, name, found)
@@ -61,7 +66,7 @@ def main(words: list[str] | None = None) -> int:
     return 0
 
 
-def run(case: Case, quick: bool = False, **instead: int | None) -> Found:
+def run(case: Case, quick: bool = False, **instead: Any) -> Found:
     """What a case finds, where, how large and in what time; ``instead`` replaces those of its sizes that are given."""
     sizes = case.quick if quick else case.sizes
     sizes = {**sizes, **{name: value for name, value in instead.items() if value is not None and name in sizes}}

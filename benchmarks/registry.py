@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import against_oracle, algorithm_1, field, first_call, growth
+from . import against_oracle, algorithm_1, cluster, field, first_call, growth, out_of_core
 
-MODULES = (against_oracle, growth, field, algorithm_1, first_call)
+MODULES = (against_oracle, growth, field, algorithm_1, first_call, out_of_core, cluster)
 CASES = {case.name: case for module in MODULES for case in module.CASES}

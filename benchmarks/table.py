@@ -34,22 +34,26 @@ def main(path: Path | None, check: bool) -> int:
 def render(content: dict[str, Any]) -> str:
     """The page, in Markdown."""
     kept = {name: content["cases"][name] for name in CASES if name in content["cases"]}
-    bars = [
-        (name, bar.work, bar.bar, bar.measured, REACHED[bar.reached], bar.errors or "–")
-        for name, found in kept.items()
-        for bar in CASES[name].bars(found)
-    ]
-    parts = ["<!-- written by: python -m benchmarks table -->"]
-    header = ("case", "work", "bar", "measured", "reached", "errors, the worst of all rounds")
-    parts.append(_markdown(header, bars, "---"))
+    parts = ["<!-- written by: python -m benchmarks table -->", table_of_bars(kept)]
     for name, found in kept.items():
         report = CASES[name].report(found)
-        parts += [f"**{name}**: {report.title}.", _markdown(report.header, report.rows)]
+        parts += [f"**{name}**: {report.title}.", markdown(report.header, report.rows)]
         told = [*report.remarks, f"{found['sizes']['repeats']} rounds, {found['seconds']:.0f} s in all"]
         parts.append(f"{'; '.join([*told, origin(found['machine'])])}.")
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]], aligned: str = "---:") -> str:
+def table_of_bars(kept: dict[str, Any]) -> str:
+    """A line for each bar of some cases."""
+    bars = [
+        (name, bar.work, bar.bar, bar.measured, REACHED[bar.reached], bar.errors or "–")
+        for name, found in kept.items()
+        for bar in CASES[name].bars(found)
+    ]
+    return markdown(("case", "work", "bar", "measured", "reached", "errors, the worst of all rounds"), bars, "---")
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]], aligned: str = "---:") -> str:
+    """A table; all columns but the first are aligned as it is said."""
     lines = (header, ("---", *(aligned for _ in header[1:])), *rows)
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

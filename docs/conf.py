@@ -14,7 +14,7 @@ release = irpca.__version__
 
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc", "myst_parser", "run"]
 templates_path = ["_templates"]
-exclude_patterns = ["_build", "_templates", "methods-table.md", "speed-table.md"]  # tables are included
+exclude_patterns = ["_build", "_templates", "*-table.md"]  # tables are included
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3
 
