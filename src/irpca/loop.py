@@ -113,8 +113,8 @@ def solve(
     owner = choose(M, engine)
     if lacking := method.needs - owner.capabilities:
         raise NotImplementedError(
-            f"solver={solver!r} needs {' and '.join(sorted(lacking))}, which the {owner.name} engine has not: it would keep "
-            "or sort something as large as M. Take solver='irpca', or bring M into memory"
+            f"solver={solver!r} needs {' and '.join(sorted(lacking))}, which the {owner.name} engine has not: it would "
+            "keep or sort something as large as M. Take solver='irpca', or bring M into memory"
         )
     n1, n2 = owner.shape
     if min(n1, n2) < 2:

@@ -233,9 +233,7 @@ def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, 
     return min(n1, max(least1, BLOCK_ENTRIES // m2)), m2
 
 
-def _draft(
-    F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False
-) -> Draft | None:
+def _draft(F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False) -> Draft | None:
     rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
     (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
     if max(_stretch(R1), _stretch(R2)) > 1e4:

@@ -829,7 +829,9 @@ class EngineSuite:
         assert normal.gradient.shape == (4, 4) and isinstance(normal.trim, Trim)
         normal.times(np.eye(4))
         normal.products(case.L, Q2, Q1)
-        engine.survey([Look((np.arange(5), np.arange(5)))])
+        found = engine.survey([Look((np.arange(5), np.arange(5)))])
+        engine.recall(found)
+        assert len(engine.glance(100)) == 100
         engine.place(Q1)
         engine.core(case.L, ZETA, Q1, Q2)
         engine.products(case.L, ZETA, Q2, Q1)

@@ -102,7 +102,9 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
                 f"{type(M).__name__}; leave engine out, or pass dask.array.from_array(M)"
             )
         if engine == "memory":
-            raise ValueError(f"engine='memory' needs M in memory, and M is {_article(chunked.source.name)}; leave engine out")
+            raise ValueError(
+                f"engine='memory' needs M in memory, and M is {_article(chunked.source.name)}; leave engine out"
+            )
         return chunked
     if holes.kind_of_holes(M) is None:
         M = holes.dense(M, "M")

@@ -7,14 +7,14 @@ else is here.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import passes
-from .base import Cut, Limit, Lines, Look, Noise, Prior, Standardised, Sums, Trim, refuse_wrong_length
+from .base import Cut, Limit, Lines, Noise, Prior, Standardised, Sums, Trim, refuse_wrong_length
 from .lines import solved
 from .passes import Answer, Arrays, Numbers
 from .tiles import Tally
@@ -80,12 +80,6 @@ class PiecedEngine(ABC):
         (cols if axis == 0 else rows)["other"] = prior.other_spread
         ask, sums = self.ask_lines(axis, {"L": U} | rows, {"L": V} | cols, common, U if axis == 0 else V, prior)
         return solved(ask, prior, sums)
-
-    def survey(self, looks: Sequence[Look]) -> Any:
-        """Nothing to prepare, where any entry is at hand."""
-
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
 
     # What the questions are made of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from . import passes
 from .base import (
     Ascent,
     Cut,
+    Look,
     Prior,
     Sink,
     Standardised,
@@ -95,6 +96,12 @@ class MemoryEngine(PiecedEngine):
     def holes(self, holes: bool) -> None:
         if isinstance(self.piece, Dense):
             self.piece.holes = holes
+
+    def survey(self, looks: Sequence[Look]) -> Any:
+        """Nothing to prepare: any entry is at hand."""
+
+    def recall(self, found: Any) -> None:
+        """Nothing was prepared."""
 
     def glance(self, size: int) -> Array:
         return self.piece.entries(*spread_places(self.shape, size))

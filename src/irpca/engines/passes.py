@@ -140,9 +140,7 @@ def written(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers, threads: 
 def _noise(rows: Arrays, cols: Arrays, common: Numbers) -> Noise:
     """The noise model of these rows and columns."""
     noise: Noise = common["noise"]
-    return replace(
-        noise, rows=rows["scale"], cols=cols["scale"], row_spread=rows["spread"], col_spread=cols["spread"]
-    )
+    return replace(noise, rows=rows["scale"], cols=cols["scale"], row_spread=rows["spread"], col_spread=cols["spread"])
 
 
 def _walks(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers) -> Callable[[range], Walk]:

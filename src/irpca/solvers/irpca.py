@@ -354,8 +354,11 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
 
 
 def _gaussian(fit: Fit) -> bool:
-    """Whether noise is close enough to Gaussian for plain least squares on all but gross errors."""
-    return bool(fit.noise.shares[0] >= constants.MIN_GAUSSIAN_SHARE and np.isinf(fit.noise.nu))
+    """Whether one Gaussian describes the noise as well as the mixture: least squares on all but gross errors will do."""
+    if np.isfinite(fit.noise.nu):
+        return False
+    densities = [model.log_density(fit.residuals, model.s**2) for model in (_one_component(fit, fit.noise), fit.noise)]
+    return bool(np.mean(densities[0] - densities[1]) >= -constants.MIN_MIXTURE_GAIN)
 
 
 def _limit(fit: Fit) -> float:

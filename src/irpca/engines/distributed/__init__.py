@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from .engine import DistributedEngine
+from typing import Any
+
 from .sources import Source, source_of
 
 __all__ = ["DistributedEngine", "Source", "source_of"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "DistributedEngine":  # imports dask
+        from .engine import DistributedEngine
+
+        return DistributedEngine
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

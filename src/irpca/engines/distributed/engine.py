@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -37,7 +37,9 @@ from .sources import Source
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-MAX_REDRAWS = 4  # reads for entries that are drawn in the place of missing ones; what is still missing then is read later
+MAX_REDRAWS = (
+    4  # reads for entries that are drawn in the place of missing ones; what is still missing then is read later
+)
 KEPT_ENTRIES = 1 << 26  # of what was looked at, that are kept for the next question
 
 Place = tuple[int, int]
@@ -219,7 +221,9 @@ class DistributedEngine(PiecedEngine):
 
     def _keep(self, request: Request, answer: Any) -> None:
         kind, *lines = request
-        if kind == "block" and all(np.array_equal(some, np.arange(n)) for some, n in zip(lines, self.shape, strict=True)):
+        if kind == "block" and all(
+            np.array_equal(some, np.arange(n)) for some, n in zip(lines, self.shape, strict=True)
+        ):
             self._whole = MemoryEngine(answer)
             return
         size = sum(part.size for part in answer) if isinstance(answer, tuple) else answer.size
@@ -304,8 +308,8 @@ def lacking(capability: str) -> NotImplementedError:
         "dual": "keeps a second matrix of the size of M",
     }[capability]
     return NotImplementedError(
-        f"this solver needs '{capability}': it {why}, which the distributed engine cannot; take solver='irpca', or an M "
-        "in memory"
+        f"this solver needs '{capability}': it {why}, which the distributed engine cannot; take solver='irpca', or "
+        "bring M into memory"
     )
 
 

@@ -148,7 +148,10 @@ class Chunks:
             make, rest = _later(_band, "irpca-lines-band"), _later(_without_moments, "irpca-lines-part")
             bands = [make(part, given) for part, given in zip(mine, self._given(priors), strict=True)]
             n1 = self.grid[0]
-            of_rows, of_cols = (rest(part, axis == 0) for part in found[:n1]), (rest(part, axis == 1) for part in found[n1:])
+            of_rows, of_cols = (
+                (rest(part, axis == 0) for part in found[:n1]),
+                (rest(part, axis == 1) for part in found[n1:]),
+            )
             return [whole, *of_rows, *of_cols, *bands]
 
         n1, n2 = self.grid
@@ -180,7 +183,9 @@ class Chunks:
         ((whole, _), *sums), _ = made
         return ask_all, _joined(sums[:n1]), _joined(sums[n1:]), whole[0]
 
-    def picked(self, wanted: dict[tuple[int, int], list[Any]], name: str, count: bool = False) -> dict[tuple[int, int], Any]:
+    def picked(
+        self, wanted: dict[tuple[int, int], list[Any]], name: str, count: bool = False
+    ) -> dict[tuple[int, int], Any]:
         """Entries of some chunks: a list of (kind, *positions) for each; and how many are observed, if asked."""
 
         def roots() -> list[Any]:

@@ -64,6 +64,7 @@ class Source:
     name: str
     labels: tuple[Array | None, Array | None] = (None, None)
     read: Callable[[int, int], Any] = field(kw_only=True, repr=False)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex, kw_only=True, repr=False)
 
     def chunk(self, i: int, j: int) -> Any:
         """The task that reads a chunk, a dask ``Delayed``.
@@ -75,7 +76,7 @@ class Source:
             grid = f"{len(self.row_edges) - 1} × {len(self.col_edges) - 1}"
             raise IndexError(f"there is no chunk ({i}, {j}) of M, which has {grid} of them")
         found = self.read(i, j)
-        return tasks(found)((i, j)) if isinstance(found, Reading) else found
+        return tasks(found, token=self.token)((i, j)) if isinstance(found, Reading) else found
 
 
 def source_of(M: Any) -> Source | None:
@@ -115,11 +116,11 @@ def listed_names(names: Iterable[Any]) -> str:
     return ", ".join(shown[:MAX_SHOWN]) + (f" and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else "")
 
 
-def tasks(function: Callable[..., Any], what: str = "irpca-read") -> Callable[..., Any]:
+def tasks(function: Callable[..., Any], what: str = "irpca-read", token: str = "") -> Callable[..., Any]:
     """Calls of a function as tasks: first the place of the chunk, by which the task is named, then the arguments."""
     import dask
 
-    later, token = dask.delayed(function, pure=False), uuid.uuid4().hex
+    later, token = dask.delayed(function, pure=False), token or uuid.uuid4().hex
     return lambda place, *given: later(*given, dask_key_name="-".join([what, token, *map(str, place)]))
 
 
