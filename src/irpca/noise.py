@@ -132,7 +132,7 @@ class NoiseModel:
         cols = np.maximum(_capped(self.cols), _capped(self.cols * units) / units)
         return replace(self, rows=_capped(self.rows), cols=cols)
 
-    def log_density(self, R: Array, s2: Array, var: Array | float = 0.0) -> Array:
+    def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
         """Log density of residuals R, where clean ones have the variance s2, and L the variance var."""
         if np.isfinite(self.nu):
             nu, scale2 = self.nu, s2 + var

@@ -354,7 +354,7 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
 
 
 def _gaussian(fit: Fit) -> bool:
-    """Whether one Gaussian describes the noise as well as the mixture: least squares on all but gross errors will do."""
+    """Whether one Gaussian describes the noise as well as the mixture, so that plain least squares is efficient."""
     if np.isfinite(fit.noise.nu):
         return False
     densities = [model.log_density(fit.residuals, model.s**2) for model in (_one_component(fit, fit.noise), fit.noise)]
