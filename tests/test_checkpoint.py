@@ -16,7 +16,7 @@ from irpca.callbacks import TimeBudget, checkpoint
 from irpca.checkpoint import CheckpointError, Journal, journal, recordfile
 from irpca.checkpoint.questions import question
 from irpca.checkpoint.records import Malformed, NotStorable, decoded, encoded
-from irpca.engines import CpuEngine, ReferenceEngine, observed
+from irpca.engines import MemoryEngine, ReferenceEngine, observed
 from irpca.engines.base import Cut, Lines, Sums, Trim
 from irpca.lowrank import LowRank
 
@@ -24,7 +24,7 @@ READING = {"core", "normal", "times", "t_times", "sides", "products", "solve_row
 ACCESSING = {"block", "entries", "draw"}
 
 
-class Watched(CpuEngine):
+class Watched(MemoryEngine):
     """Counts questions; refuses some."""
 
     forbidden = frozenset()
@@ -151,7 +151,7 @@ def test_dear_engines_keep_accesses_and_facts_and_others_do_not(exact, noisy, tm
     assert {"n_observed", "counts", "draw", "block"} <= set(names(tmp_path / "Dear"))
 
 
-@pytest.mark.parametrize("make", [observed, ReferenceEngine, CpuEngine])
+@pytest.mark.parametrize("make", [observed, ReferenceEngine, MemoryEngine])
 def test_every_engine(exact, noisy, tmp_path, make):
     path = tmp_path / "run"
     first = solve(noisy, exact.F1, exact.F2, engine=make(noisy), callbacks=checkpoint(path), **IHT)
@@ -164,12 +164,12 @@ def test_holes_that_are_met_on_the_way(exact, noisy, tmp_path):
     M[np.random.default_rng(3).random(M.shape) < 0.002] = np.nan
     path = tmp_path / "run"
     given = {"callbacks": checkpoint(path), "rank": 2}
-    plain = solve(M, exact.F1, exact.F2, rank=2, engine=CpuEngine(M))
-    assert_same(solve(M, exact.F1, exact.F2, engine=CpuEngine(M), **given), plain)
+    plain = solve(M, exact.F1, exact.F2, rank=2, engine=MemoryEngine(M))
+    assert_same(solve(M, exact.F1, exact.F2, engine=MemoryEngine(M), **given), plain)
     ends = records(path)
     for k in (len(ends), 5):
         os.truncate(path, ends[k - 1])
-        assert_same(solve(M, exact.F1, exact.F2, engine=CpuEngine(M), resume=path, rank=2), plain)
+        assert_same(solve(M, exact.F1, exact.F2, engine=MemoryEngine(M), resume=path, rank=2), plain)
 
 
 def test_float32(exact, noisy, tmp_path):
@@ -240,7 +240,7 @@ def test_torn_at_any_byte(exact, tmp_path, caplog):
     rng = np.random.default_rng(0)
     for cut in {start + 1, start + recordfile.HEAD, end - 1, *rng.integers(start, end, 25).tolist()}:
         path.write_bytes(whole[:cut])
-        journal = Journal(CpuEngine(exact.M), path, resume=True, begin=False)
+        journal = Journal(MemoryEngine(exact.M), path, resume=True, begin=False)
         assert journal.file.torn == cut - start
         assert_same(solve(exact.M, exact.F1, exact.F2, resume=path, **IHT), plain)
         assert path.read_bytes() == whole
@@ -333,7 +333,7 @@ OTHERS = [
     ({"variant": "paper"}, "variant was 'whitened', now 'paper'"),
     ({"tol": 1e-8}, "tol was 1e-10, now 1e-08"),
     ({"random_state": 5}, "random_state was"),
-    ({"engine": "reference"}, "engine was 'cpu', now 'reference'"),
+    ({"engine": "reference"}, "engine was 'memory', now 'reference'"),
 ]
 
 
@@ -442,14 +442,14 @@ def test_a_dual_variable_is_refused(exact, tmp_path, solver):
 
 def test_a_file_that_another_process_uses(exact, tmp_path):
     path = tmp_path / "run"
-    first, second = (Journal(CpuEngine(exact.M), path, resume=True, begin=True) for _ in range(2))
+    first, second = (Journal(MemoryEngine(exact.M), path, resume=True, begin=True) for _ in range(2))
     for one in (first, second):
         one.begin({})
     L, Q1, Q2 = LowRank.zero(exact.M.shape), np.ones((60, 1)), np.ones((40, 1))
     first.core(L, np.inf, Q1, Q2)
     with pytest.raises(FileExistsError):
         second.core(L, np.inf, Q1, Q2)
-    third = Journal(CpuEngine(exact.M), path, resume=True, begin=False)
+    third = Journal(MemoryEngine(exact.M), path, resume=True, begin=False)
     first.core(L, 1.0, Q1, Q2)
     third.core(L, np.inf, Q1, Q2)
     with pytest.raises(CheckpointError, match="another process seems to use the same checkpoint"):
@@ -520,11 +520,11 @@ import json, os, random, signal, sys, time
 import numpy as np
 import irpca
 from irpca.callbacks import checkpoint
-from irpca.engines import CpuEngine
+from irpca.engines import MemoryEngine
 
 folder, pause, kills = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 
-class Slow(CpuEngine):
+class Slow(MemoryEngine):
     dear = True
 
     def __getattribute__(self, name):
@@ -635,7 +635,7 @@ def test_a_replay_ends_where_the_question_is_another(exact, tmp_path, caplog, mo
 
 
 def test_rounding_is_told_from_another_question(exact, tmp_path, caplog):
-    path, engine = tmp_path / "run", CpuEngine(exact.M)
+    path, engine = tmp_path / "run", MemoryEngine(exact.M)
     rng = np.random.default_rng(0)
     Q1, Q2 = rng.standard_normal((60, 3)), rng.standard_normal((40, 2))
     L = LowRank.from_product(Q1[:, :2], Q2)
@@ -699,11 +699,11 @@ def test_draws_move_the_generator_on_as_they_did(exact, tmp_path):
 
 
 def test_an_error_after_which_solvers_go_on_is_an_answer(exact, tmp_path):
-    class Failing(CpuEngine):
+    class Failing(MemoryEngine):
         def core(self, *_):
             raise FloatingPointError("M - L is not finite")
 
-    class Broken(CpuEngine):
+    class Broken(MemoryEngine):
         def core(self, *_):
             raise OSError("the disk is gone")
 
@@ -713,7 +713,7 @@ def test_an_error_after_which_solvers_go_on_is_an_answer(exact, tmp_path):
     with pytest.raises(FloatingPointError, match="M - L is not finite"):
         first.core(*given)
     with pytest.raises(FloatingPointError, match="M - L is not finite"):
-        Journal(CpuEngine(exact.M), path, resume=True, begin=False).core(*given)
+        Journal(MemoryEngine(exact.M), path, resume=True, begin=False).core(*given)
     with pytest.raises(OSError, match="the disk is gone"):
         Journal(Broken(exact.M), tmp_path / "other", resume=False, begin=True).core(*given)
     assert not (tmp_path / "other").exists()

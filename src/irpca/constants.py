@@ -99,6 +99,7 @@ EQUAL_NOISE_SPREAD = 0.1  # standard deviation of the log variances of lines, up
 MAX_ENTRIES_IN_MEMORY = 1 << 24  # observed or not, up to which all of M is held in memory in units of its columns
 BLOCKS_AT_ONCE = 8  # blocks of a quarter of that size that one read brings, where it is dear to look at few entries
 NEARLY_EXACT_NOISE = 10.0  # times the least possible s: below, an exact fit is tried
+MIN_GAUSSIAN_SHARE = 0.9  # of the narrowest component, from which on noise is Gaussian enough for plain least squares
 MAX_EXACT_SWEEPS = 40  # of trimmed least squares, in search of an exact fit
 MIN_EXACT_SINGULAR_VALUE = 10.0  # times the largest singular value of noise: those of an exact fit
 FLAT_PRIOR_VARIANCE = 1e20  # times the largest square of a factor: a prior without information

@@ -17,7 +17,7 @@ import numpy as np
 from .. import constants
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
-from ..engines.base import Engine, Look, Noise
+from ..engines.base import COMPONENTS, Engine, Look, Noise
 from ..factors import Fit, Side, basis_of, moved, restricted
 from ..features import Features, outside
 from ..lowrank import Array, LowRank, relative_distance
@@ -354,11 +354,8 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
 
 
 def _gaussian(fit: Fit) -> bool:
-    """Whether one Gaussian describes the noise as well as the mixture, so that plain least squares is efficient."""
-    if np.isfinite(fit.noise.nu):
-        return False
-    densities = [model.log_density(fit.residuals, model.s**2) for model in (_one_component(fit, fit.noise), fit.noise)]
-    return bool(np.mean(densities[0] - densities[1]) >= -constants.MIN_MIXTURE_GAIN)
+    """Whether noise is close enough to Gaussian for plain least squares on all but gross errors."""
+    return bool(fit.noise.shares[0] >= constants.MIN_GAUSSIAN_SHARE and np.isinf(fit.noise.nu))
 
 
 def _limit(fit: Fit) -> float:
@@ -407,6 +404,12 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
 
 def _efficient(fit: Fit) -> None:
     """Where noise is Gaussian, refine the fit by least squares on all entries but gross errors."""
+    widest = int(np.argmax(fit.noise.shares))
+    if widest and np.isinf(fit.noise.nu):  # s stopped at a fraction of the noise: most of it is in a wider component
+        shares = np.array(constants.CLEAN_SHARES)
+        fit.noise = replace(fit.noise, s=fit.noise.s * COMPONENTS[widest], shares=shares)
+        for _ in range(constants.SWEEPS_BEFORE_LINE_SCALES):
+            fit.sweep()
     noise = fit.noise
     if not _gaussian(fit):
         return

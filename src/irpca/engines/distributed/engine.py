@@ -32,7 +32,7 @@ from ..memory import MemoryEngine
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
 from .graphs import Chunks, Watch, in_chunks
-from .sources import Source
+from .sources import Edges, Source
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -84,6 +84,16 @@ class DistributedEngine(PiecedEngine):
     @property
     def dtype(self) -> np.dtype:
         return self.source.dtype
+
+    @property
+    def edges(self) -> tuple[Edges, Edges]:
+        """Where the rows and the columns of a chunk end, and those of the next begin."""
+        return self.chunks.edges
+
+    @property
+    def labels(self) -> tuple[Array | None, Array | None]:
+        """Those of the rows and of the columns, where M is a table of (row, column, value)."""
+        return self.source.labels
 
     @property
     def n_observed(self) -> int:
@@ -215,6 +225,7 @@ class DistributedEngine(PiecedEngine):
             some = all_counted((rows[i + 1] - rows[i], cols[j + 1] - cols[j])) if counts is None else counts
             for axis in (0, 1):
                 total[axis][spans[axis]] += some[axis]
+            sizes.append(int(some[0].sum()))
         if not total[0].any():
             raise ValueError("every cell of M is missing")
         self._counts, self._ends = total, np.append(0, np.cumsum(sizes))
