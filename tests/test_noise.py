@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines.base import Sums
-from irpca.noise import NoiseModel, refit_mixture, scales, with_piles
+from irpca.noise import NoiseModel, refit_mixture, scales, widened, with_piles
 
 
 def model(s=1.0, n1=4, n2=5, **parameters):
@@ -26,6 +26,19 @@ def test_equal_lines_share_one_scale_and_unequal_ones_have_their_own():
 def test_a_line_of_few_entries_stays_with_the_others():
     energy, trust = np.array([100.0, 100.0, 100.0, 100.0, 40.0]), np.array([100.0, 100.0, 100.0, 100.0, 2.0])
     assert scales(energy, trust)[4] < 10  # its own would be 20
+
+
+@pytest.mark.parametrize(("k", "factor"), [(1, 2.0), (2, 4.0)])
+def test_a_scale_that_stopped_at_a_fraction_of_the_noise_is_corrected(k, factor):
+    """Most of the noise was in a wider component then; what is in the narrowest stays as it is."""
+    z = np.random.default_rng(7).standard_normal(4000)
+    stuck = model(s=1 / factor, shares=np.where(np.arange(3) == k, 0.8, 0.1), gross=1e-4)
+    found = widened(stuck, z)
+    assert found.s == pytest.approx(1.0, rel=0.06) and found.shares[0] > 0.85
+    right = model(s=1.0, shares=np.array([0.6, 0.3, 0.1]))
+    assert widened(right, z) is right
+    student = model(s=1.0, shares=np.array([0.1, 0.1, 0.8]), nu=2.0)
+    assert widened(student, z) is student
 
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.3])

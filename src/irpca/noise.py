@@ -237,15 +237,33 @@ def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
     for q, k in constants.NOISE_STARTS:
         s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
         found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
-        score = -np.inf
-        for _ in range(constants.MAX_EM_STEPS):
-            last = score
-            found, score = _step(found, z2)
-            if score < last + constants.MIN_EM_GAIN:
-                break
+        found, score = _converged(found, z2)
         if score > highest:
             best, highest = found, score
     return best if highest > now + constants.MIN_MIXTURE_GAIN and best.s < model.s else None
+
+
+def _converged(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
+    """EM for the mixture until it hardly improves, and the mean log density."""
+    score = -np.inf
+    for _ in range(constants.MAX_EM_STEPS):
+        last = score
+        model, score = _step(model, z2)
+        if score < last + constants.MIN_EM_GAIN:
+            break
+    return model, score
+
+
+def widened(model: NoiseModel, z: Array) -> NoiseModel:
+    """The mixture, fitted again to standardised residuals z if most of the noise is not in its narrowest component.
+
+    Then s had stopped at a fraction of the noise, and the wider components took its place.
+    """
+    largest = int(np.argmax(model.shares))
+    if not largest or np.isfinite(model.nu):
+        return model
+    wider = replace(model, s=float(np.sqrt(SQUARES[largest])) * model.s, shares=np.array(constants.CLEAN_SHARES))
+    return _converged(wider, z * z)[0]
 
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:

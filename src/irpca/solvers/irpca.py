@@ -17,11 +17,11 @@ import numpy as np
 from .. import constants
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
-from ..engines.base import COMPONENTS, Engine, Look, Noise
+from ..engines.base import Engine, Look, Noise
 from ..factors import Fit, Side, basis_of, moved, restricted
 from ..features import Features, outside
 from ..lowrank import Array, LowRank, relative_distance
-from ..noise import NoiseModel
+from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
@@ -371,6 +371,7 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
     next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
     is heavy-tailed, differs between lines, or is given.
     """
+    fit = replace(fit, noise=widened(fit.noise, fit.residuals))
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
@@ -404,13 +405,7 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
 
 def _efficient(fit: Fit) -> None:
     """Where noise is Gaussian, refine the fit by least squares on all entries but gross errors."""
-    widest = int(np.argmax(fit.noise.shares))
-    if widest and np.isinf(fit.noise.nu):  # s stopped at a fraction of the noise: most of it is in a wider component
-        shares = np.array(constants.CLEAN_SHARES)
-        fit.noise = replace(fit.noise, s=fit.noise.s * COMPONENTS[widest], shares=shares)
-        for _ in range(constants.SWEEPS_BEFORE_LINE_SCALES):
-            fit.sweep()
-    noise = fit.noise
+    noise = fit.noise = widened(fit.noise, fit.residuals)
     if not _gaussian(fit):
         return
     fit.noise = replace(noise, zeta=_limit(fit))

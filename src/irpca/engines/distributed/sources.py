@@ -69,7 +69,7 @@ class Source:
     def chunk(self, i: int, j: int) -> Any:
         """The task that reads a chunk, a dask ``Delayed``.
 
-        It gives a C-ordered array or a canonical ``csr_array``, of this dtype. Infinite entries are refused in a CSR
+        It gives an array or a canonical ``csr_array``, of this dtype. Infinite entries are refused in a CSR
         array only: of a dense chunk the pass that reads it sees them at no cost.
         """
         if not (0 <= i < len(self.row_edges) - 1 and 0 <= j < len(self.col_edges) - 1):
@@ -206,7 +206,7 @@ def _as_declared(
     elif isinstance(block, np.ma.MaskedArray):
         mask, block = np.ma.getmaskarray(block), block.data.astype(dtype)
         block[mask] = np.nan
-    return np.ascontiguousarray(block, dtype)
+    return np.asarray(block, dtype)  # in any order: a piece reads what lies together in memory
 
 
 def _entries(block: Any, name: str) -> Any:
