@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
@@ -12,22 +14,34 @@ import numpy as np
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
-from .constants import MAX_ENTRIES_IN_MEMORY, MIN_OUTLIER_LIMIT
-from .containers import Given, in_kind, kind_of, listing
+from . import constants
+from .containers import Given, in_kind, kind_of, listing, taken
 from .described import Described
-from .engines import choose
-from .engines.base import Engine, Noise, Standardised
+from .engines import choose, is_engine
+from .engines.base import LARGEST_BLOCK, Engine, Noise, Standardised
 from .labels import Labels
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
 from .placement import Placement
 from .result import Result, Status
-from .tables import Criterion, deviation, flagged, only, refuse_large, repaired
+from .tables import (
+    MARKS,
+    Criterion,
+    deviation,
+    deviation_part,
+    expected_part,
+    flagged,
+    only,
+    refuse_large,
+    repaired,
+    repaired_part,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
+READ_ENTRIES = 1 << 22  # of a table in chunks: those of as many are read together
 
 
 class _IfFeatures:
@@ -93,18 +107,23 @@ class Answers:
         table of shape (m, k), in kind of M; with ``return_std`` two of them
         """
         check_is_fitted(self)
-        given, sides, new = [], [], []
+        given, sides, new = [], [], list[bool]()
         for F, side, axis in ((row_features, self._rows, 0), (col_features, self._cols, 1)):
             given.append(side.labels if F is None else side.split(F)[0])
             sides.append(self._fitted_factor(axis) if F is None else side.place(F))
             new.append(F is not None)
         vague = None if row_features is None else self._rows.vague(row_features)
         scores, V = sides
-        frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy"}
+        frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy", "dask", "zarr"}
         container = self.container_ if self.container_ != "numpy" or not frames else frames.pop()
         like = Given(None, given[0], given[1], container, self._dims)
-        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), like)
-        return (expected, in_kind(self._std(scores, V, (new[0], new[1]), vague), like)) if return_std else expected
+        expected = in_kind(self._product(scores, V, (new[0], new[1])), like)
+        if not return_std:
+            return expected
+        if not any(new):
+            refuse_large(self.low_rank_.shape, "expected")
+        std = self._std(scores, V, (new[0], new[1]), vague)
+        return expected, in_kind(self._in_chunks(std, (new[0], new[1])), like)
 
     def expected(self, return_std: bool = False) -> Any:
         """What every cell of the fitted table should be; NaN where nothing is known.
@@ -118,11 +137,12 @@ class Answers:
         Returns
         -------
         table like M, with its labels; with ``return_std`` two of them
+            Of a dask array, one that is computed chunk by chunk, of any size. Of other tables in chunks an array, or a
+            frame if there are labels; beyond 2²⁸ cells it is refused.
         """
         check_is_fitted(self)
-        refuse_large(self.low_rank_.shape, "expected")
         scores, V = self._fitted_factor(0), self._fitted_factor(1)
-        expected = in_kind((scores @ V.T).astype(self.components_.dtype, copy=False), self._like(self._rows.labels))
+        expected = in_kind(self._product(scores, V, (False, False)), self._like(self._rows.labels))
         if not return_std:
             return expected
         return expected, in_kind(self._std_of_cells(self.result_, self._owner), self._like(self._rows.labels))
@@ -155,16 +175,14 @@ class Answers:
         Returns
         -------
         table like M; with ``return_std`` and ``return_marks`` up to three of them
+            Of a dask array, chunk by chunk as with :meth:`expected`.
         """
         check_is_fitted(self)
         result, engine, rows = self._looked_at(M, row_features)
-        refuse_large(result.L.shape, "repaired")
+        if (lazy := self._lazy(engine)) is None:
+            refuse_large(result.L.shape, "repaired")
         S, _, _ = flagged(result, Criterion(fdr, probability, threshold), engine, self._scale(result, engine))
-        expected = result.L.dense()
-        if result.known is not None:
-            expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
-        values = rows_of(engine(), slice(None))
-        made, marks = repaired(values, S, expected)
+        made, marks = self._repaired(result, S, engine()) if lazy is None else self._repaired_later(result, S, lazy)
         like, found = self._like(rows), []
         found.append(in_kind(made, like))
         if return_std:
@@ -174,6 +192,34 @@ class Answers:
                 in_kind(marks.astype(object), replace(like, container=like.container.replace("torch", "numpy")))
             )
         return tuple(found) if len(found) > 1 else found[0]
+
+    def _repaired(self, result: Result, S: csr_array, engine: Engine) -> tuple[Array, Array]:
+        expected = result.L.dense()
+        if result.known is not None:
+            expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
+        values = np.empty(engine.shape, engine.dtype)
+        for some, piece in in_batches(engine, LARGEST_BLOCK):
+            values[some] = piece
+        return repaired(values, S, expected)
+
+    def _repaired_later(self, result: Result, S: csr_array, engine: Any) -> tuple[Any, Any]:
+        """The same as dask arrays."""
+        from .engines.distributed.tables import lazily
+
+        left, right = result.L.thin()
+        if result.known is not None:
+            left, right = (
+                np.where(seen[:, None], B, np.nan) for B, seen in zip((left, right), result.known, strict=True)
+            )
+        made, marks = lazily(
+            repaired_part,
+            _edges(engine),
+            (engine.dtype, MARKS.dtype),
+            lambda some: (left[some], S[some]),
+            lambda some: (right[some], some),
+            engine.source,
+        )
+        return made, marks
 
     def outliers(
         self,
@@ -327,6 +373,34 @@ class Answers:
         """What answers look like: the container of M, and its columns."""
         return Given(None, rows, self._cols.labels, self.container_, self._dims)
 
+    def _lazy(self, owner: Callable[[], Engine] | None = None) -> Any:
+        """The engine, if tables are to be computed chunk by chunk as M itself is: a dask array. Else None."""
+        if self.container_ not in ("numpy", "xarray"):
+            return None
+        engine: Any = getattr(self, "_M", None) if owner is None or owner == self._owner else owner()
+        source = getattr(engine, "source", None) if is_engine(engine) else None
+        return engine if getattr(source, "name", None) == "dask array" else None
+
+    def _product(self, scores: Array, V: Array, new: tuple[bool, bool]) -> Any:
+        """Expected values from factors of rows and columns, that are new or those of the fit."""
+        dtype = self.components_.dtype
+        if (engine := self._lazy()) is None:
+            if not any(new):
+                refuse_large(self.low_rank_.shape, "expected")
+            return (scores @ V.T).astype(dtype, copy=False)
+        from .engines.distributed.tables import lazily
+
+        edges = _edges_of(engine, (len(scores), len(V)), new)
+        return lazily(partial(expected_part, dtype=dtype), edges, (dtype,), scores.__getitem__, V.__getitem__)[0]
+
+    def _in_chunks(self, values: Array, new: tuple[bool, bool], owner: Callable[[], Engine] | None = None) -> Any:
+        """A table in memory as the others are: a dask array if M is one."""
+        if (engine := self._lazy(owner)) is None:
+            return values
+        from .engines.distributed.tables import as_dask
+
+        return as_dask(values, _edges_of(engine, values.shape, new))
+
     def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None) -> Array:
         weights = self._placement.weights(self.result_.weights, scores, V, new)
         std = deviation(weights, self._factor)
@@ -341,14 +415,29 @@ class Answers:
         noise = self._placement.noise
         return 1.0 if self.result_.weights is None else float(noise.deviation / noise.s)
 
-    def _std_of_cells(
-        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None
-    ) -> Array:
+    def _std_of_cells(self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None) -> Any:
         """The standard deviation of clean measurements about the expected values of a result."""
+        engine = self._lazy(owner) if at is None else None
+        if engine is not None and np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
+            return self._std_later(result, engine)
         std = self._spread_of_cells(result, owner, at, self._factor).astype(self.components_.dtype, copy=False)
         if at is None and result.known is not None:
             std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
-        return std
+        return std if at is not None else self._in_chunks(std, (False, False), owner)
+
+    def _std_later(self, result: Result, engine: Any) -> Any:
+        """The same as a dask array."""
+        from .engines.distributed.tables import lazily
+
+        weights, dtype = self._noise_of(result), self.components_.dtype
+        known = result.known or tuple(np.ones(n, bool) for n in result.L.shape)
+        return lazily(
+            partial(deviation_part, weights=weights.of_all, factor=self._factor, dtype=dtype),
+            _edges(engine),
+            (dtype,),
+            lambda some: (weights.rows[some], weights.row_spread[some], known[0][some]),
+            lambda some: (weights.cols[some], weights.col_spread[some], known[1][some]),
+        )[0]
 
     def _scale(self, result: Result, owner: Callable[[], Engine]) -> Callable[[csr_array], Array]:
         """What residuals are measured in for their probability: the scale of the noise, and uncertainty."""
@@ -359,30 +448,50 @@ class Answers:
     def _spread_of_cells(
         self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None, factor: float
     ) -> Array:
-        left, right = result.L.thin()
-        scores, new = left @ (right.T @ self._V), result is not self.result_
-        weights = result.weights or self._placement.weights(None, scores, self._V, (new, False))
-        var = None
-        if np.prod(result.L.shape) <= MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED:
+        weights, var = self._noise_of(result), None
+        if np.prod(result.L.shape) <= constants.MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED:
             used = self._used(result, owner)
-            var = self._placement.variance(weights, scores, self._V, used, new)
+            var = self._placement.variance(weights, self._scores_of(result), self._V, used, result is not self.result_)
         return deviation(weights, factor, at, var)
 
-    def _remember(self) -> None:
-        """Keep of M what answers need when it is gone: which cells were used, and how to recognise it."""
-        if hasattr(self, "_M") and not hasattr(self, "_used_bits"):
-            owner = choose(self._M)
-            self._used_bits, self._fingerprint = self._packed(owner), fingerprint_of(owner)
+    def _scores_of(self, result: Result) -> Array:
+        left, right = result.L.thin()
+        scores: Array = left @ (right.T @ self._V)
+        return scores
 
-    def _packed(self, owner: Engine) -> Array:
-        """Which cells of the fit were used, a bit for each; nothing where there are too many."""
-        result = self.result_
-        if np.prod(result.L.shape) > MAX_ENTRIES_IN_MEMORY or result.status is Status.DIVERGED:
-            return np.zeros(0, np.uint8)
+    def _noise_of(self, result: Result) -> Noise:
+        new = result is not self.result_
+        return result.weights or self._placement.weights(None, self._scores_of(result), self._V, (new, False))
+
+    def _remember(self) -> None:
+        """Keep of M what answers need when it is gone: its outliers, which cells were used, how to recognise it."""
+        if not hasattr(self, "_M"):
+            return
+        self._at_outliers()
+        if not hasattr(self, "_used_bits"):
+            self._used_bits, self._fingerprint = self._packed(choose(self._M))
+
+    def _packed(self, owner: Engine) -> tuple[Array, str]:
+        """Which cells of the fit were used, a bit for each, and the fingerprint; nothing where there are too many."""
+        result, digest = self.result_, _Fingerprint(owner.shape)
+        if np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
+            return np.zeros(0, np.uint8), ""
+        if result.status is Status.DIVERGED:
+            return np.zeros(0, np.uint8), fingerprint_of(owner)
         limit: float | Standardised = result.zeta
         if result.weights is not None and result.calibration is not None:
-            limit = Standardised(result.weights, max(result.calibration.limit, MIN_OUTLIER_LIMIT))
-        return np.packbits(used_cells(owner, result.L, limit))
+            limit = Standardised(result.weights, max(result.calibration.limit, constants.MIN_OUTLIER_LIMIT))
+        return np.packbits(used_cells(owner, result.L, limit, digest.add)), digest.text
+
+    def _at_outliers(self) -> Array:
+        """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""
+        if not hasattr(self, "_observed"):
+            S = self.sparse_
+            at = (
+                None if S is None else (np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices.astype(np.int64))
+            )
+            self._observed = np.zeros(0) if S is None or at is None else self._owner().entries(*at).astype(S.dtype)
+        return self._observed
 
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
         """Which cells were observed, and not left out of the fit."""
@@ -413,17 +522,19 @@ class Answers:
         """An owner of the M that was fitted."""
         if not hasattr(self, "_M"):
             raise ValueError("a saved model does not hold its table: pass the table as M")
-        return choose(self._M, self.engine)
+        return choose(self._M, "auto" if is_engine(self._M) else self.engine)
 
     def _entries(self, rows: Array, cols: Array) -> Array:
         """Observed values of the M that was fitted; of a model without it, those of the outliers."""
-        if hasattr(self, "_M"):
+        if hasattr(self, "_M") and not is_engine(self._M):
             return self._owner().entries(rows, cols)
         S, n2 = self._sparse, self.low_rank_.shape[1]
         held = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)) * n2 + S.indices
-        order = np.argsort(held)
-        at = np.searchsorted(held, rows * n2 + cols, sorter=order)
-        return self._observed[order[at]]
+        order, wanted = np.argsort(held), rows * n2 + cols
+        at = np.searchsorted(held, wanted, sorter=order)
+        if hasattr(self, "_M") and not np.array_equal(held[order[np.minimum(at, len(held) - 1)]], wanted):
+            return self._owner().entries(rows, cols)  # some are no outliers by themselves
+        return self._at_outliers()[order[at]]
 
     @property
     def row_labels_(self) -> Labels | None:
@@ -463,27 +574,100 @@ def without_unknown(S: csr_array, known: tuple[Array, Array]) -> csr_array:
     return only(S, known[0][np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))] & known[1][S.indices])
 
 
-def used_cells(engine: Engine, L: LowRank, limit: float | Standardised) -> Array:
-    """Which cells are observed and within the limit, so that they count in a fit."""
+def used_cells(
+    engine: Engine, L: LowRank, limit: float | Standardised, look: Callable[[Array], None] | None = None
+) -> Array:
+    """Which cells are observed and within the limit, so that they count in a fit; ``look`` sees all rows on the way."""
     used, (left, right) = np.zeros(L.shape, bool), L.thin()
-    for rows in gen_batches(L.shape[0], max(1, LOOK_ENTRIES // L.shape[1])):
+    for rows, values in in_batches(engine, LOOK_ENTRIES):
         threshold = limit.of_tile(rows, slice(None)) if isinstance(limit, Standardised) else limit
-        used[rows] = np.abs(rows_of(engine, rows) - left[rows] @ right.T) <= threshold  # NaN is not
+        used[rows] = np.abs(values - left[rows] @ right.T) <= threshold  # NaN is not
+        if look is not None:
+            look(values)
     return used
 
 
-def rows_of(engine: Engine, rows: slice) -> Array:
-    first, last, _ = rows.indices(engine.shape[0])
-    return engine.block(np.arange(first, last), np.arange(engine.shape[1]))
+def owned(M: Any, engine: str = "auto") -> Given:
+    """M as :func:`~irpca.containers.taken`; if it is in chunks, with the engine that reads these, and its labels.
+
+    A dask DataFrame whose columns are called row, column and value, or alike, is a long table. Any other has a column
+    for each of M: it is brought into memory, if it has at most 2²⁴ cells.
+    """
+    if kind_of(M) == "dask" and hasattr(M, "columns"):
+        from .engines.distributed.tables import from_frame
+
+        if (found := from_frame(M, constants.MAX_ENTRIES_IN_MEMORY)) is not None:
+            owner, labels = found
+            return Given(choose(owner, engine), Labels.of(labels[0]), Labels.of(labels[1]), "pandas", chunked=True)
+    given = taken(M)
+    if not given.chunked or is_engine(given.matrix):
+        return given
+    matrix: Any = choose(given.matrix, engine)
+    rows, columns = (None if ids is None else Labels.of(ids) for ids in matrix.source.labels)
+    if rows is None and columns is None:
+        return replace(given, matrix=matrix)
+    return Given(matrix, rows, columns, "pandas", chunked=True)
+
+
+def in_batches(engine: Engine, most: int) -> Iterator[tuple[slice, Array]]:
+    """Which rows, and M there, with about ``most`` entries at a time; what is in the same chunks is read together."""
+    (n1, n2), edges = engine.shape, _edges(engine)[0] if engine.dear else None
+    step, largest = max(1, most // n2), max(1, LARGEST_BLOCK // n2)
+    reads = _steps(n1, min(step, largest)) if edges is None else _joined(edges, max(1, READ_ENTRIES // n2), largest)
+    for first, last in pairwise(reads):
+        values = engine.block(np.arange(first, last), np.arange(n2))
+        for some in gen_batches(len(values), step):
+            yield slice(first + some.start, first + some.stop), values[some]
+
+
+def _edges(engine: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Where the chunks of M end."""
+    return engine.source.row_edges, engine.source.col_edges
+
+
+def _edges_of(engine: Any, shape: tuple[int, ...], new: tuple[bool, bool]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The same of a table of fitted or new rows and columns."""
+    rows, cols = (
+        _steps(n, int(np.diff(ends).max())) if other else ends
+        for n, ends, other in zip(shape, _edges(engine), new, strict=True)
+    )
+    return rows, cols
+
+
+def _steps(n: int, step: int) -> tuple[int, ...]:
+    return *range(0, n, step), n
+
+
+def _joined(edges: tuple[int, ...], wanted: int, most: int) -> list[int]:
+    """Where to end reads: with chunks, several of which make up to ``wanted`` rows; those of over ``most`` are cut."""
+    found = [0]
+    for k, end in enumerate(edges[1:], 1):
+        if k + 1 < len(edges) and edges[k + 1] - found[-1] <= wanted:
+            continue
+        found += [*range(found[-1] + most, end, most), end]
+    return found
+
+
+class _Fingerprint:
+    """The same for the same table, and for no other."""
+
+    def __init__(self, shape: tuple[int, int]) -> None:
+        self._found = hashlib.blake2b(repr(tuple(map(int, shape))).encode(), digest_size=16)
+
+    def add(self, rows: Array) -> None:
+        values = np.asarray(rows, np.float64)
+        self._found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
+
+    @property
+    def text(self) -> str:
+        return self._found.hexdigest()
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """The same for the same table, and for no other; empty where that would be read for long."""
-    n1, n2 = engine.shape
-    if n1 * n2 > MAX_ENTRIES_IN_MEMORY:
+    """That of a table; empty where that would be read for long."""
+    if np.prod(engine.shape) > constants.MAX_ENTRIES_IN_MEMORY:
         return ""
-    found = hashlib.blake2b(repr((n1, n2)).encode(), digest_size=16)
-    for rows in gen_batches(n1, max(1, LOOK_ENTRIES // n2)):
-        values = np.asarray(rows_of(engine, rows), np.float64)
-        found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
-    return found.hexdigest()
+    found = _Fingerprint(engine.shape)
+    for _, values in in_batches(engine, LOOK_ENTRIES):
+        found.add(values)
+    return found.text

@@ -1,4 +1,4 @@
-"""What people hand in, and answers in kind: pandas, polars, pyarrow, xarray, dask frames, torch, lists, arrays."""
+"""What people hand in, and answers in kind: frames and arrays of any library, lists, paths of tables in chunks."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ class Given:
 
     Attributes
     ----------
-    matrix : array, pandas frame of numbers, sparse array or LongTable
+    matrix : array, pandas frame of numbers, sparse array, LongTable, or M in chunks
     rows, columns : Labels or None
     container : {"numpy", "pandas", "polars", "pyarrow", "xarray", "torch"}
     dims : names of the two sides, of an xarray
+    chunked : whether M is in chunks, on disk or to be computed; then the matrix is that storage, or the engine that
+        reads it
     """
 
     matrix: Any
@@ -45,18 +47,22 @@ class Given:
     columns: Labels | None = None
     container: str = "numpy"
     dims: tuple[str, str] = ("row", "column")
+    chunked: bool = False
 
 
 def kind_of(table: Any) -> str:
     """The library that a table comes from; "numpy" of all others."""
     library = type(table).__module__.partition(".")[0]
-    if library in ("polars", "pyarrow", "xarray", "torch", "dask", "modin", "cudf", "pandas"):
+    if library in ("polars", "pyarrow", "xarray", "torch", "dask", "zarr", "modin", "cudf", "pandas"):
         return library
     return "pandas" if hasattr(table, "iloc") and hasattr(table, "columns") else "numpy"
 
 
 def taken(M: Any, name: str = "M") -> Given:
-    """M of any container, with labels where it has some; refused with what to do where it is no table of numbers."""
+    """M of any container, with labels where it has some; refused with what to do where it is no table of numbers.
+
+    Nothing in chunks is read, but for dask DataFrames: these are brought into memory.
+    """
     if isinstance(M, Given):
         return M
     _refuse_other(M, name)
@@ -71,6 +77,8 @@ def taken(M: Any, name: str = "M") -> Given:
         return _from_xarray(M, name)
     if kind == "dask" and hasattr(M, "columns"):
         return taken(M.compute(), name)
+    if kind in ("dask", "zarr") or isinstance(M, (str, Path)):
+        return Given(M, chunked=True)
     if kind in ("polars", "pyarrow"):
         return _from_columns(M, kind, name)
     if hasattr(M, "iloc") and hasattr(M, "columns"):
@@ -84,20 +92,19 @@ def taken(M: Any, name: str = "M") -> Given:
 
 
 def _refuse_other(M: Any, name: str) -> None:
-    if isinstance(M, (str, Path)):
-        raise ValueError(f"{name} is a file name, {str(M)!r}: read it first, such as with pd.read_csv")
     if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
         what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
         raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
 
 
 def _labelled(M: Labelled, name: str) -> Given:
-    values = np.asarray(M.values)
+    chunked = kind_of(M.values) in ("dask", "zarr") and hasattr(M.values, "shape")
+    values = M.values if chunked else np.asarray(M.values)
     rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.rows, M.columns))
     for labels, side, axis in ((rows, "rows", 0), (columns, "columns", 1)):
         if labels is not None and len(labels) != values.shape[axis]:
             raise ValueError(f"{name} has {values.shape[axis]} {side} and {len(labels)} labels for them")
-    return Given(values, rows, columns)
+    return Given(values, rows, columns, chunked=chunked)
 
 
 def _long(M: Any) -> Given:
@@ -120,7 +127,9 @@ def _from_xarray(M: Any, name: str) -> Given:
             f"{name} has the dimensions {few(M.dims)}; two are needed: select from the others, or stack them into one"
         )
     rows, columns = (Labels.of(M.indexes[dim]) if dim in M.indexes else None for dim in M.dims)
-    return Given(np.asarray(M.data), rows, columns, "xarray", (str(M.dims[0]), str(M.dims[1])))
+    chunked = M.chunks is not None
+    values = M.data if chunked else np.asarray(M.data)
+    return Given(values, rows, columns, "xarray", (str(M.dims[0]), str(M.dims[1])), chunked)
 
 
 def _from_columns(M: Any, kind: str, name: str) -> Given:

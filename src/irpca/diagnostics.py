@@ -149,7 +149,7 @@ def check_assumptions(
     """
     n1, n2 = result.L.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
-    engine, S, outside = None if M is None else _owner(M), result.S, None
+    engine, S, outside = None if M is None else choose(M), result.S, None
     noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(n1 * n2))
     if engine is not None:
         S = engine.corruption(result.L, result.zeta)[0] if S is None else S
@@ -231,7 +231,7 @@ def energy_outside(M: Any, F1: Any, F2: Any, result: Result | None = None) -> fl
     >>> round(energy_outside([[3.0, 4.0], [3.0, 4.0]], None, [[1.0], [0.0]]), 12)
     0.64
     """
-    engine = _owner(M)
+    engine = choose(M)
     n1, n2 = engine.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
     L, zeta = (LowRank.zero((n1, n2)), np.inf) if result is None else (result.L, result.zeta)
@@ -271,10 +271,6 @@ def support_scores(S: Any, S_true: Any) -> SupportScores:
     flagged, corrupted = (csr_array(A, dtype=bool) for A in (S, S_true))
     both, n1, n2 = (int(A.count_nonzero()) for A in (flagged.multiply(corrupted), flagged, corrupted))
     return SupportScores(both / n1 if n1 else 1.0, both / n2 if n2 else 1.0)
-
-
-def _owner(M: Any) -> Engine:
-    return choose(M, M if hasattr(M, "corruption") else "auto")
 
 
 def _same_shape(A: Any, B: Any) -> None:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_array, gen_batches
+from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .answers import Answers, rows_of, without_unknown
+from .answers import Answers, in_batches, owned, without_unknown
 from .callbacks import Callback, Progress, TimeBudget
 from .constants import UNSEEN_FACTOR
-from .containers import Given, taken
+from .containers import Given, kind_of
 from .described import Described
-from .engines import choose, observed
+from .engines import choose, is_engine, observed
 from .engines.base import Engine, Noise, Standardised
 from .features import Features
 from .labels import Labels, few, match
@@ -106,14 +106,15 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     row_encoder_, col_encoder_ : Encoder or None
         How features were made of frames with text, dates or gaps; see :mod:`irpca.encode`.
     container_ : str
-        The library of M, in which answers come back: "numpy", "pandas", "polars", "pyarrow", "xarray" or "torch".
+        The library of M, in which answers come back: "numpy", "pandas", "polars", "pyarrow", "xarray" or "torch". Of
+        arrays in chunks "numpy", of long tables "pandas".
     n_features_in_, feature_names_in_ : int, array
         Number of columns of M, and their names if they are strings.
 
     Notes
     -----
     The model keeps a reference to M, for :meth:`repaired` and to list more outliers later. M is neither pickled nor
-    saved with the model.
+    saved with the model. Of an M in chunks it keeps how to read it, and reads again what an answer needs.
 
     Examples
     --------
@@ -185,6 +186,12 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             memory-mapped files too; integers become float64. NaN and what is masked is missing; the stored entries of a
             sparse array are the observed ones, zeros too. Of a frame without an index (polars, pyarrow) the first
             column labels the rows, if it holds text or dates.
+
+            Or a table in chunks, that is never in memory as a whole: a dask or zarr array, a zarr group of one matrix,
+            the path of a ``.zarr`` store, of a folder of ``.npy`` files or of a Parquet table of row, column and value,
+            or a dask DataFrame with columns of these names; see :doc:`/guides/huge-data`. Rows and columns of such a
+            long table are sorted by their ids, and features belong to them in this order. A dask DataFrame with other
+            columns has one for each column of M; it is brought into memory if it has at most 2²⁴ cells.
         y : ignored
         row_features, col_features : array or frame of n1 and n2 rows, "index", or None
             F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
@@ -199,9 +206,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         KeyboardInterrupt
             After Ctrl-C. If a fit was there by then, the model keeps it, with the status INTERRUPTED.
         """
-        if not isinstance(self.engine, str):
-            raise ValueError("engine must be a name here: an Engine owns one matrix; pass it to irpca.solve")
-        given = taken(M)
+        given = self._owned(M)
         matrix = self._matrix(given, reset=True)
         options = self._options()
         col_features = self._chosen_col_features(col_features, matrix.shape)
@@ -236,9 +241,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
-        for name in ("_used_bits", "_fingerprint"):  # of an earlier fit
+        for name in ("_used_bits", "_fingerprint", "_observed"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        if given.chunked:
+            from .engines.distributed.tables import settled
+
+            settled(matrix)
+        elif not is_engine(matrix):
+            self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -258,6 +268,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def fit_transform(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> Any:
         """``fit``, then ``transform`` of the same M with the same ``row_features``."""
+        if kind_of(M) in ("dask", "zarr", "xarray") or isinstance(M, (str, Path)):  # opened, or computed, once
+            given = self._owned(M)
+            M = given if given.chunked else given.matrix if kind_of(M) == "dask" else M
         self.fit(M, y, row_features=row_features, col_features=col_features)
         return self.transform(M, row_features=None if self._rows.expected is None else row_features)
 
@@ -387,8 +400,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         counts = engine.counts[0]
         typical = float(np.linalg.norm(self.singular_values_)) / np.sqrt(np.prod(self.low_rank_.shape))
         sums = np.empty(engine.shape[0])
-        for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1])):
-            piece = rows_of(engine, rows)
+        for rows, piece in in_batches(engine, CHUNK_ENTRIES):
             expected = self._held_out(piece, prior if prior is None else prior[rows])
             # Nothing is explained better than to rounding, not even zeros by a row of zeros.
             largest = np.abs(expected).max(axis=1, keepdims=True, initial=typical)
@@ -434,10 +446,17 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def _n_features_out(self) -> int:
         return len(self.components_)
 
+    def _owned(self, M: Any) -> Given:
+        if not isinstance(self.engine, str):
+            raise ValueError("engine must be a name here: an Engine owns one matrix; pass it to irpca.solve")
+        return owned(M, self.engine)
+
     def _matrix(self, given: Given, reset: bool = False) -> Any:
         """M as solve() takes it, its columns checked: no copy and no other precision if it is a float array already."""
         M = given.matrix
-        if isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
+        if given.chunked and not is_engine(M):
+            raise ValueError("M is in chunks, and here all of it is needed in memory: pass it as an array")
+        if is_engine(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
             validate_data(self, M, reset=reset, skip_check_array=True)
             return M
         least = 2 if reset else 1
@@ -488,7 +507,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None, Labels | None]:
         """An owner of rows as they are used, their scores as far as features tell them, and their labels."""
         check_is_fitted(self)
-        given = taken(M)
+        given = self._owned(M)
         _check_columns(given.columns, self._cols.labels)
         matrix = self._matrix(given)
         if row_features is None and self._rows.by_index and given.rows is not None and self._rows.expected is not None:
@@ -516,8 +535,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         if prior is not None and known and self._explained_by_features:
             return self._placement.given(prior)
         pieces = [
-            self._placed(rows_of(engine, rows), prior if prior is None else prior[rows])
-            for rows in gen_batches(engine.shape[0], max(1, CHUNK_ENTRIES // engine.shape[1]))
+            self._placed(piece, prior if prior is None else prior[rows])
+            for rows, piece in in_batches(engine, CHUNK_ENTRIES)
         ]
         return Placed(*map(np.concatenate, zip(*pieces, strict=True)))
 

@@ -64,6 +64,10 @@ def solve(
     M : array, frame, sparse array or LongTable of shape (n1, n2)
         float32 and float64 are used as they are, memory-mapped files too; integers become float64. NaN and what is
         masked is not observed; of a sparse array the stored entries are observed, zeros too.
+        Or M in chunks, never in memory as a whole: a dask or zarr array, a zarr group of one matrix, an xarray with a
+        dask array inside, a dask DataFrame of row, column and value, or the path of a zarr store, of a folder of
+        ``.npy`` files or of a Parquet table of row, column and value, whose ids, sorted, are the rows and columns. See
+        :doc:`/guides/huge-data`.
     F1, F2 : array of shape (n1, d1) and (n2, d2), Features, or None
         Features, one row per row and per column of M. None: nothing is known about that side.
     rank : int or "auto"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -146,8 +146,9 @@ def deviation(weights: Noise, factor: float, at: tuple[Array, Array] | None = No
 def refuse_large(shape: tuple[int, int], what: str) -> None:
     if shape[0] * shape[1] > MOST_CELLS:
         raise ValueError(
-            f"a table of {shape[0]} × {shape[1]} {what} values does not fit into memory; take some rows of "
-            "low_rank_.thin(), or the cells of outliers()"
+            f"a table of {shape[0]} × {shape[1]} {what} values does not fit into memory; take some cells, with "
+            "low_rank_.entries(rows, columns), some rows of low_rank_.thin(), or the cells of outliers(). Fitted to a "
+            "dask array, it is one that is computed chunk by chunk"
         )
 
 
@@ -159,3 +160,25 @@ def repaired(values: Array, S: csr_array, expected: Array) -> tuple[Array, Array
     known = np.isfinite(expected)
     made = np.where((wrong > 0) & known, expected, values)
     return made.astype(values.dtype, copy=False), MARKS[np.where(known | (wrong == 2), wrong, 0)]
+
+
+# The same for some rows and columns, in tables that are computed chunk by chunk
+
+
+def expected_part(block: None, rows: Array, cols: Array, *, dtype: np.dtype) -> tuple[Array]:
+    return ((rows @ cols.T).astype(dtype, copy=False),)
+
+
+def deviation_part(
+    block: None, rows: tuple[Array, ...], cols: tuple[Array, ...], *, weights: Noise, factor: float, dtype: np.dtype
+) -> tuple[Array]:
+    """Of each side: the scale of the noise, its spread, and of which lines something is known."""
+    here = replace(weights, rows=rows[0], row_spread=rows[1], cols=cols[0], col_spread=cols[1])
+    std = deviation(here, factor).astype(dtype, copy=False)
+    std[~rows[2]], std[:, ~cols[2]] = np.nan, np.nan
+    return (std,)
+
+
+def repaired_part(block: Array, rows: tuple[Array, csr_array], cols: tuple[Array, slice]) -> tuple[Array, Array]:
+    """Of rows: their factor, NaN where nothing is known, and S. Of columns: their factor, and which they are."""
+    return repaired(block, rows[1][:, cols[1]], rows[0] @ cols[0].T)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import PathLike
+import os
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ __all__ = [
     "as_matrix",
     "both_sides",
     "choose",
+    "is_engine",
     "observed",
     "single_threaded_blas",
 ]
@@ -76,7 +77,9 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
 
     Parameters
     ----------
-    M : array of shape (n1, n2), or what :func:`observed` takes
+    M : array of shape (n1, n2), what :func:`observed` takes, M in chunks, or an Engine
+        In chunks: a dask or zarr array, a dask DataFrame of row, column and value, or a path. An Engine is returned as
+        it is.
     engine : {"auto", "memory", "distributed", "reference"} or an Engine
         ``"auto"`` picks by the type of M; an Engine is returned as it is.
 
@@ -93,19 +96,21 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
         return engine
     if engine not in _NAMES:
         raise ValueError(f"engine={engine!r} is unknown; choose one of {', '.join(map(repr, _NAMES))}")
+    if (owner := M if is_engine(M) else _chunked(M)) is not None:
+        if engine not in ("auto", owner.name):
+            source = getattr(owner, "source", None)
+            what = f"owned by the {owner.name} engine" if source is None else _article(source.name)
+            where = "in chunks" if engine == "distributed" else "in memory"
+            raise ValueError(f"engine={engine!r} needs M {where}, and M is {what}; leave engine out")
+        found: Engine = owner
+        return found
+    if engine == "distributed":
+        raise ValueError(
+            f"engine='distributed' reads M from a dask or zarr array, a path or a dask DataFrame, got "
+            f"{type(M).__name__}; leave engine out, or pass dask.array.from_array(M)"
+        )
     if engine == "reference":
         return _reference(M)
-    if (chunked := _chunked(M)) or engine == "distributed":
-        if chunked is None:
-            raise ValueError(
-                f"engine='distributed' reads M from a dask or zarr array, a path or a dask DataFrame, got "
-                f"{type(M).__name__}; leave engine out, or pass dask.array.from_array(M)"
-            )
-        if engine == "memory":
-            raise ValueError(
-                f"engine='memory' needs M in memory, and M is {_article(chunked.source.name)}; leave engine out"
-            )
-        return chunked
     if holes.kind_of_holes(M) is None:
         M = holes.dense(M, "M")
         missing = holes.seem_there(M)
@@ -114,14 +119,28 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
     return observed(M)
 
 
+def is_engine(M: Any) -> bool:
+    """Whether M is an engine, which owns a matrix already; asked of the type, since a frame has any attribute."""
+    return callable(getattr(type(M), "corruption", None))
+
+
 def _chunked(M: Any) -> Any:
     """The engine for an M in chunks; None if M is in memory. dask is imported only if it is needed."""
-    if not isinstance(M, (str, PathLike)) and type(M).__module__.partition(".")[0] not in ("dask", "zarr"):
+    path, library = isinstance(M, (str, os.PathLike)), type(M).__module__.partition(".")[0]
+    if library == "xarray" and getattr(M, "chunks", None) and hasattr(M, "data"):
+        return _chunked(M.data)
+    if not path and library not in ("dask", "zarr"):
         return None
     from .distributed import DistributedEngine, source_of
 
     source = source_of(M)
-    return None if source is None else DistributedEngine(source)
+    if source is not None:
+        return DistributedEngine(source)
+    if path and not os.path.exists(os.path.expanduser(M)):
+        raise ValueError(f"M is a file name, {os.fspath(M)!r}, and there is no such file or folder")
+    if path:
+        raise ValueError(f"M is a file name, {os.fspath(M)!r}: read it first, such as with pd.read_csv")
+    return None
 
 
 def _article(name: str) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..containers import taken
 from ..engines import Engine, choose
 from ..engines.base import Standardised
 from ..labels import Labels, few, texts
@@ -34,8 +33,10 @@ def result_of(model: Any) -> Result:
 
 def engine_of(model: Any, M: Any = None) -> Engine:
     """What answers questions about the entries of the fitted M."""
+    from ..answers import owned  # scikit-learn, and with it pandas, would come with every import of pictures
+
     shape = result_of(model).L.shape
-    matrix = getattr(model, "_M", None) if M is None else taken(M).matrix
+    matrix = getattr(model, "_M", None) if M is None else owned(M).matrix
     if matrix is None:
         raise ValueError("a model that was loaded from a file has no table: pass M=, the table that was fitted")
     if tuple(matrix.shape) != shape:

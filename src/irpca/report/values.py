@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..containers import taken
+from ..answers import LOOK_ENTRIES, in_batches, owned
 from ..engines.base import Engine
 from ..lowrank import Array
 
@@ -31,7 +31,7 @@ class Values:
         """Of the M that is given, or that the model remembers; None if there is neither."""
         if M is None:
             return cls(model._owner()) if hasattr(model, "_M") else None
-        given, shape = taken(M), model.low_rank_.shape
+        given, shape = owned(M, model.engine), model.low_rank_.shape
         found = cls(model._new_rows(given, None)[0])
         if found.shape != shape:
             raise ValueError(
@@ -72,7 +72,7 @@ class Values:
 
     def listing(self) -> tuple[Array, Array, Array]:
         """The observed cells: where each row starts, then columns and values, row by row."""
-        lines = [self.line(0, k) for k in range(self.shape[0])]
+        lines = [line for _, lines in in_batches(self.engine, LOOK_ENTRIES) for line in lines]
         there = [np.flatnonzero(~np.isnan(line)) for line in lines]
         starts = np.append(0, np.cumsum([len(at) for at in there]))
         return starts, np.concatenate(there), np.concatenate([line[at] for line, at in zip(lines, there, strict=True)])
