@@ -152,8 +152,9 @@ def checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Killed at any moment, a solve that is resumed comes to the same result: to the bit on the same machine with the same
     libraries, elsewhere to rounding. What the file has is not asked of M again.
 
-    The file grows with every read of M by what the read answered, which is as long as M has rows and columns. It stays
-    when the solve has ended; resumed from then, a solve reads M only to make S. Nothing in it can be executed.
+    The file grows with every read of M by what the read answered, which is as long as M has rows and columns; of an M
+    in chunks it also holds the entries that were looked at, all of them if there are at most 2²⁴. It stays when the
+    solve has ended; resumed from then, M is read to make S and for the final checks. Nothing in it can be executed.
 
     Parameters
     ----------

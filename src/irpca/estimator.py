@@ -244,9 +244,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         for name in ("_used_bits", "_fingerprint", "_observed"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if given.chunked:
-            from .engines.distributed.tables import settled
-
-            settled(matrix)
+            matrix.forget()
         elif not is_engine(matrix):
             self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         dtype = np.dtype(float) if result.S is None else result.S.dtype

@@ -465,7 +465,7 @@ def _asked(
     features: tuple[Features, Features],
 ) -> dict[str, Any]:
     """What a checkpoint must agree with. ``max_iter``, ``sparse`` and callbacks may change: they only end a run."""
-    if "dual" in getattr(method, "needs", ()):
+    if "dual" in method.needs:
         raise ValueError(dual_refused(solver))
     known = inspect.signature(method.run).parameters
     seed = seeds["solver"]

@@ -17,20 +17,21 @@ from ..engines.base import Engine, Look, Trim
 from ..lowrank import Array
 from .questions import Question, digest_of, question
 from .recordfile import CheckpointError, RecordFile
-from .records import Malformed, NotStorable, decoded, encoded
+from .records import Malformed, NotStorable, decoded, parts, settled
 
-# Questions whose answers are kept: those that read all of M. Few entries are asked for again: where they are dear, they
-# were brought by a survey, which is kept.
-READS = frozenset({"core", "products", "solve_rows", "solve_cols", "cut"})
+READS = frozenset({"core", "products", "solve_rows", "solve_cols", "cut"})  # all of M: the answers are kept
+# Entries are asked for again. Where they are dear, a survey has brought them, and is kept; if not, so are they.
+ACCESSES = frozenset({"block", "entries"})
 OF_NORMAL = frozenset({"times", "products"})
 GLANCE = 256  # entries by which M is recognised
 # Errors after which a solver may go on: they are answers, too.
 RAISED: dict[str, type[Exception]] = {"FloatingPointError": FloatingPointError, "LinAlgError": np.linalg.LinAlgError}
-PARTS = {"question", "end", "answer", "raised", "moved", "holes"}  # of a record
+PARTS = {"question", "answer", "raised", "holes"}  # of a record
 CALLED = {
     "irpca": "the version of irpca",
     "shape": "the shape of M",
     "dtype": "the type of M",
+    "chunks": "the division of M into chunks",
     "F1": "the features of the rows",
     "F2": "the features of the columns",
     "seed": "random_state",
@@ -52,9 +53,9 @@ class Checkpoint:
 class Journal:
     """An engine whose answers are kept in a file.
 
-    Every question is numbered. As long as the file has an answer of that number, to the same question, it is given
-    and M is not read; from then on the engine is asked, and its answers are appended. S is not kept: ``corruption`` and
-    ``write`` are always asked. Whatever is no question (``shape``, ``reads``, ``place``, …) is the engine's own.
+    Questions that read M are numbered. As long as the file has an answer of that number, to the same question, it is
+    given and M is not read; from then on the engine is asked, and its answers are appended. S is not kept:
+    ``corruption`` and ``write`` are always asked. What reads nothing (``shape``, ``counts``, …) is the engine's own.
 
     Parameters
     ----------
@@ -68,15 +69,13 @@ class Journal:
 
     def __init__(self, engine: Engine, path: str | os.PathLike[str], *, resume: bool, begin: bool) -> None:
         self.engine = engine
-        self.dear = engine.dear
         self.file = RecordFile(path)
         self._header: dict[str, Any] = {}
         self._placed: dict[int, tuple[Any, Array]] = {}  # the handle too: while it lives, its id is its own
         self._normals = 0
-        self._ending = False
-        self._muted = False
+        self._seen: tuple[int, Question] | None = None
+        self._ended = False
         self._rounded = False
-        self._begun = False
         if not os.path.lexists(path):
             _check_missing(self.file.path, begin)
         elif not resume:
@@ -118,6 +117,7 @@ class Journal:
             "engine": engine.name,
             "shape": engine.shape,
             "dtype": str(engine.dtype),
+            "chunks": _chunks(engine),
             **asked,
         }
         header = {name: _plain(value) for name, value in asked.items()}
@@ -131,22 +131,24 @@ class Journal:
 
     def _witness(self) -> None:
         """Refuse the file of another M, by values at some places; where they are dear, those of one chunk."""
-        engine = self.engine
-        seen = digest_of(engine.glance(GLANCE))
-        if self._at < self.file.count:
-            then = self._record(self._at)["question"]
-            if then.name == "glance" and then.form != seen:
-                raise CheckpointError(f"{self.file.path} is the checkpoint of another M, which had other values")
+        seen = digest_of(self.engine.glance(GLANCE))
+        then = self._next()
+        if then is not None and then.name == "glance" and then.form != seen:
+            raise CheckpointError(f"{self.file.path} is the checkpoint of another M, which had other values")
         self._answer(Question("glance", seen, [], ""), lambda: None)
 
     def ending(self) -> None:
-        """The solver has stopped: what is asked from now on belongs to the end of this run, and not to its path."""
-        self._ending = True
+        """The solver has stopped: what is asked from now on belongs to the end of this run, and is not kept."""
+        self._ended = True
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "engine":
             raise AttributeError(name)
-        return partial(self._ask, name) if name in READS else getattr(self.engine, name)
+        if name in READS:
+            return partial(self._ask, name)
+        if name in ACCESSES and self.engine.dear:
+            return partial(self._access, name)
+        return getattr(self.engine, name)
 
     def survey(self, looks: Sequence[Look]) -> Any:
         """What was found is kept, and given back to the engine when it is not asked."""
@@ -179,24 +181,30 @@ class Journal:
         return JournalNormal(self, self._normals, gradient, trim, made, make)
 
     def dual(self) -> Any:
-        if self._begun:
-            self.file.remove()
         raise ValueError(dual_refused(self._header.get("solver")))
 
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.ask(name, args, kwargs, lambda: getattr(self.engine, name)(*args, **kwargs))
 
+    def _access(self, name: str, *args: Any) -> Any:
+        """Entries of M where they are dear: kept if the engine had to read for them, and did not know them already."""
+        ask, reads = partial(getattr(self.engine, name), *args), self.engine.reads
+        if self._ended:
+            return ask()
+        asked, then = question(name, (args, {}), self._placed), self._next()
+        if then is not None:
+            return self._answer(asked, ask) if then.same(asked) else ask()
+        answer = ask()
+        return answer if self.engine.reads == reads else self._answer(asked, lambda: answer)
+
     def ask(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], live: Callable[[], Any]) -> Any:
         """The answer to a question: the recorded one, or that of ``live()``."""
-        moved = [one for one in (*args, *kwargs.values()) if isinstance(one, np.random.Generator)]
-        return self._answer(question(name, (args, kwargs), self._placed), live, moved)
+        return live() if self._ended else self._answer(question(name, (args, kwargs), self._placed), live)
 
-    def _answer(self, asked: Question, live: Callable[[], Any], moved: Iterable[np.random.Generator] = ()) -> Any:
+    def _answer(self, asked: Question, live: Callable[[], Any]) -> Any:
         record = self._recorded(asked)
         if record is None:
-            return self._live(asked, live, moved)
-        for rng, state in zip(moved, record["moved"], strict=True):
-            rng.bit_generator.state = state
+            return self._live(asked, live)
         if record["holes"]:
             self.engine.holes = True  # type: ignore[attr-defined]
         if record["raised"]:
@@ -204,25 +212,29 @@ class Journal:
             raise RAISED[kind](text)
         return record["answer"]
 
+    def _next(self) -> Question | None:
+        """That of the next record."""
+        if self._at >= self.file.count:
+            return None
+        if self._seen is None or self._seen[0] != self._at:
+            self._seen = self._at, self._record(self._at)["question"]
+        return self._seen[1]
+
     def _recorded(self, asked: Question) -> dict[str, Any] | None:
         """The next record, if it belongs to this question."""
         if self._at >= self.file.count:
             return None
         record = self._record(self._at)
         then = record["question"]
-        if record["end"] is self._ending and then.same(asked):
+        if then.same(asked):
             self._at += 1
             self._note_rounding(then, asked)
             return record
-        if self._ending and not record["end"]:  # stopped earlier than then: what the solver asked later stays
-            self._muted = True
-            return None
-        if not record["end"]:
-            log.warning(
-                "%s: question %d is now %r, and differs from the recorded %r (another machine, or other versions of "
-                "libraries); %d records from there on are not used, and M is read instead",
-                *(self.file.path, self._at, asked.name, then.name, self.file.count - self._at),
-            )
+        log.warning(
+            "%s: question %d is now %r, and differs from the recorded %r (another machine, or other versions of "
+            "libraries); %d records from there on are not used, and M is read instead",
+            *(self.file.path, self._at, asked.name, then.name, self.file.count - self._at),
+        )
         self.file.cut(self._at)
         return None
 
@@ -235,37 +247,33 @@ class Journal:
                 *(self.file.path, self._at - 1),
             )
 
-    def _live(self, asked: Question, live: Callable[[], Any], moved: Iterable[np.random.Generator]) -> Any:
+    def _live(self, asked: Question, live: Callable[[], Any]) -> Any:
         answer, failed = None, None
         try:
-            answer = live()
+            answer = settled(live())  # a replayed one shall lie in memory in the same way
         except tuple(RAISED.values()) as error:
             failed = error
         raised = [(kind, str(failed)) for kind, error in RAISED.items() if isinstance(failed, error)]
         record = {
             "question": asdict(asked),
-            "end": self._ending,
             "answer": answer,
             "raised": raised[0] if raised else None,
-            "moved": [rng.bit_generator.state for rng in moved],
-            "holes": bool(getattr(self.engine, "holes", False)),  # version 1: they are met on the way
+            "holes": bool(getattr(self.engine, "holes", False)),  # of an array: known from when one is met
         }
         try:
-            data = encoded(record)
+            data = parts(record)
         except NotStorable as error:
             text = f"the answer to {asked.name!r} holds {error}, which a checkpoint cannot: leave it out"
             raise CheckpointError(text) from None
-        if not self._muted:
-            self._append(data)
+        self._append(data)
         if failed is not None:
             raise failed
-        return decoded(data)["answer"]  # not as it was: a replayed one shall lie in memory in the same way
+        return answer
 
-    def _append(self, data: bytes) -> None:
+    def _append(self, data: list[bytes | memoryview]) -> None:
         if not self.file.count:
-            self._begun = True
-            self.file.append(encoded(self._header))
-        self.file.append(data)
+            self.file.append(*parts(self._header))
+        self.file.append(*data)
         self._at = self.file.count
 
     def _record(self, index: int) -> dict[str, Any]:
@@ -316,6 +324,12 @@ def _check_missing(path: Path, begin: bool) -> None:
         raise FileNotFoundError(errno.ENOENT, text, str(path))
     if not path.absolute().parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder of the checkpoint does not exist; create it first", str(path))
+
+
+def _chunks(engine: Any) -> Array | None:
+    """Where the chunks of M end, if it has any: what was found in some does not belong to others."""
+    edges = getattr(engine, "edges", None)
+    return None if edges is None else np.concatenate([np.asarray(side, np.int64) for side in edges])
 
 
 def _plain(value: Any) -> Any:

@@ -35,7 +35,7 @@ class Question:
     ----------
     name : str
     form : str
-        A digest of all that is not subject to rounding: shapes, integers, indices, states of generators.
+        A digest of all that is not subject to rounding: shapes, integers, indices, seeds.
     numbers : list of [float, float]
         Of every array of real numbers its norm and a projection, and every real number; with the size by which a
         difference is judged.
@@ -80,10 +80,8 @@ class _Seen:
             self._number(float(value))
         elif isinstance(value, np.ndarray):
             self._array(value)
-        elif isinstance(value, np.random.Generator):
-            self._form(repr(_plain(value.bit_generator.state)))
         elif isinstance(value, np.random.SeedSequence):
-            self._form(repr((value.entropy, value.spawn_key, value.n_children_spawned)))
+            self._form(f"seed {value.generate_state(4, np.uint64).tolist()}")
         elif isinstance(value, tuple | list):
             self._form(f"{len(value)} values")
             for one in value:
@@ -97,7 +95,7 @@ class _Seen:
         elif value is None or isinstance(value, bool | int | str | np.integer | np.bool_):
             self._form(repr(value.item() if isinstance(value, np.generic) else value))
         else:
-            self._form(type(value).__name__)
+            raise TypeError(f"a question with a {type(value).__module__}.{type(value).__name__} cannot be recognised")
 
     def _form(self, text: str) -> None:
         self.form.append(f"{text};".encode())
@@ -124,10 +122,3 @@ def _projection(array: Array) -> float:
     while left.ndim:
         left = np.cos(1.0 + np.arange(len(left))) @ left
     return float(left)
-
-
-def _plain(state: Any) -> Any:
-    """The state of a generator without arrays, whose text is cut short."""
-    if isinstance(state, dict):
-        return [(key, _plain(one)) for key, one in state.items()]
-    return state.tolist() if isinstance(state, np.ndarray | np.generic) else state

@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -89,7 +89,7 @@ class RecordFile:
             raise self._damaged()
         if end > size:
             return False
-        if self._digest(_at(file, start + HEAD, length)) != head[-DIGEST:]:
+        if self._digest(_pieces(file, start + HEAD, length)) != head[-DIGEST:]:
             if end == size:  # a power cut may leave what was not yet on the disk
                 return False
             raise self._damaged()
@@ -102,18 +102,19 @@ class RecordFile:
             f"{self.path} is damaged after {self.count} records: restore it from a copy, or delete it and solve anew"
         )
 
-    def _digest(self, data: bytes, index: int | None = None) -> bytes:
+    def _digest(self, data: Iterable[bytes | memoryview], index: int | None = None) -> bytes:
         """Of the bytes of a record, the next one if no index is given, and of all before it."""
         before = self._digests[:index]
         total = hashlib.blake2b(before[-1] if before else MAGIC, digest_size=DIGEST)
-        total.update(data)
+        for part in data:
+            total.update(part)
         return total.digest()
 
     def __getitem__(self, index: int) -> bytes:
         start = (self._ends[index - 1] if index else len(MAGIC)) + HEAD
         with open(self.path, "rb") as file:
             data = _at(file, start, self._ends[index] - start)
-        if self._digest(data, index) != self._digests[index]:
+        if self._digest([data], index) != self._digests[index]:
             raise self._changed()
         return data
 
@@ -124,25 +125,27 @@ class RecordFile:
         """Forget all records but the first so many; on disk the next one takes their place."""
         del self._ends[count:], self._digests[count:]
 
-    def append(self, data: bytes) -> None:
-        """Add a record. Interrupted, it is as if it had not been added."""
-        found, length = self._digest(data), len(data).to_bytes(LENGTH, "little")
+    def append(self, *data: bytes | memoryview) -> None:
+        """Add a record, given in parts. Interrupted, it is as if it had not been added."""
+        found, size = self._digest(data), sum(map(len, data))
+        length = size.to_bytes(LENGTH, "little")
         start = self._end if self._ends else 0
         magic = b"" if self._ends else MAGIC
-        record = b"".join([magic, length, zlib.crc32(length).to_bytes(CHECK, "little"), found, data])
+        head = b"".join([magic, length, zlib.crc32(length).to_bytes(CHECK, "little"), found])
         with self._opened() as file, _locked(file.fileno()):
             if not self._unfinished and os.fstat(file.fileno()).st_size != self._size:
                 raise self._changed()
             self._unfinished = True
             file.truncate(start)
             file.seek(start)
-            rest = memoryview(record)
-            while rest:
-                rest = rest[file.write(rest) :]
+            for part in (head, *data):
+                rest = memoryview(part)
+                while rest:
+                    rest = rest[file.write(rest) :]
             if time.monotonic() - self._synced >= SYNC_EVERY:
                 os.fsync(file.fileno())
                 self._synced = time.monotonic()
-        self._size = start + len(record)
+        self._size = start + len(head) + size
         self._digests.append(found)
         self._ends.append(self._size)
         self._unfinished = False
@@ -155,16 +158,17 @@ class RecordFile:
         _sync_folder(self.path.parent)
         return file
 
-    def remove(self) -> None:
-        """Delete the file, of which nothing can be used."""
-        self.path.unlink(missing_ok=True)
-        self.cut(0)
-        self._size = None
-
 
 def _at(file: BinaryIO, start: int, length: int) -> bytes:
     file.seek(start)
     return file.read(length)
+
+
+def _pieces(file: BinaryIO, start: int, length: int) -> Iterator[bytes]:
+    file.seek(start)
+    while length > 0 and (piece := file.read(min(length, PIECE))):
+        length -= len(piece)
+        yield piece
 
 
 def _only_zeros(file: BinaryIO, start: int) -> bool:

@@ -26,9 +26,27 @@ class Malformed(ValueError):
 
 def encoded(value: Any) -> bytes:
     """A value made of numbers, text, arrays, tuples, lists, dicts and the dataclasses of an engine's answers."""
+    return b"".join(parts(value))
+
+
+def parts(value: Any) -> list[bytes | memoryview]:
+    """The same in parts, to be written one after the other: those of arrays are no copies."""
     arrays: list[Array] = []
     text = json.dumps(_node(value, arrays)).encode()
-    return b"".join([len(text).to_bytes(START, "little"), text, *(array.tobytes("A") for array in arrays)])
+    return [len(text).to_bytes(START, "little"), text, *map(_bytes, arrays)]
+
+
+def settled(value: Any) -> Any:
+    """A value as :func:`decoded` would give it; an array that is so already is not copied."""
+    if isinstance(value, np.ndarray):
+        return _laid(value) if value.dtype.kind in KINDS else value
+    if type(value) in (tuple, list):
+        return type(value)(settled(one) for one in value)
+    if type(value) is dict:
+        return {key: settled(one) for key, one in value.items()}
+    if is_dataclass(value) and CLASSES.get(type(value).__name__) is type(value):
+        return CLASSES[type(value).__name__](*(settled(getattr(value, field.name)) for field in fields(value)))
+    return value
 
 
 def decoded(data: bytes) -> Any:
@@ -63,11 +81,25 @@ def _array(value: Any, arrays: list[Array]) -> Any:
     array = np.asarray(value)
     if array.dtype.kind not in KINDS:
         raise NotStorable(f"an array of {array.dtype}")
-    if not (array.flags.c_contiguous or array.flags.f_contiguous):
-        array = array.copy(order="K")
+    if not array.flags.forc:
+        array = _laid(array)
     arrays.append(array)
     order = "C" if array.flags.c_contiguous else "F"
     return {"array": array.dtype.str, "shape": array.shape, "order": order, "single": isinstance(value, np.generic)}
+
+
+def _laid(array: Array) -> Array:
+    """The array itself if it lies alone and without gaps in memory, along rows or along columns; else such a copy."""
+    flags = array.flags
+    if type(array) is np.ndarray and flags.forc and flags.owndata and flags.writeable:
+        return array
+    copy = np.array(array, order="K")
+    return copy if copy.flags.forc else np.array(array, order="C")
+
+
+def _bytes(array: Array) -> memoryview:
+    flat = (array if array.flags.c_contiguous else array.T).reshape(-1)
+    return flat.view(np.uint8).data
 
 
 def _value(node: Any, data: memoryview, at: int) -> tuple[Any, int]:

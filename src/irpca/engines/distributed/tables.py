@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...lowrank import Array
-from .engine import KEPT_ENTRIES, DistributedEngine
+from .engine import DistributedEngine
 from .sources import Edges, Source, _with_missing, required, source_of, tasks
 
 
@@ -44,12 +44,6 @@ def _named(columns: list[Any]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def settled(engine: DistributedEngine) -> None:
-    """After a solve: what was looked at ahead is no longer needed, and nobody watches."""
-    engine._known.clear()
-    engine._room, engine.watch = KEPT_ENTRIES, None
 
 
 def lazily(
