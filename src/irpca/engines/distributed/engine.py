@@ -32,7 +32,7 @@ from ..memory import MemoryEngine
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
 from .graphs import Chunks, Watch, in_chunks
-from .sources import Edges, Source
+from .sources import Source
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -82,11 +82,7 @@ class DistributedEngine(PiecedEngine):
         return self.source.shape
 
     @property
-    def dtype(self) -> np.dtype:
-        return self.source.dtype
-
-    @property
-    def edges(self) -> tuple[Edges, Edges]:
+    def edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Where the rows and the columns of a chunk end, and those of the next begin."""
         return self.chunks.edges
 
@@ -94,6 +90,10 @@ class DistributedEngine(PiecedEngine):
     def labels(self) -> tuple[Array | None, Array | None]:
         """Those of the rows and of the columns, where M is a table of (row, column, value)."""
         return self.source.labels
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.source.dtype
 
     @property
     def n_observed(self) -> int:
@@ -109,20 +109,29 @@ class DistributedEngine(PiecedEngine):
     # One read for all that will be looked at
 
     def survey(self, looks: Sequence[Look]) -> dict[str, Any]:
+        known, whole = set(self._known), self._whole
         self._survey(looks)
+        new = None if self._whole is None or self._whole is whole else self._whole
         return {
-            "counts": None if not self.chunks.holes and not self.source.listed else self._counts,
+            "counts": self._counts if self.chunks.holes or self.source.listed else None,
             "ends": self._ends,
-            "whole": None if self._whole is None else self._whole.piece.block(*(np.arange(n) for n in self.shape)),
-            "known": {key.hex(): answer for key, answer in self._known.items()},
+            "whole": None if new is None else new.piece.block(*(np.arange(n) for n in self.shape)),
+            "known": {key.hex(): answer for key, answer in self._known.items() if key not in known},
         }
 
     def recall(self, found: dict[str, Any]) -> None:
         counts, whole = found["counts"], found["whole"]
         self._counts = all_counted(self.shape) if counts is None else (counts[0], counts[1])
         self._ends, self.chunks.holes = found["ends"], counts is not None and not self.source.listed
-        self._whole = None if whole is None else MemoryEngine(whole)
-        self._known = {bytes.fromhex(key): answer for key, answer in found["known"].items()}
+        if whole is not None:
+            self._whole = MemoryEngine(whole)
+        for key, answer in found["known"].items():
+            self._remember(bytes.fromhex(key), answer)
+
+    def forget(self) -> None:
+        """What was looked at ahead is no longer needed, and nobody watches."""
+        self._known.clear()
+        self._room, self.watch = KEPT_ENTRIES, None
 
     def glance(self, size: int) -> Array:
         (rows, cols), place = self.chunks.edges, (0, 0)
@@ -138,13 +147,16 @@ class DistributedEngine(PiecedEngine):
         blocks: list[Request] = [("block", *look.lines) for look in looks if look.lines is not None]
         cells: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
         draws = [look for look in looks if look.seed is not None]
-        wanted = [*self._positions(draws), *cells, *blocks]
+        wanted = [*self._positions(draws), *(some for some in (*cells, *blocks) if not self._has(*some))]
         if self._counts is None or wanted:
             self._look(wanted, count=self._counts is None)
         for _ in range(MAX_REDRAWS):
             if not (wanted := self._positions(draws)):
                 return
             self._look(wanted)  # some were not observed, and others are drawn in their place
+
+    def _has(self, kind: str, rows: Array, cols: Array) -> bool:
+        return self._whole is not None or _key(kind, rows, cols) in self._known
 
     def _positions(self, draws: Sequence[Look]) -> list[Request]:
         """What is needed next to draw entries at random."""
@@ -232,15 +244,17 @@ class DistributedEngine(PiecedEngine):
 
     def _keep(self, request: Request, answer: Any) -> None:
         kind, *lines = request
-        if kind == "block" and all(
-            np.array_equal(some, np.arange(n)) for some, n in zip(lines, self.shape, strict=True)
-        ):
+        every = all(np.array_equal(some, np.arange(n)) for some, n in zip(lines, self.shape, strict=True))
+        if kind == "block" and every:
             self._whole = MemoryEngine(answer)
-            return
+        else:
+            self._remember(_key(*request), answer)
+
+    def _remember(self, key: bytes, answer: Any) -> None:
         size = sum(part.size for part in answer) if isinstance(answer, tuple) else answer.size
         if size <= self._room:
             self._room -= size
-            self._known[_key(*request)] = answer
+            self._known[key] = answer
 
     # Entries
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any, TypeVar
 
 import dask
@@ -33,12 +35,20 @@ from .sources import Reading, Source, place_of
 
 FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait for each other
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
-
+PAUSE_SECONDS = 0.5  # before it is asked again: a client takes a moment to see that its scheduler is gone
 POLL_SECONDS = 1.0  # between questions to a scheduler about what is done
 
 Part = tuple[Array, ...]
 Result = TypeVar("Result")
 Watch = Callable[[int, int], None]  # told how many chunks have been read, of how many
+
+
+class ClusterError(RuntimeError):
+    """A cluster that did not answer, with what can be done about it."""
+
+
+class _LostError(Exception):
+    """What was sent to workers did not arrive."""
 
 
 class Slices(dict[str, Array]):
@@ -52,7 +62,7 @@ class Chunks:
         self.source = source
         self.edges = source.row_edges, source.col_edges
         self.grid = len(source.row_edges) - 1, len(source.col_edges) - 1
-        self.sent: dict[tuple[int, int], tuple[Any, list[Any]]] = {}
+        self.sent: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
         self.holes = False
         self.watch: Watch | None = None
 
@@ -87,8 +97,9 @@ class Chunks:
         ask = _later(_answered, f"irpca-{name}")
         of_rows, of_cols = self.cut(rows, 0), self.cut(cols, 1)
         common = common | {"holes": self.holes}
+        shared = self._given([common])[0] if "sink" in common else _Opaque(common)  # a sink knows all rows and columns
         return {
-            (i, j): ask(question, self._chunk(i, j), of_rows[i], of_cols[j], _Opaque(common), self._at(i, j))
+            (i, j): ask(question, self._chunk(i, j), of_rows[i], of_cols[j], shared, self._at(i, j))
             for i, j in self.places()
         }
 
@@ -157,30 +168,26 @@ class Chunks:
         n1, n2 = self.grid
         ask = _later(_asked, "irpca-lines-solve")
 
-        def make() -> tuple[list[Any], list[Any]]:
-            kept = self._persisted(roots)
-            return list(dask.compute(*kept[: 1 + n1 + n2], traverse=False)), kept[1 + n1 + n2 :]
+        made: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
 
-        with self._watched("lines"):
-            made = self._tried(make)
+        def make() -> tuple[list[Any], list[Any]]:
+            if not made:
+                with self._watched("lines"):
+                    kept = self._persisted(roots)
+                    sums = list(dask.compute(*kept[: 1 + n1 + n2], traverse=False))
+                made.append((sums, kept[1 + n1 + n2 :]))
+            return made[0]
+
+        client = client_of_dask()
 
         def ask_all(question: str, *given: Any) -> list[Any]:
             def run() -> list[Any]:
+                _, bands = make()
                 return list(dask.compute(*(ask(band, question, _Opaque(given)) for band in bands), traverse=False))
 
-            nonlocal made
-            for _ in range(ATTEMPTS):
-                bands = made[1]
-                try:
-                    return run()
-                except Exception as error:
-                    if not _lost(error):
-                        raise
-                    self.sent.clear()
-                    made = self._tried(make)
-            return run()
+            return self._tried(run, client, made.clear)
 
-        ((whole, _), *sums), _ = made
+        ((whole, _), *sums), _ = self._tried(make, client, made.clear)
         return ask_all, _joined(sums[:n1]), _joined(sums[n1:]), whole[0]
 
     def picked(
@@ -207,10 +214,10 @@ class Chunks:
         return [bundle(list(sent), [parts[k] for parts in sent.values()]) for k in range(len(spans))]
 
     def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:
-        key = id(values), axis
+        key = client.id, id(values), axis
         known = self.sent.get(key)
         if known is None or known[0]() is not values:
-            parts = client.scatter([np.ascontiguousarray(values[span]) for span in spans], hash=False)
+            parts = _scattered(client, [np.ascontiguousarray(values[span]) for span in spans])
             known = weakref.ref(values, lambda _: self.sent.pop(key, None)), parts
             self.sent[key] = known
         return known[1]
@@ -218,7 +225,7 @@ class Chunks:
     def _given(self, values: list[Any]) -> list[Any]:
         """Arguments of tasks, one for each; sent to the workers ahead of them, if there are any."""
         opaque, client = [_Opaque(value) for value in values], client_of_dask()
-        return opaque if client is None or not opaque else client.scatter(opaque, hash=False)
+        return opaque if client is None or not opaque else _scattered(client, opaque)
 
     def computed(self, roots: Callable[[], Sequence[Any]], name: str) -> list[Any]:
         """The results of some tasks, which are made again if a cluster lost what was sent to it."""
@@ -227,7 +234,7 @@ class Chunks:
             with self._watched(name):
                 return list(dask.compute(*roots(), traverse=False))
 
-        return self._tried(run)
+        return self._tried(run, client_of_dask())
 
     def _persisted(self, roots: Callable[[], Sequence[Any]]) -> list[Any]:
         """Tasks whose results stay where they were made."""
@@ -251,15 +258,40 @@ class Chunks:
             with _polled(client, f"irpca-{name}", math.prod(self.grid), self.watch):
                 yield
 
-    def _tried(self, run: Callable[[], Result]) -> Result:
-        for attempt in range(ATTEMPTS):
+    def _tried(self, run: Callable[[], Result], client: Any, forget: Callable[[], None] = lambda: None) -> Result:
+        """What a question answers; a cluster that lost something is asked again, one that cannot go on is reported."""
+        for left in reversed(range(ATTEMPTS)):
             try:
                 return run()
             except Exception as error:
-                if client_of_dask() is None or not _lost(error) or attempt == ATTEMPTS - 1:
+                if client is None:
+                    raise
+                if _lost(error):
+                    time.sleep(PAUSE_SECONDS)
+                if trouble := self._trouble(error, client, left):
+                    raise trouble from error
+                if not _lost(error):
                     raise
                 self.sent.clear()
+                forget()
         raise AssertionError
+
+    def _trouble(self, error: Exception, client: Any, left: int) -> ClusterError | None:
+        """Why a cluster cannot go on, if it is the cluster's fault."""
+        go_on = "Solve again; with irpca.callbacks.checkpoint a solve goes on from where it was"
+        if client.status != "running":
+            return ClusterError(
+                "the client of dask was closed, or lost its scheduler, while M was read: there is no result. Connect "
+                f"to a cluster. {go_on}"
+            )
+        if type(error).__name__ == "KilledWorker" or (_lost(error) and not left):
+            size = max(map(math.prod, product(*map(np.diff, self.edges)))) * self.source.dtype.itemsize
+            return ClusterError(
+                "workers of the cluster died again and again while M was read. If their memory was used up, make the "
+                f"chunks smaller (the largest has {size / 1e6:.3g} MB as an array), run fewer threads on a worker, or "
+                f"give it more memory. {go_on}"
+            )
+        return None
 
 
 class _Counter:
@@ -316,10 +348,17 @@ def client_of_dask() -> Any:
     return owner if hasattr(owner, "scatter") else None
 
 
+def _scattered(client: Any, values: list[Any]) -> list[Any]:
+    try:
+        return list(client.scatter(values, hash=False))
+    except Exception as error:
+        raise _LostError from error
+
+
 def _lost(error: Exception) -> bool:
     """Whether data that was sent to workers went with one of them: the question can be asked again."""
-    names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(names & {"CancelledError", "FutureCancelledError", "FuturesCancelledError", "FutureLostError"})
+    gone = isinstance(error, (_LostError, CancelledError))
+    return gone or any(kind.__name__ == "CommClosedError" for kind in type(error).__mro__)
 
 
 class _Opaque:
@@ -343,6 +382,13 @@ def _piece(chunk: Any, at: tuple[int, ...], holes: bool = False) -> Piece:
     return piece_of(_read(chunk), holes, f" in {place_of((r0, r1), (c0, c1))}")
 
 
+def _together(chunk: Any) -> Any:
+    """A chunk whose rows or columns lie together in memory: kernels are several times as fast then, a copy is quick."""
+    if hasattr(chunk, "tocsr") or chunk.flags.c_contiguous or chunk.flags.f_contiguous:
+        return chunk
+    return np.ascontiguousarray(chunk)
+
+
 def _read(chunk: Any) -> Any:
     return chunk.value() if isinstance(chunk, _Opaque) else chunk
 
@@ -351,7 +397,7 @@ def _answered(
     question: Callable[..., Any], chunk: Any, rows: Arrays, cols: Arrays, common: _Opaque, at: tuple[int, ...]
 ) -> Any:
     here = {"place": at[:2], "first": (at[2], at[4])}
-    answer = question(_piece(chunk, at, common.value["holes"]), rows, cols, common.value | here, 1)
+    answer = question(_piece(_together(_read(chunk)), at, common.value["holes"]), rows, cols, common.value | here, 1)
     if question is passes.moments:  # its largest arrays will be used again by the next task of this thread
         of_rows, of_cols = (tuple(part.copy() for part in side) for side in (answer.rows, answer.cols))
         answer = replace(answer, rows=of_rows, cols=of_cols)

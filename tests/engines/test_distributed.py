@@ -1,0 +1,545 @@
+"""The engine for an M in chunks, against the reference engine: whatever the chunks, the storage and the scheduler."""
+
+import re
+
+import dask.array as da
+import numpy as np
+import pandas as pd
+import pytest
+import zarr
+from dask import delayed
+from distributed import Client
+from engines.conformance import (
+    FEW_STORED,
+    LINES,
+    MODES,
+    Case,
+    EngineSuite,
+    LinesCase,
+    ask_lines,
+    few_cases,
+    of_T,
+    same_answers,
+    same_lines,
+    shared_case,
+    some_cases,
+    some_stored,
+    to_the_end,
+)
+from engines.test_listed import (
+    PATTERNS,
+    PRIORS,
+    listed,
+    pair_of,
+    pattern,
+    test_corruption,  # noqa: F401  with the fixtures of this file
+    test_normal_equations,  # noqa: F401
+    test_write,  # noqa: F401
+    with_nan,
+)
+
+import irpca
+from irpca import constants
+from irpca.engines import Cut, MemoryEngine, choose
+from irpca.engines.base import Look
+from irpca.engines.distributed import DistributedEngine, observations, source_of, sources
+from irpca.engines.distributed.engine import MAX_REDRAWS
+from irpca.engines.distributed.sources import UnreadableError
+
+
+def ragged(n, parts=3):
+    """Lengths of chunks, no two alike, one of them of a single line."""
+    edges = sorted({0, n, *(n * k * k // parts**2 for k in range(1, parts)), n - 1} - {-1})
+    return tuple(np.diff(edges).tolist())
+
+
+def in_tiles(M):
+    return da.from_array(M, chunks=(ragged(M.shape[0]), ragged(M.shape[1], 2)))
+
+
+def in_rows(M):
+    return da.from_array(M, chunks=(ragged(M.shape[0]), M.shape[1]))
+
+
+def in_columns(M):
+    return da.from_array(M, chunks=(M.shape[0], ragged(M.shape[1])))
+
+
+def in_one(M):
+    return da.from_array(M, chunks=M.shape)
+
+
+def in_sparse_tiles(entries, rows, cols):
+    """A dask array whose chunks are CSR arrays: only what they store is observed."""
+    ends = [np.append(0, np.cumsum(sizes)) for sizes in (rows, cols)]
+
+    def tile(i, j):
+        some = entries[ends[0][i] : ends[0][i + 1]][:, ends[1][j] : ends[1][j + 1]]
+        made = delayed(some, pure=False, traverse=False)
+        return da.from_delayed(made, some.shape, meta=entries[:0, :0])
+
+    return da.block([[tile(i, j) for j in range(len(cols))] for i in range(len(rows))])
+
+
+def zarr_array(folder, M, chunks):
+    array = zarr.create_array(folder, shape=M.shape, dtype=M.dtype, chunks=chunks)
+    array[:] = M
+    return array
+
+
+def npy_files(folder, M):
+    folder.mkdir()
+    for k, part in enumerate(np.split(M, np.cumsum(ragged(len(M)))[:-1])):
+        np.save(folder / f"{k}.npy", part)
+    return folder
+
+
+def parquet_file(path, M):
+    """The entries of a matrix, in no order, in two row groups."""
+    rows, cols = np.nonzero(~np.isnan(M))
+    frame = pd.DataFrame({"row": rows, "column": cols, "value": M[rows, cols]})
+    frame.sample(frac=1, random_state=0).to_parquet(path, row_group_size=len(frame) // 2 + 1)
+    return path
+
+
+def small_pieces(monkeypatch):
+    """Files are read in as many pieces as larger ones."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 600)
+    monkeypatch.setattr(observations, "BAND_ENTRIES", 150)
+
+
+# Every entry is observed.
+
+
+class DistributedSuite(EngineSuite):
+    case = some_cases(few_cases((30, 17), (33, 129)))
+    stored = some_stored(FEW_STORED)
+    where = r" in rows \d+ to \d+, columns \d+ to \d+"
+
+    def chunked(self, M):
+        raise NotImplementedError
+
+    surveyed = False
+
+    def make(self, M):
+        engine = DistributedEngine(source_of(self.chunked(M)))
+        if self.surveyed:
+            engine.survey([])
+            engine.reads = 0.0
+        return engine
+
+    def test_what_it_owns(self, case):
+        """To count what is observed takes one read, unless a survey was made."""
+        engine = self.make(case.M)
+        assert (engine.name, engine.shape, engine.dtype, engine.reads) == ("distributed", case.M.shape, case.dtype, 0)
+        assert engine.n_observed == case.M.size
+        for counts, n, each in zip(engine.counts, case.M.shape, case.M.shape[::-1], strict=True):
+            np.testing.assert_array_equal(counts, np.full(n, each))
+        assert engine.reads == pytest.approx(0.0 if self.surveyed else 1.0)
+        assert engine.edges == engine.chunks.edges and [edge[-1] for edge in engine.edges] == list(case.M.shape)
+
+    def test_reads(self, stored, tmp_path):
+        self.surveyed = True
+        super().test_reads(stored, tmp_path)
+
+    def test_survey(self, stored):
+        super().test_survey(stored, holes=False)
+
+    def test_survey_of_a_matrix_with_holes(self, stored):
+        """What is drawn and not observed is drawn again, which takes some more reads."""
+        rng = np.random.default_rng(1)
+        M = np.where(rng.random((30, 17)) < 0.2, stored[0](np.nan), Case((30, 17), stored[0]).M)
+        seeds = np.random.SeedSequence(3).spawn(2)
+        lines, cells = (np.arange(30), np.array([16, 0, 3])), (rng.integers(0, 30, 25), rng.integers(0, 17, 25))
+        looks = [Look(lines), Look(cells=cells), Look(size=40, seed=seeds[0]), Look(size=9, seed=seeds[1])]
+        engine, memory = self.make(M), MemoryEngine(M, holes=True)
+        engine.survey(looks)
+        assert engine.n_observed == memory.n_observed
+        for size, seed in ((40, seeds[0]), (9, seeds[1])):
+            both = (owner.draw(size, np.random.default_rng(seed)) for owner in (engine, memory))
+            for one, other in zip(*both, strict=True):
+                np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(engine.entries(*cells), memory.entries(*cells))
+        np.testing.assert_array_equal(engine.block(*lines), memory.block(*lines))
+        assert engine.reads <= 1 + MAX_REDRAWS + 1e-9
+        again = self.make(M)
+        again.recall(self.make(M).survey(looks))
+        np.testing.assert_array_equal(again.block(*lines), memory.block(*lines))
+        np.testing.assert_array_equal(again.counts[1], memory.counts[1])
+        assert again.reads == 0
+
+
+class LeanSuite(DistributedSuite):
+    """Without what a chunk decides alone."""
+
+    case = some_cases([((1, 5), np.float32, "C"), ((30, 17), np.float64, "Fortran"), ((33, 129), np.float32, "C")])
+    stored = some_stored(FEW_STORED[1:])
+    test_lines_of_any_number_of_directions = None
+    test_core_of_L_that_is_not_square = None
+    test_extreme_thresholds = None
+    test_rank_of_L = None
+    test_L_in_single_precision = None
+    test_an_entry_at_the_threshold_is_kept = None
+    test_the_energy_does_not_leave_the_range_of_float32 = None
+
+    @pytest.mark.parametrize(("mode", "prior", "shape", "layout", "dtype"), LINES[::4])
+    def test_lines(self, monkeypatch, mode, prior, shape, layout, dtype):
+        super().test_lines(monkeypatch, mode, prior, shape, layout, dtype)
+
+
+class TestTiles(DistributedSuite):
+    def chunked(self, M):
+        return in_tiles(M)
+
+
+class TestOneChunk(LeanSuite):
+    def chunked(self, M):
+        return in_one(M)
+
+
+class TestRows(LeanSuite):
+    def chunked(self, M):
+        return in_rows(M)
+
+
+class TestColumns(LeanSuite):
+    def chunked(self, M):
+        return in_columns(M)
+
+
+class StoredSuite(LeanSuite):
+    test_what_crosses_the_border_is_thin = None
+
+    @pytest.fixture(autouse=True)
+    def pieces(self, monkeypatch, tmp_path_factory):
+        small_pieces(monkeypatch)
+        self.folder = tmp_path_factory.mktemp("stored")
+        self.made = 0
+
+    def new(self):
+        self.made += 1
+        return self.folder / str(self.made)
+
+
+class TestZarr(StoredSuite):
+    def chunked(self, M):
+        return zarr_array(self.new(), M, [-(-n // 2) for n in M.shape])
+
+
+class TestFiles(StoredSuite):
+    def chunked(self, M):
+        return npy_files(self.new(), M)
+
+
+class CompleteSuite(StoredSuite):
+    """All entries are listed; a survey has counted them. Infinite ones are refused when a table is opened."""
+
+    case = some_cases([((7, 3), np.float32, "C"), ((30, 17), np.float64, "Fortran"), ((33, 129), np.float32, "C")])
+    surveyed = True
+    test_nan_beside_infinite_entries = None
+    test_survey_of_a_matrix_with_holes = None
+    test_entries_that_are_not_finite = None
+
+
+class TestParquet(CompleteSuite):
+    def chunked(self, M):
+        return parquet_file(self.new().with_suffix(".parquet"), M)
+
+
+@pytest.fixture(scope="class")
+def client():
+    """Workers that are threads of this process, and talk to each other as if they were not."""
+    with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as opened:
+        yield opened
+
+
+@pytest.mark.usefixtures("client")
+class TestCluster(LeanSuite):
+    case = some_cases([((30, 17), np.float64, "Fortran")])
+    test_reads = None
+    test_place = None
+    test_capabilities = None
+    test_a_zero_residual = None
+    test_a_threshold_beyond_the_range_of_float32 = None
+    test_an_answer_stays_as_it_was_given = None
+    test_an_L_that_is_not_finite_is_not_blamed_on_M = None
+    test_lines_with_few_conjugate_gradients = None
+    test_what_crosses_the_border_is_thin = None
+
+    def chunked(self, M):
+        return in_tiles(M)
+
+
+# Some entries are observed.
+
+WAYS = {
+    "dense": lambda M: in_tiles(with_nan(M)),
+    "dense rows": lambda M: in_rows(with_nan(M)),
+    "CSR": lambda M: in_sparse_tiles(M, ragged(M.shape[0]), ragged(M.shape[1], 2)),
+    "CSR rows": lambda M: in_sparse_tiles(M, ragged(M.shape[0]), M.shape[1:]),
+}
+SETTINGS = [  # every pattern as dense and as listed chunks
+    (kind, way, [np.float32, np.float64][(i // 2 + j) % 2])
+    for i, kind in enumerate(PATTERNS)
+    for j, way in enumerate(WAYS)
+    if (i + j) % 2
+]
+
+
+def made(way):
+    return lambda M: DistributedEngine(source_of(WAYS[way](M)))
+
+
+@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2].__name__}")
+def setting(request):
+    return request.param
+
+
+@pytest.fixture
+def there(setting):
+    return pattern(setting[0])
+
+
+@pytest.fixture
+def case(setting):
+    return shared_case((60, 41), setting[2])
+
+
+@pytest.fixture
+def fresh(setting, case, there):
+    return lambda: pair_of(made(setting[1]), case.M, there)
+
+
+@pytest.fixture
+def pair(fresh):
+    return fresh()
+
+
+@pytest.mark.parametrize("zeta", [1.0, "cut"])
+def test_products(case, pair, zeta):
+    if zeta == "cut":
+        rng = np.random.default_rng(3)
+        zeta = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
+    for question, asked in of_T(case):
+        answers, expected = (getattr(engine, question)(case.L, zeta, *asked) for engine in pair)
+        same_answers(answers, expected, case)
+    assert pair[0].reads == 7
+
+
+def test_what_is_observed(pair, there):
+    engine, reference = pair
+    assert engine.n_observed == reference.n_observed == there.sum()
+    for counts, axis in zip(engine.counts, (1, 0), strict=True):
+        np.testing.assert_array_equal(counts, there.sum(axis=axis))
+    assert engine.reads == pytest.approx(1)
+
+
+@pytest.mark.parametrize("i", range(len(SETTINGS)))
+def test_lines(monkeypatch, i):
+    """Every mode, and every prior."""
+    to_the_end(monkeypatch)
+    kind, way, dtype = SETTINGS[i]
+    there = pattern(kind)
+    case = LinesCase(there.shape, mode=list(MODES)[i % 3], prior=PRIORS[i % 4])
+    pair = pair_of(made(way), case.M.astype(dtype), there)
+    for answer, expected in ask_lines(pair, case):
+        same_lines(answer, expected, 1e-8)
+        assert answer.sums.n_observed == there.sum()
+    assert pair[0].reads == pair[1].reads == 2
+
+
+def test_block_and_entries(case, pair, there):
+    rng = np.random.default_rng(1)
+    rows, cols = rng.integers(0, 60, 300), rng.integers(0, 41, 300)  # in no order, many twice
+    M, (engine, _) = np.where(there, case.M, case.dtype(np.nan)), pair
+    for some in (rows, cols), (np.arange(60), np.arange(41)), (rows[:0], cols), (rows, cols[:0]):
+        np.testing.assert_array_equal(engine.block(*some), M[some[0]][:, some[1]])
+    np.testing.assert_array_equal(engine.entries(rows, cols), M[rows, cols])
+    assert engine.entries(rows[:0], cols[:0]).shape == (0,)
+
+
+def test_draw(case, fresh, there):
+    """A list that is cut by rows draws as one in memory does."""
+    for size in (1, 13, 10_000):
+        engine, _ = fresh()
+        rows, cols, values = engine.draw(size, np.random.default_rng(2))
+        assert len(rows) == len(cols) == len(values) == min(size, there.sum())
+        assert there[rows, cols].all() and values.dtype == case.dtype
+        np.testing.assert_array_equal(values, case.M[rows, cols])
+        assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum() or size < there.sum()
+        if not engine.source.listed or engine.chunks.grid[1] == 1:
+            M = listed(case.M, there) if engine.source.listed else np.where(there, case.M, case.dtype(np.nan))
+            right = MemoryEngine(M).draw(size, np.random.default_rng(2))
+            for one, other in zip((rows, cols, values), right, strict=True):
+                np.testing.assert_array_equal(one, other)
+
+
+def test_a_survey_of_a_list(case, there):
+    """One read to count, one for all that was announced."""
+    engine = made("CSR")(listed(case.M, there))
+    seed, lines = np.random.SeedSequence(3), (np.arange(60), np.arange(5))
+    engine.survey([Look(size=40, seed=seed), Look(lines)])
+    reads = engine.reads
+    assert reads <= 2 + 1e-9
+    rows, cols, values = engine.draw(40, np.random.default_rng(seed))
+    np.testing.assert_array_equal(values, case.M[rows, cols])
+    np.testing.assert_array_equal(engine.block(*lines), np.where(there, case.M, np.nan)[:, :5])
+    assert engine.reads == reads
+
+
+def test_cells_as_chunks():
+    case = Case((7, 3))
+    engine = DistributedEngine(source_of(da.from_array(case.M, chunks=1)))
+    reference = MemoryEngine(case.M)
+    for question, asked in (("core", (case.Q1, case.Q2)), ("products", (case.X, case.Y))):
+        *answers, _ = getattr(engine, question)(case.L, 1.0, *asked)
+        *expected, _ = getattr(reference, question)(case.L, 1.0, *asked)
+        for answer, right in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(answer, right, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(
+        engine.corruption(case.L, 1.0)[0].toarray() != 0, reference.corruption(case.L, 1.0)[0].toarray() != 0
+    )
+
+
+# What is told, and what is refused.
+
+
+@pytest.fixture(scope="module")
+def problem():
+    return irpca.datasets.make_problem(60, 45, d1=4, d2=3, rank=2, corruption=0.1)
+
+
+def watched_chunks(M, chunks=(20, 15), change=lambda block: block):
+    """A dask array that takes down which chunks were read."""
+    seen = []
+
+    def block(x, block_info=None):
+        seen.append(block_info[0]["chunk-location"])
+        return change(x)
+
+    return da.from_array(M, chunks=chunks).map_blocks(block, meta=np.empty((0, 0))), seen
+
+
+def test_missing_cells_in_chunks(problem):
+    M = problem.M.copy()
+    M[3, 2] = M[45, 40] = np.nan
+    result = irpca.solve(in_tiles(M), problem.F1, problem.F2)
+    assert result.engine == "distributed" and problem.relative_error(result.L) < 1e-10
+    np.testing.assert_array_equal(result.counts[0], (~np.isnan(M)).sum(1))
+
+
+@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "altproj", "ircur", "pca"])
+def test_infinite_cells_are_refused_with_their_place(problem, solver):
+    M = problem.M.copy()
+    M[45, 40], M[3, 3] = -np.inf, np.nan
+    given = (problem.F1, problem.F2) if solver.startswith("irpca") else ()
+    with pytest.raises(ValueError, match="M holds infinite values in rows 40 to 59, columns 30 to 44; replace them"):
+        irpca.solve(da.from_array(M, chunks=(20, 15)), *given, rank=2, solver=solver)
+
+
+def test_a_chunk_of_another_type_is_refused(problem):
+    M, _ = watched_chunks(problem.M, change=lambda x: x.astype(object))
+    with pytest.raises(ValueError, match=r"chunk \(\d, \d\) of M \(rows .*has dtype object"):
+        irpca.solve(M, problem.F1, problem.F2)
+
+
+def test_unknown_chunk_sizes_are_refused(problem):
+    M = da.from_array(problem.M, chunks=20)
+    with pytest.raises(ValueError, match=r"unknown chunk sizes; .*compute_chunk_sizes\(\)"):
+        irpca.solve(M[M[:, 0] != 7])
+
+
+def test_features_of_another_length_are_refused_before_M_is_read(problem):
+    M, seen = watched_chunks(problem.M)
+    for given in ((problem.F2, problem.F2), (problem.F1, problem.F1), (np.ones((61, 2)), None)):
+        with pytest.raises(ValueError, match=r"F[12] has \d+ rows"):
+            irpca.solve(M, *given)
+    assert not seen
+
+
+@pytest.mark.parametrize("solver", ["pcp", "pcpf", "rpca_gd", "scaledgd"])
+def test_a_solver_that_needs_more_is_refused_before_M_is_read(problem, solver):
+    M, seen = watched_chunks(problem.M)
+    needs = "dual" if solver.startswith("pcp") else "cut"
+    with pytest.raises(NotImplementedError, match=f"solver='{solver}' needs {needs}, which the distributed engine"):
+        irpca.solve(M, problem.F1, problem.F2, rank=2, solver=solver)
+    assert not seen
+
+
+def test_ids_that_are_there_twice_are_refused(tmp_path):
+    frame = pd.DataFrame({"row": [1, 1, 2, 2, 1], "column": [1, 2, 1, 2, 2], "value": [1.0, 2, 3, 4, 5]})
+    frame.to_parquet(tmp_path / "M.parquet")
+    with pytest.raises(ValueError, match=r"row 1, column 2 is there 2 times, with values 2\.0, 5\.0"):
+        irpca.solve(tmp_path / "M.parquet")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_matrix_without_any_cell_is_refused(way):
+    nothing = listed(np.ones((30, 20)), np.zeros((30, 20), bool))
+    with pytest.raises(ValueError, match="every cell of M is missing"):
+        irpca.solve(WAYS[way](nothing), rank=2)
+    with pytest.raises(ValueError, match="every cell of M is missing"):
+        _ = made(way)(nothing).n_observed
+
+
+def test_a_chunk_that_cannot_be_read_is_named(problem, tmp_path, monkeypatch):
+    small_pieces(monkeypatch)
+    array = zarr_array(tmp_path / "M.zarr", problem.M, (20, 15))
+    (tmp_path / "M.zarr" / "c" / "1" / "2").write_bytes(b"not a chunk")
+    for M in (array, tmp_path / "M.zarr"):
+        with pytest.raises(UnreadableError, match=r"M cannot be read: rows 20 to 39, columns 30 to 44 of .*M\.zarr"):
+            irpca.solve(M, problem.F1, problem.F2)
+
+
+def test_engines_by_name(problem):
+    M = in_tiles(problem.M)
+    for name in ("auto", "distributed"):
+        assert type(choose(M, name)) is DistributedEngine
+    with pytest.raises(ValueError, match="engine='memory' needs M in memory, and M is a dask array; leave engine out"):
+        irpca.solve(M, engine="memory")
+    said = re.escape("engine='distributed' reads M from a dask or zarr array, a path or a dask DataFrame, got ndarray")
+    with pytest.raises(ValueError, match=said):
+        irpca.solve(problem.M, engine="distributed")
+
+
+def test_blocks_of_the_wrong_length_are_refused(problem):
+    case = Case((60, 41))
+    M, seen = watched_chunks(case.M)
+    engine = DistributedEngine(source_of(M))
+    for ask in (
+        lambda: engine.products(case.L, 1.0, case.Y),
+        lambda: engine.core(case.L, 1.0, case.Q2, case.Q1),
+        lambda: engine.corruption(case.L.T, 1.0),
+    ):
+        with pytest.raises(ValueError, match="shape mismatch"):
+            ask()
+    assert not seen
+
+
+def test_the_labels_of_a_table_are_those_of_its_outliers(tmp_path, problem, monkeypatch):
+    rows, cols = np.nonzero(np.ones(problem.M.shape))
+    frame = pd.DataFrame({"user": [f"u{i:02}" for i in rows], "item": 100 + cols, "rating": problem.M[rows, cols]})
+    frame.to_parquet(tmp_path / "M.parquet")
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 8)
+    monkeypatch.setattr(observations, "BAND_ENTRIES", 700)
+    result = irpca.solve(tmp_path / "M.parquet", problem.F1, problem.F2, outliers_to=tmp_path / "S.parquet")
+    written = pd.read_parquet(result.outliers_path)
+    at = written["row"].str[1:].astype(int), written["column"] - 100
+    assert sorted(zip(*at, strict=True)) == sorted(zip(*problem.S.nonzero(), strict=True))
+
+
+@pytest.mark.parametrize("clustered", [False, True])
+def test_progress_within_a_read(clustered, request, monkeypatch):
+    """Every chunk is counted once; on a cluster, as often as the scheduler is asked."""
+    if clustered:
+        request.getfixturevalue("client")
+        monkeypatch.setattr("irpca.engines.distributed.graphs.POLL_SECONDS", 0.01)
+    case, told = Case((30, 17)), []
+    engine = DistributedEngine(source_of(in_tiles(case.M)))
+    engine.watch = lambda done, total: told.append((done, total))
+    engine.core(case.L, 1.0, case.Q1, case.Q2)
+    chunks = int(np.prod(engine.chunks.grid))
+    if not clustered:
+        assert told == [(k + 1, chunks) for k in range(chunks)]
+    assert all(0 <= done <= total == chunks for done, total in told)

@@ -1,0 +1,173 @@
+"""Whole fits of an M in chunks: those of the same M in memory."""
+
+from functools import cache
+
+import dask.array as da
+import numpy as np
+import pytest
+from engines.test_distributed import in_sparse_tiles, parquet_file
+from engines.test_listed import listed, with_nan
+
+import irpca
+from irpca import Status, constants
+from irpca.engines.distributed import observations
+
+SHAPE = 200, 150
+CHUNKS = {
+    "rows": (70, 150),
+    "columns": (200, 40),
+    "tiles": ((3, 97, 100), (100, 50)),
+    "one": SHAPE,
+}
+SOLVERS = ["irpca_iht", "altproj", "accaltproj", "ircur", "pca"]
+
+
+@cache
+def problem():
+    return irpca.datasets.make_problem(*SHAPE, d1=6, d2=5, rank=2, corruption=0.1)
+
+
+@cache
+def table(kind):
+    """M: exact, noisy, noisy with a fifth missing, or the list of a fifth."""
+    rng = np.random.default_rng(1)
+    M = problem().M + (0 if "exact" in kind else 1e-3 * rng.standard_normal(SHAPE))
+    some = rng.random(SHAPE) < 0.2
+    return listed(M, some) if "listed" in kind else np.where(some, np.nan, M) if "holes" in kind else M
+
+
+def features(which):
+    return problem().F1 if which in ("both", "rows") else None, problem().F2 if which == "both" else None
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch):
+    """What is done for tables that are too large to be held in memory as a whole."""
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 13)
+
+
+@cache
+def fit_in_memory(kind, which, **options):
+    return irpca.solve(table(kind), *features(which), **options)
+
+
+def same_fit(result, right, tolerance=1e-10):
+    """L is the same to rounding, and S has the same entries."""
+    assert (result.engine, right.engine) == ("distributed", "memory")
+    assert (result.status, result.rank, result.solver) == (right.status, right.rank, right.solver)
+    expected = right.L.dense()
+    assert np.abs(result.L.dense() - expected).max() <= tolerance * np.abs(expected).max()
+    for counts, others in zip(result.counts, right.counts, strict=True):
+        np.testing.assert_array_equal(counts, others)
+    np.testing.assert_array_equal(result.S.indptr, right.S.indptr)
+    np.testing.assert_array_equal(result.S.indices, right.S.indices)
+    scale = np.abs(right.S.data).max(initial=0)
+    np.testing.assert_allclose(result.S.data, right.S.data, rtol=0, atol=10 * tolerance * scale)
+    if right.noise is None:
+        assert result.noise is None
+    else:
+        assert result.noise == pytest.approx(right.noise, rel=1e-6, abs=1e-15)
+    assert [doubt.kind for doubt in result.doubts] == [doubt.kind for doubt in right.doubts]
+
+
+FITS = [  # every kind with all features; of the chunks, each with every kind and all features
+    ("exact", "both", "rows"),
+    ("exact", "both", "tiles"),
+    ("exact", "rows", "columns"),
+    ("exact", "none", "tiles"),
+    ("noisy", "both", "columns"),
+    ("noisy", "both", "one"),
+    ("noisy", "rows", "tiles"),
+    ("noisy", "none", "rows"),
+    ("holes", "both", "tiles"),
+    ("holes", "rows", "rows"),
+    ("holes", "none", "columns"),
+]
+
+
+@pytest.mark.parametrize(("kind", "which", "chunks"), FITS)
+def test_dense_chunks(kind, which, chunks):
+    result = irpca.solve(da.from_array(table(kind), chunks=CHUNKS[chunks]), *features(which))
+    same_fit(result, fit_in_memory(kind, which), 1e-10 if kind == "exact" else 1e-9)
+    assert result.status is Status.CONVERGED
+    assert problem().relative_error(result.L) < (1e-10 if kind == "exact" else 0.1)
+    if (kind, which) == ("exact", "both"):
+        assert result.reads == 2
+
+
+@pytest.mark.parametrize("which", ["both", "rows", "none"])
+@pytest.mark.parametrize("kind", ["listed, exact", "listed"])
+def test_listed_chunks(kind, which):
+    M = table(kind)
+    result = irpca.solve(in_sparse_tiles(M, (70, 1, 129), (150,)), *features(which))
+    same_fit(result, fit_in_memory(kind, which), 1e-10 if "exact" in kind else 1e-9)
+    assert result.status is Status.CONVERGED and problem().relative_error(result.L) < 0.2
+
+
+def test_listed_tiles():
+    """Entries are drawn in the order of chunks, which are others than in memory: the same fit, not to the last bit."""
+    result = irpca.solve(in_sparse_tiles(table("listed, exact"), (70, 130), (100, 50)), *features("both"))
+    same_fit(result, fit_in_memory("listed, exact", "both"))
+    noisy = irpca.solve(in_sparse_tiles(table("listed"), (70, 130), (100, 50)), *features("both"))
+    right = fit_in_memory("listed", "both")
+    assert np.abs(noisy.L.dense() - right.L.dense()).max() < 0.1 * right.noise
+    assert noisy.rank == right.rank
+
+
+@pytest.mark.parametrize("which", ["both", "none"])
+def test_a_parquet_file(which, tmp_path, monkeypatch):
+    monkeypatch.setattr(observations, "BAND_ENTRIES", 2500)
+    result = irpca.solve(parquet_file(tmp_path / "M.parquet", with_nan(table("listed"))), *features(which))
+    same_fit(result, fit_in_memory("listed", which), 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["exact", "holes, exact"])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_other_solvers(solver, kind):
+    if (solver, kind) == ("ircur", "holes, exact"):
+        with pytest.raises(ValueError, match="needs complete rows and columns"):
+            irpca.solve(da.from_array(table(kind), chunks=CHUNKS["tiles"]), rank=2, solver=solver)
+        return
+    which, options = "both" if solver == "irpca_iht" else "none", {"rank": 2, "solver": solver, "tol": 1e-6}
+    result = irpca.solve(da.from_array(table(kind), chunks=CHUNKS["tiles"]), *features(which), **options)
+    same_fit(result, fit_in_memory(kind, which, **options))
+
+
+@pytest.mark.parametrize("which", ["both", "rows", "none"])
+@pytest.mark.parametrize("kind", ["exact", "noisy"])
+def test_a_small_table_is_read_as_a_whole_once(kind, which, monkeypatch):
+    """And once more for S."""
+    monkeypatch.undo()
+    M = da.from_array(table(kind), chunks=CHUNKS["tiles"])
+    result = irpca.solve(M, *features(which))
+    same_fit(result, irpca.solve(table(kind), *features(which)), 1e-10)
+    assert result.reads <= 2 + 1e-9
+
+
+def test_float32():
+    M = table("exact").astype(np.float32)
+    result = irpca.solve(da.from_array(M, chunks=CHUNKS["tiles"]), *features("both"))
+    right = irpca.solve(M, *features("both"))
+    same_fit(result, right, 1e-6)
+
+
+def test_outliers_in_files(tmp_path):
+    """One file for each chunk; S does not come back."""
+    import pandas as pd
+
+    M = da.from_array(table("noisy"), chunks=CHUNKS["tiles"])
+    result = irpca.solve(M, *features("both"), outliers_to=tmp_path / "S.parquet")
+    S = fit_in_memory("noisy", "both").S.tocoo()
+    assert result.S is None and len(list((tmp_path / "S.parquet").iterdir())) == 6
+    written = pd.read_parquet(tmp_path / "S.parquet").sort_values(["row", "column"])
+    np.testing.assert_array_equal(written["row"], S.coords[0])
+    np.testing.assert_array_equal(written["column"], S.coords[1])
+    np.testing.assert_allclose(written["observed"] - written["expected"], S.data, rtol=0, atol=1e-9)
+
+
+def test_the_same_call_gives_the_same_bits():
+    """Whichever chunk is ready first."""
+    M = da.from_array(table("noisy"), chunks=CHUNKS["tiles"])
+    first, second = (irpca.solve(M, *features("rows")) for _ in range(2))
+    for one, other in zip(first.L.thin(), second.L.thin(), strict=True):
+        np.testing.assert_array_equal(one, other)
