@@ -40,11 +40,12 @@ from engines.test_listed import (
 
 import irpca
 from irpca import constants
-from irpca.engines import Cut, MemoryEngine, choose
+from irpca.engines import Cut, MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
 from irpca.engines.distributed import DistributedEngine, observations, source_of, sources
 from irpca.engines.distributed.engine import MAX_REDRAWS
 from irpca.engines.distributed.sources import UnreadableError
+from irpca.lowrank import LowRank
 
 
 def ragged(n, parts=3):
@@ -252,6 +253,25 @@ def client():
     """Workers that are threads of this process, and talk to each other as if they were not."""
     with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as opened:
         yield opened
+
+
+def test_factors_that_change_in_place_are_sent_again_and_bases_are_not(client):
+    """Fits change their factors in place; a basis is placed anew for every question."""
+    case = LinesCase((30, 17))
+    engine = choose(da.from_array(case.M.astype(np.float32), chunks=(11, 9)))
+    prior = case.priors[0]
+    engine.solve_rows(case.U, case.V, case.noise, prior)
+    case.U[3] += 1.0
+    case.noise.rows[5] = 2.0
+    expected = ReferenceEngine(case.M.astype(np.float32)).solve_rows(case.U, case.V, case.noise, prior)
+    found = engine.solve_rows(case.U, case.V, case.noise, prior)
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(found.sums.rows, expected.sums.rows, rtol=1e-6)
+    L, sent = LowRank.zero(case.M.shape), []
+    for scale in (1.0, 2.0):
+        engine.core(L, scale, case.U.copy(), case.V.copy())
+        sent.append(set(engine.chunks.sent))
+    assert sent[0] == sent[1]
 
 
 @pytest.mark.usefixtures("client")

@@ -6,11 +6,11 @@ Whatever scheduler dask has at hand runs them: threads, or the workers of a clie
 
 from __future__ import annotations
 
+import hashlib
 import math
 import threading
 import time
 import uuid
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -34,6 +34,7 @@ from ..tiles import Tally
 from .sources import Reading, Source, place_of
 
 FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait for each other
+SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
 PAUSE_SECONDS = 0.5  # before it is asked again: a client takes a moment to see that its scheduler is gone
 POLL_SECONDS = 1.0  # between questions to a scheduler about what is done
@@ -62,7 +63,7 @@ class Chunks:
         self.source = source
         self.edges = source.row_edges, source.col_edges
         self.grid = len(source.row_edges) - 1, len(source.col_edges) - 1
-        self.sent: dict[tuple[str, int, int], tuple[Any, list[Any]]] = {}
+        self.sent: dict[tuple[str, int, bytes], list[Any]] = {}
         self.holes = False
         self.watch: Watch | None = None
 
@@ -214,13 +215,15 @@ class Chunks:
         return [bundle(list(sent), [parts[k] for parts in sent.values()]) for k in range(len(spans))]
 
     def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:
-        key = client.id, id(values), axis
-        known = self.sent.get(key)
-        if known is None or known[0]() is not values:
+        """Known by its contents: factors change in place, and bases come as new arrays with the same numbers."""
+        key = client.id, axis, _digest(values)
+        parts = self.sent.pop(key, None)
+        if parts is None:
             parts = _scattered(client, [np.ascontiguousarray(values[span]) for span in spans])
-            known = weakref.ref(values, lambda _: self.sent.pop(key, None)), parts
-            self.sent[key] = known
-        return known[1]
+        self.sent[key] = parts  # used last
+        while len(self.sent) > SENT_ARRAYS:
+            self.sent.pop(next(iter(self.sent)))
+        return parts
 
     def _given(self, values: list[Any]) -> list[Any]:
         """Arguments of tasks, one for each; sent to the workers ahead of them, if there are any."""
@@ -346,6 +349,12 @@ def client_of_dask() -> Any:
     """The client whose workers would run a task now; None: threads of this process."""
     owner = getattr(get_scheduler(), "__self__", None)
     return owner if hasattr(owner, "scatter") else None
+
+
+def _digest(values: Array) -> bytes:
+    digest = hashlib.blake2b(repr((values.shape, values.dtype.str)).encode(), digest_size=16)
+    digest.update(np.ascontiguousarray(values).data)
+    return digest.digest()
 
 
 def _scattered(client: Any, values: list[Any]) -> list[Any]:
