@@ -2,7 +2,7 @@
 
 workers
     The same solves on a ``LocalCluster`` of one process and on one of two, one thread each, M held in their memory in
-    chunks: nothing is read from a disk. *Algorithm 1* with 100 features a side is bound by arithmetic, some
+    chunks: nothing is read from a disk. *Algorithm 1* with 200 features a side is bound by arithmetic, some
     2·n²·(r + d) flops a read, and the client has next to nothing to do. The default solver under noise has a part of
     its work, the fits to samples and blocks of M, in the client, which more workers do not make faster.
 overhead
@@ -85,7 +85,7 @@ def processes(count: int, memory: int = 0) -> Iterator[Any]:
     from distributed import Client, LocalCluster
 
     with (
-        LocalCluster(count, threads_per_worker=1, memory_limit=memory, dashboard_address=":0") as local,
+        LocalCluster(n_workers=count, threads_per_worker=1, memory_limit=memory, dashboard_address=":0") as local,
         Client(local, set_as_default=False) as client,
     ):
         yield client
@@ -172,7 +172,7 @@ CASES = (
     Case(
         "workers",
         workers,
-        {"n": 12_000, "chunk": 3000, "d": 100, "d_noisy": 20, "rank": 5, "corruption": 0.1, "repeats": 3},
+        {"n": 12_000, "chunk": 3000, "d": 200, "d_noisy": 20, "rank": 5, "corruption": 0.02, "repeats": 3},
         {"n": 300, "chunk": 150, "d": 10, "d_noisy": 8, "rank": 2, "corruption": 0.1, "repeats": 1},
         report,
         workers_bars,
