@@ -37,7 +37,8 @@ ROOMS = {
     "calibration": {"lowrank", "constants"},
     "result": {"lowrank", "engines.base", "calibration"},
     "callbacks": {"result", "constants", "checkpoint"},
-    "checkpoint": {"checkpoint", "lowrank", "engines.base"},
+    "durable": set(),
+    "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
     "sampling": FOUNDATION,
     "regression": FOUNDATION,
     "noise": {"lowrank", "constants", "engines.base"},
@@ -50,7 +51,7 @@ ROOMS = {
     "completion": {"lowrank"},
     "longtable": {"lowrank", "labels"},
     "outliers": {"lowrank", "calibration", "engines.base"},
-    "outlier_files": {"lowrank", "calibration", "engines.base", "outliers"},
+    "outlier_files": {"lowrank", "calibration", "durable", "engines.base", "outliers"},
     "diagnostics": FOUNDATION,
     # What people hand in and get back.
     "labels": {"lowrank"},

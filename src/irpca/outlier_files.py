@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from .calibration import Calibration
+from .durable import sync_folder
 from .engines.base import Noise, Standardised
 from .lowrank import Array, LowRank
 from .outliers import probabilities
@@ -187,9 +188,9 @@ class OutlierFiles:
         if os.path.lexists(self.target):
             advice = f"outliers_to has been made by someone else; the outliers are in {self.folder / PARTS}"
             raise FileExistsError(errno.EEXIST, advice, str(self.target))
-        _flush(self.folder / PARTS)
+        sync_folder(self.folder / PARTS)
         os.replace(self.folder / PARTS, self.target)
-        _flush(self.target.parent)
+        sync_folder(self.target.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return str(self.target)
 
@@ -245,7 +246,7 @@ class OutlierFiles:
         finally:
             with suppress(OSError):
                 part.unlink(missing_ok=True)
-        _flush(path.parent)
+        sync_folder(path.parent)
 
     def _sweep(self) -> None:
         """Delete what writers that were killed have left."""
@@ -335,13 +336,3 @@ def _holds(path: Path, key: bytes) -> bool:
     except Exception:  # a damaged file may fail in any way
         return False
     return True
-
-
-def _flush(folder: Path) -> None:
-    """Wait until names in a folder are on the disk, where that can be asked for."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

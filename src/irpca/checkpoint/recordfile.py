@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from ..durable import sync_folder
+
 try:
     import fcntl
 except ImportError:  # Windows
@@ -155,7 +157,7 @@ class RecordFile:
             return open(self.path, "r+b", buffering=0)
         file = open(self.path, "x+b", buffering=0)  # noqa: SIM115
         self._size = 0
-        _sync_folder(self.path.parent)
+        sync_folder(self.path.parent)
         return file
 
 
@@ -186,13 +188,3 @@ def _locked(fd: int, shared: bool = False) -> Iterator[None]:
         with suppress(OSError):
             fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
     yield
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file has its name for good only when its folder is on the disk."""
-    with suppress(OSError):
-        fd = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

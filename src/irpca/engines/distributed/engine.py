@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -197,23 +198,16 @@ class DistributedEngine(PiecedEngine):
         row_edges, col_edges = self.chunks.edges
         if kind == "positions":  # of observed entries, chunk by chunk
             which, places = in_chunks(rows, self._ends), self.chunks.places()
-            return [
-                (places[k], (rows[which == k] - self._ends[k],), np.flatnonzero(which == k)) for k in np.unique(which)
-            ]
+            return [(places[k], (rows[mine] - self._ends[k],), mine) for k, mine in _by_number(which)]
         of_rows, of_cols = in_chunks(rows, row_edges), in_chunks(cols, col_edges)
         parts: list[tuple[Place, tuple[Array, ...], Any]] = []
         if kind == "block":
-            for i in np.unique(of_rows):
-                mine = np.flatnonzero(of_rows == i)
-                for j in np.unique(of_cols):
-                    across = np.flatnonzero(of_cols == j)
-                    at = rows[mine] - row_edges[i], cols[across] - col_edges[j]
-                    parts.append(((int(i), int(j)), at, np.ix_(mine, across)))
+            for (i, mine), (j, across) in product(_by_number(of_rows), _by_number(of_cols)):
+                at = rows[mine] - row_edges[i], cols[across] - col_edges[j]
+                parts.append(((i, j), at, np.ix_(mine, across)))
             return parts
-        chunk = of_rows * self.chunks.grid[1] + of_cols
-        order = np.argsort(chunk, kind="stable")
-        for mine in np.split(order, np.flatnonzero(np.diff(chunk[order])) + 1) if len(order) else []:
-            i, j = divmod(int(chunk[mine[0]]), self.chunks.grid[1])
+        for chunk, mine in _by_number(of_rows * self.chunks.grid[1] + of_cols):
+            i, j = divmod(chunk, self.chunks.grid[1])
             parts.append(((i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine))
         return parts
 
@@ -373,6 +367,13 @@ class _Ahead:
         if key not in self.engine._known:
             raise _NotKnownError(request)
         return self.engine._known[key]
+
+
+def _by_number(numbers: Array) -> list[tuple[int, Array]]:
+    """Each of some numbers, and where it stands."""
+    order = np.argsort(numbers, kind="stable")
+    places = np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1) if len(order) else []
+    return [(int(numbers[some[0]]), some) for some in places]
 
 
 def _key(kind: str, rows: Array, cols: Array) -> bytes:

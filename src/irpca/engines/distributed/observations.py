@@ -43,7 +43,7 @@ class Seen:
 
 def from_frame(M: Any) -> Source:
     """A dask DataFrame."""
-    names = _columns(list(M.columns), "M is a dask DataFrame")
+    names = columns_of(list(M.columns), "M is a dask DataFrame")
     return _source(M[list(names)].to_delayed(), names, "dask DataFrame")
 
 
@@ -64,7 +64,7 @@ def from_parquet(path: Path) -> Source:
             found = [name for name in footer.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
         except Exception as error:  # damaged files raise almost anything
             raise ValueError(f"M: {file} is no Parquet file, or damaged: {error}") from None
-        names = _columns(found, f"M: {file}") if names is None else names
+        names = columns_of(found, f"M: {file}") if names is None else names
         if not set(names) <= set(found):
             raise ValueError(
                 f"M: {file} has the columns {listed_names(found)}, and {files[0]} has {listed_names(names)}"
@@ -85,7 +85,7 @@ def _read_parquet(file: str, groups: list[int], names: tuple[str, str, str]) -> 
     return attempt(read, f"row groups {groups[0]} to {groups[-1]} of {file}")
 
 
-def _columns(found: list[Any], what: str) -> tuple[Any, Any, Any]:
+def columns_of(found: list[Any], what: str) -> tuple[Any, Any, Any]:
     """The columns with the ids of rows, those of columns, and values: by their names, else in this order."""
     plain = {name: str(name).lower().removesuffix("id").removesuffix("_") for name in found}
     matches = [[name for name in found if plain[name] in known] for known in NAMES.values()]

@@ -202,7 +202,7 @@ def _as_declared(
     if listed:
         return _entries(block, name).astype(dtype, copy=False)
     if hasattr(block, "tocsr"):
-        block = _with_missing(_entries(block, name))
+        block = with_missing(_entries(block, name))
     elif isinstance(block, np.ma.MaskedArray):
         mask, block = np.ma.getmaskarray(block), block.data.astype(dtype)
         block[mask] = np.nan
@@ -222,7 +222,7 @@ def _entries(block: Any, name: str) -> Any:
     return holes.observed_entries(block, name)
 
 
-def _with_missing(entries: Any) -> Array:
+def with_missing(entries: Any) -> Array:
     full = np.full(entries.shape, np.nan, holes.floats(entries.data, "M").dtype)
     full[np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr)), entries.indices] = entries.data
     return full

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...lowrank import Array
 from .engine import DistributedEngine
-from .sources import Edges, Source, _with_missing, required, source_of, tasks
+from .sources import Edges, Source, required, source_of, tasks, with_missing
 
 
 def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] | None:
@@ -37,10 +37,10 @@ def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] |
 
 def _named(columns: list[Any]) -> bool:
     """Whether columns are those of a long table by their names, not only by their number."""
-    from .observations import _columns
+    from .observations import columns_of
 
     try:
-        _columns([*columns, "", ""], "")
+        columns_of([*columns, "", ""], "")
     except ValueError:
         return False
     return True
@@ -97,7 +97,7 @@ def lazily(
 
 
 def _answer(function: Callable[..., Sequence[Array]], block: Any, rows: Any, cols: Any) -> Sequence[Array]:
-    return function(_with_missing(block) if hasattr(block, "tocsr") else block, rows, cols)
+    return function(with_missing(block) if hasattr(block, "tocsr") else block, rows, cols)
 
 
 def as_dask(values: Array, edges: tuple[Edges, Edges]) -> Any:
