@@ -595,7 +595,7 @@ def test_a_dual_variable_is_refused_before_anything_is_read(exact, tmp_path, sol
     with pytest.raises(ValueError, match=f"solver='{solver}' keeps a dual variable as large as M.*leave checkpoint"):
         solve(exact.M, exact.F1, exact.F2, engine=engine, solver=solver, callbacks=checkpoint(path))
     stored = Stored(exact.M)
-    with pytest.raises(NotImplementedError, match=f"solver='{solver}' needs dual"):
+    with pytest.raises(NotImplementedError, match=f"solver='{solver}' needs 'dual': it keeps"):
         solve(stored.chunks(), exact.F1, exact.F2, solver=solver, callbacks=checkpoint(path))
     assert stored.read == 0 and not path.exists()
     with pytest.raises(ValueError, match="keeps a dual variable"):

@@ -17,7 +17,7 @@ from .calibration import Calibration
 from .callbacks import Callback
 from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Look, Standardised, Trim
+from .engines.base import Engine, Look, Standardised, Trim, lacking
 from .factors import entry_variance
 from .features import Features
 from .lowrank import Array, LowRank
@@ -115,11 +115,8 @@ def solve(
     started = time.perf_counter()
     method = _solver(solver, options)
     owner = choose(M, engine)
-    if lacking := method.needs - owner.capabilities:
-        raise NotImplementedError(
-            f"solver={solver!r} needs {' and '.join(sorted(lacking))}, which the {owner.name} engine has not: it would "
-            "keep or sort something as large as M. Take solver='irpca', or bring M into memory"
-        )
+    for capability in sorted(method.needs - owner.capabilities):
+        raise lacking(capability, owner.name, f"solver={solver!r}")
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed")

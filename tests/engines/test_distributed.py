@@ -482,7 +482,9 @@ def test_features_of_another_length_are_refused_before_M_is_read(problem):
 def test_a_solver_that_needs_more_is_refused_before_M_is_read(problem, solver):
     M, seen = watched_chunks(problem.M)
     needs = "dual" if solver.startswith("pcp") else "cut"
-    with pytest.raises(NotImplementedError, match=f"solver='{solver}' needs {needs}, which the distributed engine"):
+    with pytest.raises(
+        NotImplementedError, match=f"solver='{solver}' needs '{needs}': it .* the distributed engine cannot"
+    ):
         irpca.solve(M, problem.F1, problem.F2, rank=2, solver=solver)
     assert not seen
 

@@ -356,7 +356,7 @@ class Engine(Protocol):
     Attributes
     ----------
     name : where M lives
-    capabilities : which of "cut" and "dual" it can do; a solver says what it needs
+    capabilities : which of :data:`CAPABILITIES` it has; a solver says what it needs
     dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
     watch : where a read takes long: told how many chunks of M have been read, and of how many
     """
@@ -535,6 +535,21 @@ def bad_entries(values: Array) -> tuple[int, int]:
     bad = values[~np.isfinite(values)]
     missing = int(np.isnan(bad).sum())
     return missing, bad.size - missing
+
+
+# What only some engines can do, and what that takes
+CAPABILITIES = {
+    "cut": "sorts the residuals of every row and column",
+    "dual": "keeps a second matrix of the size of M",
+}
+
+
+def lacking(capability: str, engine: str, solver: str = "this solver") -> NotImplementedError:
+    """The error for a solver that needs what an engine cannot do."""
+    return NotImplementedError(
+        f"{solver} needs '{capability}': it {CAPABILITIES[capability]}, which the {engine} engine cannot; take "
+        "solver='irpca', or bring M into memory"
+    )
 
 
 def refuse_wrong_length(B: Array, n: int) -> None:

@@ -24,6 +24,7 @@ from ..base import (
     all_counted,
     drawn,
     drawn_anywhere,
+    lacking,
     refuse_large_block,
     spread_places,
 )
@@ -315,21 +316,10 @@ class DistributedEngine(PiecedEngine):
         return (answer.rows[0], answer.cols[0]), answer.tally.trim
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        raise lacking("cut")
+        raise lacking("cut", self.name)
 
     def dual(self) -> Dual:
-        raise lacking("dual")
-
-
-def lacking(capability: str) -> NotImplementedError:
-    why = {
-        "cut": "sorts the residuals of every row and column",
-        "dual": "keeps a second matrix of the size of M",
-    }[capability]
-    return NotImplementedError(
-        f"this solver needs '{capability}': it {why}, which the distributed engine cannot; take solver='irpca', or "
-        "bring M into memory"
-    )
+        raise lacking("dual", self.name)
 
 
 class _NotKnownError(Exception):
