@@ -78,6 +78,7 @@ TRIM_STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))  # (quantile, factor) of 
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
 FIXED_RANK_STEP = 0.1  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
+ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others
 ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
 MIN_CLEAN_SHARE = 0.03  # of the entries; FINDINGS 4: 97 % corrupted fails
 MIN_ENTRIES_PER_UNKNOWN = 3.0  # clean ones, before an exact fit is accepted

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import irpca
-from irpca import Status
+from irpca import Status, constants
 from irpca.datasets import make_problem
 
 
@@ -560,3 +560,13 @@ def test_a_rank_that_is_led_astray_by_too_many_coefficients_is_doubted():
     given = irpca.solve(problem.M, problem.F1, problem.F2, rank=5)
     assert problem.relative_error(given.L) <= 1e-10
     assert given.usable == "usable"
+
+
+def test_noise_in_single_precision_is_not_taken_for_rounding():
+    """Noise of a hundredth of L is within a thousand times the rounding of float32: larger blocks are of no use."""
+    rng = np.random.default_rng(0)
+    problem = make_problem(3000, 2500, d1=16, d2=12, rank=4, corruption=0.1, random_state=1)
+    M = problem.M + 0.01 * problem.L.std() * rng.standard_normal(problem.M.shape)
+    result = irpca.solve(M.astype(np.float32), problem.F1, problem.F2)
+    assert result.history.stage.count("looking for an exact fit") <= 1 + len(constants.TRIM_STARTS)
+    assert result.rank == 4 and result.usable == "usable"

@@ -57,10 +57,10 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     distinguishable = floor <= constants.MAX_RELATIVE_ROUNDING * float(np.std(fitted))
     if not distinguishable or len(close) < max(needed, constants.MIN_ENTRIES) or np.median(close) > floor:
         # With noise, twice as many residuals are within twice the limit; those are subtracted.
-        twice = int(np.count_nonzero(telling <= 2 * constants.ROUNDING_MARGIN * floor))
-        return Exactness(None, max(2 * len(close) - twice, 0) / max(len(telling), 1), score)
+        once, twice = (int(np.count_nonzero(telling <= k * constants.ROUNDING_SPREAD * floor)) for k in (1, 2))
+        return Exactness(None, max(2 * once - twice, 0) / max(len(telling), 1), score)
     # Rounding grows where features are coherent; gross errors are far larger than the residuals of clean entries.
-    zeta = max(floor, 8 * float(np.quantile(close, 0.999)))
+    zeta = max(floor, constants.ROUNDING_SPREAD * float(np.quantile(close, 0.999)))
     return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
 
 

@@ -538,7 +538,12 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
     if rank is None:
         # In the block's own coordinates: those of all of M stretch the block's rounding errors.
         s = trimmed.on_block.singular_values
-        edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * found.zeta / 8 / np.sqrt(max(found.clean, 0.01))
+        edge = (
+            (np.sqrt(F1.d) + np.sqrt(F2.d) + 1)
+            * found.zeta
+            / constants.ROUNDING_SPREAD
+            / np.sqrt(max(found.clean, 0.01))
+        )
         value = max(int(np.count_nonzero(s > edge)), 1)
         reason = (
             f"the singular values after the first {value} are rounding errors"

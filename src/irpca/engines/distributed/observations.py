@@ -21,7 +21,7 @@ from scipy.sparse import coo_array
 
 from ...lowrank import Array
 from .. import holes
-from .sources import Edges, Reading, Source, attempt, grouped, listed_names, natural, place_of, spans, tasks
+from .sources import Edges, Reading, Source, attempt, grouped, listed_names, mapped, natural, place_of, spans, tasks
 
 BAND_ENTRIES = 1 << 22  # of a band of rows: 64 MiB of CSR array
 FAN_IN = 8  # parts whose ids are united at once
@@ -374,7 +374,7 @@ def _write_band(
 ) -> None:
     stretches = []
     for part in range(parts):
-        at_row, at_col, values, ends = _load(folder, f"part-{part}", 4, "r")
+        at_row, at_col, values, ends = _load(folder, f"part-{part}", 4)
         to = slice(ends[k], ends[k + 1])
         stretches.append((at_row[to] - at_row.dtype.type(first), at_col[to], values[to]))
     band = _band(stretches, rows, cols, names)
@@ -399,13 +399,13 @@ def _save(folder: str, name: str, *arrays: Array) -> None:
     )
 
 
-def _load(folder: str, name: str, number: int, mode: Any = None) -> list[Array]:
-    return [np.load(os.path.join(folder, f"{name}-{k}.npy"), mmap_mode=mode) for k in range(number)]
+def _load(folder: str, name: str, number: int) -> list[Array]:
+    return [mapped(os.path.join(folder, f"{name}-{k}.npy")) for k in range(number)]
 
 
 def _read_band(name: str, first: int, last: int, *, folder: str, n2: int) -> Any:
     where = f"{place_of((first, last), (0, n2))}, in {folder}"
-    ends, indices, values = attempt(partial(_load, folder, name, 3), where)
+    ends, indices, values = attempt(lambda: [np.array(array) for array in _load(folder, name, 3)], where)
     return _canonical(ends, indices, values, (last - first, n2))
 
 

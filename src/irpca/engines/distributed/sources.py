@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,10 @@ SMALL_BYTES = 1 << 22  # zarr chunks below that are read several together: a tas
 JOINED_BYTES = 1 << 24  # what those make at least, and less than 4 times as much
 PIECE_BYTES = 1 << 26  # of a .npy file that one task reads at most
 MAX_SHOWN = 8  # names that a message lists
+
+# The header of a .npy file is parsed as Python, and up to 3.12 two threads that do so at once may disturb each other:
+# "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
+PARSING = threading.Lock()
 
 Edges = tuple[int, ...]
 
@@ -377,13 +382,20 @@ def grouped(sizes: Sequence[int], most: int) -> list[list[int]]:
 
 def _header(file: Path) -> tuple[tuple[int, int], np.dtype[Any]]:
     try:
-        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+        array = mapped(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"M: {file} is no .npy array of numbers, or damaged: {error}") from None
     if array.ndim != 2:
         raise ValueError(f"M: {file} must have two dimensions, got shape {array.shape}")
     _float_type(array.dtype, f"M: {file}")
     return array.shape, array.dtype
+
+
+def mapped(file: str | Path) -> Array:
+    """A ``.npy`` file, memory-mapped; safe in threads."""
+    with PARSING:
+        array: Array = np.load(file, mmap_mode="r", allow_pickle=False)
+    return array
 
 
 def _read_npy(dtype: np.dtype[Any], pieces: list[tuple[str, int, int]]) -> Array:
@@ -395,4 +407,4 @@ def _read_npy(dtype: np.dtype[Any], pieces: list[tuple[str, int, int]]) -> Array
 
 
 def _rows_of(file: str, first: int, last: int, dtype: np.dtype[Any]) -> Array:
-    return np.array(np.load(file, mmap_mode="r")[first:last], dtype, order="C")
+    return np.array(mapped(file)[first:last], dtype, order="C")
