@@ -396,11 +396,15 @@ class EngineSuite:
     Attributes
     ----------
     where : what messages may say about the place of an infinite entry, as a pattern
+    product_error : relative, of products of float32 with the identity
+    border : shape of the matrix by which it is seen that answers are thin
     """
 
     case = some_cases(cases((130, 90), (67, 515)))
     stored = some_stored(STORED)
     where = ""
+    product_error = 0.0
+    border = (400, 300)
 
     def make(self, M: np.ndarray) -> Engine:
         raise NotImplementedError
@@ -712,7 +716,8 @@ class EngineSuite:
         assert not ((S != 0) & (kept != 0)).any()
         assert trim.kept == kept_trim.kept == kept.sum()
         assert trim.energy == pytest.approx((T.astype(float) ** 2).sum(), rel=TOLERANCE[case.dtype])
-        assert trim.largest == np.abs(T).max()
+        error = self.product_error if case.dtype == np.float32 else 0.0
+        assert trim.largest == pytest.approx(np.abs(T).max(), rel=error, abs=0)
 
     @pytest.mark.parametrize("zeta", [0.1, np.float64(0.1), np.float32(0.1)], ids=lambda z: type(z).__name__)
     def test_an_entry_at_the_threshold_is_kept(self, zeta, dtype):
@@ -821,7 +826,7 @@ class EngineSuite:
 
     def test_what_crosses_the_border_is_thin(self, tmp_path):
         """Every question of the protocol is asked; S, and what is asked for by its size, may be larger."""
-        n1, n2 = 400, 300
+        n1, n2 = self.border
         case, lines_case = Case((n1, n2)), LinesCase((n1, n2), 2)
         Q1, Q2 = (np.linalg.qr(np.random.default_rng(n).standard_normal((n, 4)))[0] for n in (n1, n2))
         engine = Watched(self.make(case.M))

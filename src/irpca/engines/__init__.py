@@ -35,7 +35,7 @@ __all__ = [
 # time of a list for core, normal, corruption and solve_rows; they break even at 20 to 50 % (2 cores, n = 400 and 1500),
 # and below that the list also takes less memory.
 MOSTLY_MISSING = 0.5
-_NAMES = ["auto", "memory", "distributed", "reference"]
+_NAMES = ["auto", "memory", "gpu", "distributed", "reference"]
 
 
 def as_matrix(M: Any, name: str = "M") -> Array:
@@ -80,8 +80,9 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
     M : array of shape (n1, n2), what :func:`observed` takes, M in chunks, or an Engine
         In chunks: a dask or zarr array, a dask DataFrame of row, column and value, or a path. An Engine is returned as
         it is.
-    engine : {"auto", "memory", "distributed", "reference"} or an Engine
-        ``"auto"`` picks by the type of M; an Engine is returned as it is.
+    engine : {"auto", "memory", "gpu", "distributed", "reference"} or an Engine
+        ``"auto"`` picks by the type of M: a tensor on a GPU stays there. ``"gpu"`` moves any other M in host memory to
+        one, or streams it from there if it does not fit. An Engine is returned as it is.
 
     Notes
     -----
@@ -111,12 +112,36 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
         )
     if engine == "reference":
         return _reference(M)
+    if _on_gpu(M) or (engine == "gpu" and _is_tensor(M)):
+        if engine not in ("auto", "gpu"):
+            raise ValueError(f"engine={engine!r} needs M in host memory, and it is on {M.device}; pass M.cpu()")
+        return _gpu_engine(M)
+    owner = _gpu_engine if engine == "gpu" else MemoryEngine
     if holes.kind_of_holes(M) is None:
         M = holes.dense(M, "M")
         missing = holes.seem_there(M)
         if missing < MOSTLY_MISSING:
-            return MemoryEngine(M, holes=missing > 0)
-    return observed(M)
+            return owner(M, holes=missing > 0)
+    return owner(holes.observed_entries(M))
+
+
+def _is_tensor(M: Any) -> bool:
+    return type(M).__module__.partition(".")[0] == "torch" and hasattr(M, "layout")
+
+
+def _on_gpu(M: Any) -> bool:
+    return _is_tensor(M) and M.device.type != "cpu"
+
+
+def _gpu_engine(M: Any, holes: bool = False) -> Any:
+    """torch is imported only if it is needed."""
+    try:
+        from .gpu import GPUEngine
+    except ImportError:
+        raise ImportError(
+            "engine='gpu' needs PyTorch: pip install \"irpca[gpu]\"; or leave engine out, and M stays in host memory"
+        ) from None
+    return GPUEngine(M, holes=holes)
 
 
 def is_engine(M: Any) -> bool:

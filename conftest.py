@@ -1,0 +1,15 @@
+"""What tests need to have decided before anything is imported."""
+
+import os
+import shutil
+from importlib.util import find_spec
+
+# Without a GPU the kernels run in Triton's interpreter, which has to be asked for before Triton is imported.
+if shutil.which("nvidia-smi") is None:
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+collect_ignore_glob = []
+if find_spec("torch") is None:
+    collect_ignore_glob.append("src/irpca/engines/gpu/*")
+elif find_spec("triton") is None:
+    collect_ignore_glob.append("src/irpca/engines/gpu/kernels.py")

@@ -1,0 +1,665 @@
+"""The engine for an M on a GPU: Triton kernels for dense M, torch for the rest."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...lowrank import Array, LowRank
+from .. import passes
+from ..base import (
+    Ascent,
+    Cut,
+    Look,
+    Prior,
+    Sink,
+    Standardised,
+    Sums,
+    Trim,
+    all_counted,
+    bad_entries,
+    drawn,
+    drawn_anywhere,
+    in_precision,
+    not_finite,
+    refuse_large_block,
+    spread_places,
+)
+from ..body import PiecedEngine, Question, refuse_nothing
+from ..passes import Answer, Arrays, Numbers
+from ..tiles import Tally
+from . import slabs
+from .lines import DeviceBand, DeviceMoments
+from .slabs import Dense, Listed, Sides, Slab
+from .sparse import DeviceSparse
+from .storage import Entries, Resident, Storage, Streamed, tensor_of
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
+WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
+SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
+ROOM = 0.6  # of the free memory of a device, that M may take: S and what is in between need the rest
+
+
+class GPUEngine(PiecedEngine):
+    """M as a tensor on a GPU, or moved to one; nothing as long as M leaves it.
+
+    Parameters
+    ----------
+    M : tensor of shape (n1, n2), of float64, float32, bfloat16 or float16, in any order, NaN being not observed
+        Or a sparse CSR tensor, whose stored entries are the observed ones; or a NumPy array or memmap, which is moved
+        to the device or, if it does not fit, streamed from host memory in every read.
+    device : torch.device, str or None
+        None: that of M, if it is a tensor on a GPU; else the current GPU.
+    holes : bool
+        Whether some entries of a dense M are known to be NaN. If not, it is taken as complete until one is met.
+    kernels : {"auto", "triton", "torch"}
+        ``"auto"``: Triton, if M is dense, the device is a GPU and Triton is installed.
+    memory : int or None
+        Bytes of device memory that a dense M may take; a larger one is streamed. None: three fifths of what is free.
+
+    Attributes
+    ----------
+    ran : what answers the questions, such as "triton on NVIDIA H200"
+    in_kind : whether M was given as a tensor, so that S stays on the device
+
+    Notes
+    -----
+    Half precisions are computed in float32. Weights and regressions are in float64, as in every engine.
+
+    Examples
+    --------
+    >>> engine = GPUEngine(torch.tensor([[1.0, torch.nan], [0.0, 2.0]]), device="cpu", holes=True)
+    >>> engine.n_observed, engine.ran
+    (3, 'torch on cpu')
+    """
+
+    name = "gpu"
+    capabilities = frozenset({"cut", "dual"})
+
+    def __init__(
+        self,
+        M: Any,
+        device: Any = None,
+        holes: bool = False,
+        kernels: str = "auto",
+        memory: int | None = None,
+    ) -> None:
+        self.in_kind = isinstance(M, torch.Tensor)
+        self.device = _device(M, device)
+        tensor = tensor_of(M) if self.in_kind or not hasattr(M, "tocsr") else _csr_tensor(M)
+        if tensor.layout == torch.strided:
+            _refuse_other(tensor)
+        self.wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
+        self.storage = _stored(tensor, self.device, memory)
+        self.holes = holes
+        self.reads = 0.0
+        self.triton = _triton(kernels, self.device) if not isinstance(self.storage, Entries) else None
+        if isinstance(self.storage, Entries) and not self.storage.slab.entries:
+            raise ValueError("every cell of M is missing")
+        self._counts: tuple[Array, Array] | None = None
+        self._typical: float | None = None
+
+    @property
+    def ran(self) -> str:
+        where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
+        streamed = ", streamed" if isinstance(self.storage, Streamed) else ""
+        return f"{'torch' if self.triton is None else 'triton'} on {where}{streamed}"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n1, n2 = self.storage.shape
+        return (n2, n1) if self.storage.turned else (n1, n2)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(np.float64 if self.wide == torch.float64 else np.float32)
+
+    @property
+    def n_observed(self) -> int:
+        return int(self.counts[0].sum()) if self.holes or self._listed else math.prod(self.shape)
+
+    @property
+    def _listed(self) -> bool:
+        return isinstance(self.storage, Entries)
+
+    @property
+    def counts(self) -> tuple[Array, Array]:
+        if not (self.holes or self._listed):
+            return all_counted(self.shape)
+        if self._counts is None:
+            rows, cols = self.storage.counts()
+            self._counts = (cols, rows) if self.storage.turned else (rows, cols)
+        if not self._counts[0].any():
+            raise ValueError("every cell of M is missing")
+        return self._counts
+
+    def survey(self, looks: Sequence[Look]) -> Any:
+        """Nothing to prepare: any entry is at hand."""
+
+    def recall(self, found: Any) -> None:
+        """Nothing was prepared."""
+
+    def glance(self, size: int) -> Array:
+        return self.storage.at(*spread_places(self.shape, size))
+
+    # T
+
+    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        with self._careful():
+            answers = {passes.core: self._core, passes.products: self._products}
+            return answers[question](rows, cols, common)
+
+    def _core(self, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        """By way of the product with the basis of the stored columns."""
+        if self.storage.turned:
+            _, product, tally = self._walk(rows | {"B": rows["Q"]}, cols, common)
+            G = _to_host(product.T.double() @ self._there(cols["Q"], torch.float64))
+        else:
+            product, _, tally = self._walk(rows, cols | {"B": cols["Q"]}, common)
+            G = _to_host(self._there(rows["Q"], torch.float64).T @ product.double())
+        return Answer((G,), (), (), tally)
+
+    def _products(self, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+        TX, TY, tally = self._walk(rows, cols, common)
+        of_rows, of_cols = (() if product is None else (_to_host(product),) for product in (TX, TY))
+        return Answer((), of_rows, of_cols, tally)
+
+    def _walk(self, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Any, Any, Tally]:
+        """T, or what else is asked for, times the blocks B of both sides, None for what is not asked; on the device."""
+        rows, cols = ({k: v for k, v in side.items() if k != "Q"} for side in (rows, cols))
+        if self.storage.turned:
+            rows, cols = cols, rows
+        here, there = (self._sides(side) for side in (rows, cols))
+        X, Y = there.pop("B", None), here.pop("B", None)
+        n2 = self.storage.shape[1]
+        TX: list[Tensor] = []
+        TY = None if Y is None else torch.zeros((n2, Y.shape[1]), dtype=self.wide, device=self.device)
+        along: list[Tensor] = []
+        common = self._in_precision(common)
+        for slab in self._slabs(AT_ONCE):
+            if self.triton is not None and isinstance(slab, Dense) and "dual" not in common:
+                product, turned_product, rode = self._fused(slab, here, there, common, X, Y)
+            else:
+                A, rode = self._made(slab, here, there, common)
+                product = None if X is None else slab.times(A, X)
+                turned_product = None if Y is None else slab.t_times(A, Y)
+            along.append(rode)
+            if product is not None:
+                TX.append(product)
+            if TY is not None and turned_product is not None:
+                TY += turned_product
+        tally = self._tallied(along)
+        product = None if X is None else _joined(TX)
+        return (TY, product, tally) if self.storage.turned else (product, TY, tally)
+
+    def _slabs(self, most: int) -> Iterator[Slab]:
+        """All of M; a kernel takes as much of it as there is."""
+        return self.storage.slabs(most if self.triton is None else math.prod(self.shape))
+
+    def _made(self, slab: Slab, rows: Sides, cols: Sides, common: Numbers) -> tuple[Tensor, Tensor]:
+        if "dual" not in common:
+            return slabs.asked(slab, rows, cols, common)
+        Y = common["dual"] if isinstance(slab, Listed) else common["dual"][slab.rows]
+        if common["step"] is not None:
+            return Y, slabs.ascend(slab, rows, cols, common["step"], Y)
+        return Y, torch.tensor([float(Y.numel()), 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=self.device)
+
+    def _fused(
+        self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, X: Tensor | None, Y: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        """The same by a kernel: one read along rows and, if it is asked for, one along columns."""
+        assert self.triton is not None
+        kernels, some, ones = self.triton, slab.rows, bool(common.get("kept"))
+        limits = kernels.Limits.of(rows, cols, common, some)
+        scale = self._scale(common["zeta"]) if limits.kind != kernels.BY_LINES else self._scale(np.inf)
+        L = rows["L"][some], cols["L"]
+        frozen = (rows["frozen"][some], cols["frozen"]) if "frozen" in rows else None
+
+        def ask(M: Tensor, B: Tensor | None, turned: bool = False) -> tuple[Tensor | None, Tensor]:
+            """The product with a block, as many columns at a time as a kernel takes."""
+            factors, others = (L[::-1], frozen and frozen[::-1]) if turned else (L, frozen)
+            limit = limits.turned if turned else limits
+            widest = kernels.WIDEST // (self.wide.itemsize // 4)
+            blocks = [None] if B is None or not B.shape[1] else B.split(widest, 1)
+            parts = [kernels.trimmed(M, factors, limit, scale, block, ones, others, self.holes) for block in blocks]
+            product = None if B is None else B.new_zeros((len(M), 0))
+            if blocks[0] is not None:
+                product = torch.cat([part.product for part in parts], 1) if len(parts) > 1 else parts[0].product
+            return product, parts[0].rode
+
+        product, turned, rode = None, None, None
+        if X is not None or Y is None:
+            product, rode = ask(slab.M, X)
+        if Y is not None:
+            turned, other = ask(slab.M.T, Y[some], turned=True)
+            rode = other if rode is None else rode
+        assert rode is not None
+        if not self.holes and bool(rode[0].isnan()):
+            self.holes = True  # or not finite: the kernel that looks for holes can tell
+            again = self._fused(slab, rows, cols, common, X, Y)
+            self.holes = bool(again[2][1] > 0)
+            return again
+        return product, turned, rode
+
+    def _scale(self, zeta: float) -> float:
+        """About the size of T: its squares are summed in units of this, so that float32 can hold them."""
+        sizes = [size for size in (zeta, self._typical_size()) if 0 < size < math.inf]
+        return 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
+
+    def _typical_size(self) -> float:
+        if self._typical is None:
+            seen = np.abs(self.glance(1 << 10).astype(float))
+            self._typical = float(np.max(seen, initial=0.0, where=np.isfinite(seen)))
+        return self._typical
+
+    def _tallied(self, along: list[Tensor]) -> Tally:
+        tally = slabs.tally_of(slabs.gathered(along), self._entries)
+        self._take_note(tally)
+        return tally
+
+    @property
+    def _entries(self) -> int:
+        return self.storage.slab.entries if isinstance(self.storage, Entries) else math.prod(self.shape)
+
+    def _take_note(self, tally: Tally) -> None:
+        if not tally.finite:
+            raise not_finite(self.storage.infinite())
+        self.holes |= tally.missing > 0
+
+    # The regressions of lines
+
+    def ask_lines(
+        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
+    ) -> tuple[Callable[..., list[Any]], Sums]:
+        with self._careful():
+            answer, moments = self._moments(axis, rows, cols, common)
+            band = DeviceBand(moments, self._there(mean, torch.float64), prior)
+
+        def ask(name: str, *args: Any) -> list[Any]:
+            with self._careful():
+                return [getattr(band, name)(*args)]
+
+        return ask, answer
+
+    def _moments(self, axis: int, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Sums, DeviceMoments]:
+        turned = self.storage.turned
+        if turned:
+            rows, cols, axis = cols, rows, 1 - axis
+        here, there = ({k: self._there(v, torch.float64) for k, v in side.items()} for side in (rows, cols))
+        parameters = [float(x) for x in common["noise"].parameters]
+        other = (there if axis == 0 else here)["L"]
+        p, q = torch.tril_indices(other.shape[1], other.shape[1], device=self.device)
+        spread = (there if axis == 0 else here)["other"]
+        pairs = torch.cat([other[:, p] * other[:, q], spread[:, None]], 1)  # H and κ in one product
+        H: list[Tensor] = []
+        g: list[Tensor] = []
+        sums: list[tuple[Tensor, ...]] = []
+        for slab in self.storage.slabs(AT_ONCE):
+            T, W, sum_of = self._weighed(slab, here, there, parameters)
+            product = slab.times if axis == 0 else slab.t_times
+            H.append(product(W, pairs))
+            g.append(product(T, other))
+            sums.append(sum_of)
+        of_rows, of_cols, of_all = zip(*sums, strict=True)
+        total = Sums(*(_to_host(part) for part in (torch.cat(of_rows), sum(of_cols), sum(of_all))))
+        if not total.finite:
+            raise not_finite(self.storage.infinite())
+        self.holes |= not self._listed and total.n_observed < self._entries
+        moments, target = (torch.cat(part) if axis == 0 else sum(part) for part in (H, g))
+        return total.T if turned else total, DeviceMoments(moments[:, :-1], target, moments[:, -1])
+
+    def _weighed(self, slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> Any:
+        if self.triton is None or not isinstance(slab, Dense):
+            return slabs.weighed(slab, rows, cols, parameters)
+        return self.triton.weighed(slab.M, slab.low_rank(rows["L"], cols["L"]), rows, cols, slab.rows, parameters)
+
+    # S
+
+    def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[Any, Trim]:
+        self.reads += 1
+        S, tally = self._outliers(*self.beyond(L, limit))
+        refuse_nothing(tally)
+        keep = self.in_kind and self._entries > SMALL
+        return S if keep else S.to_scipy(), tally.trim
+
+    def _outliers(self, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+        with self._careful():
+            if self.storage.turned:
+                S, tally = self._found(self.storage, cols, rows, common)
+                return _transposed(S), tally
+            return self._found(self.storage, rows, cols, common)
+
+    def _found(self, storage: Storage, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+        here, there = (self._sides(side) for side in (rows, cols))
+        common = self._in_precision(common, standardised="scale" in rows)
+        index = torch.int32 if storage.shape[1] < 2**31 else torch.int64
+        counts: list[Tensor] = []
+        columns: list[Tensor] = []
+        values: list[Tensor] = []
+        along: list[Tensor] = []
+        for slab in storage.slabs(AT_ONCE if self.triton is None else math.prod(storage.shape)):
+            if self.triton is not None and isinstance(slab, Dense):
+                count, column, value, rode = self._fused_list(slab, here, there, common, index)
+            else:
+                count, column, value, rode = slabs.flagged(slab, here, there, common)
+            for part, found in zip(
+                (counts, columns, values, along), (count, column.to(index), value, rode), strict=True
+            ):
+                part.append(found)
+        entries = storage.slab.entries if isinstance(storage, Entries) else math.prod(storage.shape)
+        tally = slabs.tally_of(slabs.gathered(along), entries)
+        self._take_note(tally)
+        count = _joined(counts)
+        ends = torch.cat([count.new_zeros(1, dtype=torch.int64), count.cumsum(0, dtype=torch.int64)])
+        return DeviceSparse(storage.shape, ends, _joined(columns), _joined(values)), tally
+
+    def _fused_list(
+        self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        assert self.triton is not None
+        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
+        L = rows["L"][slab.rows], cols["L"]
+        scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
+        found = self.triton.listed(slab.M, L, limits, scale, index)
+        return found.ends.diff(), found.cols, found.values, found.rode
+
+    def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
+        self.reads += 1
+        rows, cols, common = self.beyond(L, limit)
+        (n1, n2), total = self.shape, Tally()
+        counted = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
+        window = _Window(self)
+        step = max(1, WRITTEN_AT_ONCE // n2) if not self._listed else n1
+        for k, first in enumerate(range(0, n1, step)):
+            window.some = slice(first, min(first + step, n1))
+            part = {name: values[window.some] for name, values in rows.items()}
+            here = common | {"sink": sink, "first": (first, 0), "place": (k, 0)}
+            answer = passes.written(window, part, cols, here, 1)  # type: ignore[arg-type]
+            counted[0][window.some] = answer.rows[0]
+            counted[1][:] += answer.cols[0]
+            total.include(answer.tally)
+        refuse_nothing(total)
+        return counted, total.trim
+
+    # A few entries
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        refuse_large_block(rows, cols)
+        return self._seen(self.storage.block(rows, cols))
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        return self._seen(self.storage.at(rows, cols))
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        if not isinstance(self.storage, Entries):
+            return drawn_anywhere(self, size, rng)
+        at = torch.as_tensor(drawn(self.n_observed, size, rng), device=self.device)
+        slab = self.storage.slab
+        rows, cols, values = (_to_host(part[at]) for part in (slab.at, slab.cols, slab.values(self.wide)))
+        return rows, cols.astype(np.int64), self._seen(values)
+
+    def _seen(self, values: Array) -> Array:
+        missing, infinite = bad_entries(values)
+        if infinite:
+            raise not_finite(infinite)
+        self.holes |= missing > 0 and not self._listed
+        self.reads += (values.size - missing) / self.n_observed
+        return values
+
+    # Thresholds of lines, and a dual variable
+
+    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
+        self.reads += 2
+        rows, cols = self.factors(L)
+        if self._listed:
+            raise NotImplementedError(
+                "thresholds of rows and columns (as solver='rpca_gd' asks for) of a sparse tensor are not made on a "
+                "GPU; pass M with NaN where it is missing, or in host memory"
+            )
+        if self.storage.turned:
+            rows, cols, per_row, per_col = cols, rows, per_col, per_row
+        with self._careful():
+            here, there = (self._sides(side) for side in (rows, cols))
+            found = self._next_largest(here, there, per_row), self._next_largest_across(here, there, per_col)
+        return Cut(*(found[::-1] if self.storage.turned else found))
+
+    def _next_largest(self, rows: Sides, cols: Sides, largest: int) -> Array:
+        parts = []
+        for slab in self.storage.slabs(AT_ONCE):
+            parts.append(self._below(slab.values(self.wide), slab.low_rank(rows["L"], cols["L"]), largest))
+        return _to_host(torch.cat(parts))
+
+    def _next_largest_across(self, rows: Sides, cols: Sides, largest: int) -> Array:
+        """Along columns: all rows of some of them at a time."""
+        (n1, n2), parts = self.storage.shape, []
+        step = max(1, AT_ONCE // n1)
+        for first in range(0, n2, step):
+            some = slice(first, min(first + step, n2))
+            whole = self.storage.M[:, some].to(self.device, self.wide)  # type: ignore[attr-defined]
+            parts.append(self._below(whole.T, cols["L"][some] @ rows["L"].T, largest))
+        return _to_host(torch.cat(parts))
+
+    def _below(self, M: Tensor, P: Tensor, largest: int) -> Tensor:
+        """The magnitude of M − P next below the ``largest`` largest of every row, 0 where there is none."""
+        missing = M.isnan()
+        size = torch.where(missing, 0, (M - P).abs())
+        if not bool(size.isfinite().all()):
+            raise not_finite(self.storage.infinite())
+        self.holes |= bool(missing.any())
+        if largest >= size.shape[1]:
+            return size.new_zeros(len(size))
+        return size.kthvalue(size.shape[1] - largest, dim=1).values
+
+    def dual(self) -> DeviceDual:
+        return DeviceDual(self)
+
+    # To the device and back
+
+    def _sides(self, side: Arrays) -> Sides:
+        return {name: self._there(values, self.wide) for name, values in side.items()}
+
+    def _there(self, B: Array, dtype: torch.dtype) -> Tensor:
+        """On the device; rounded there, so that no copy is made here."""
+        return tensor_of(np.ascontiguousarray(B)).to(self.device).to(dtype)
+
+    def _in_precision(self, common: Numbers, standardised: bool = False) -> Numbers:
+        if "zeta" in common and not standardised:
+            return common | {"zeta": float(in_precision(common["zeta"], self.dtype))}
+        return common
+
+    @contextmanager
+    def _careful(self) -> Iterator[None]:
+        """No gradients, products with all digits, and an error that helps when memory ends."""
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("highest")
+        try:
+            with torch.no_grad():
+                yield
+        except torch.OutOfMemoryError as error:
+            traceback.clear_frames(error.__traceback__)  # they hold what was made so far
+            raise _out_of_memory(self.device) from None
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+
+class _Window:
+    """Some rows of M as a piece that :func:`passes.written` asks for its part of S."""
+
+    turned = False
+
+    def __init__(self, engine: GPUEngine) -> None:
+        self.engine, self.some = engine, slice(0, 0)
+
+    def listed(self, L: tuple[Array, Array], limit: Any, threads: int) -> tuple[Any, Tally]:
+        rows, cols, common = {"L": L[0]}, {"L": L[1]}, {"zeta": limit}
+        if isinstance(limit, Standardised):
+            noise = limit.noise
+            rows |= {"scale": noise.rows, "spread": noise.row_spread}
+            cols |= {"scale": noise.cols, "spread": noise.col_spread}
+            common = {"zeta": limit.limit}
+        storage = self._part()
+        with self.engine._careful():
+            if storage.turned:
+                S, tally = self.engine._found(storage, cols, rows, common)
+                return _transposed(S).to_scipy(), tally
+            S, tally = self.engine._found(storage, rows, cols, common)
+            return S.to_scipy(), tally
+
+    def _part(self) -> Storage:
+        storage = self.engine.storage
+        if isinstance(storage, Resident):
+            return Resident(storage.M[self.some])
+        if isinstance(storage, Streamed):
+            return Streamed((storage.M.T if storage.turned else storage.M)[self.some], storage.device)
+        return storage
+
+    def entries(self, rows: Array, cols: Array) -> Array:
+        return self.engine.storage.at(rows + self.some.start, cols)
+
+
+class DeviceDual:
+    """A dual variable on the device, with a number for every entry of M."""
+
+    def __init__(self, engine: GPUEngine) -> None:
+        self.engine = engine
+        shape = (engine._entries,) if engine._listed else engine.storage.shape
+        with engine._careful():
+            self.Y = torch.zeros(shape, dtype=engine.wide, device=engine.device)
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        rows, cols, common = self._moved(step)
+        engine = self.engine
+        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
+        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
+        return answer.whole[0], self._rode(step, answer.tally.trim)
+
+    def products(
+        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
+    ) -> tuple[Any, Any, Trim]:
+        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
+        return YX, YtY, self._rode(step, trim)
+
+    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
+        B = LowRank.zero(self.engine.shape) if step is None else step.B
+        numbers = None
+        if step is not None:
+            limits = (step.penalty, step.bound, step.box)
+            numbers = tuple(float(in_precision(x, self.engine.dtype)) for x in limits)
+        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
+
+    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
+        """Without a step M is not read, and what is not observed not met."""
+        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
+
+
+def _device(M: Any, device: Any) -> torch.device:
+    if device is not None:
+        found = torch.device(device)
+    elif isinstance(M, torch.Tensor) and M.device.type != "cpu":
+        found = M.device
+    else:
+        found = torch.device("cuda")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "engine='gpu' needs a GPU, and torch finds none: install a torch with CUDA and its driver, or leave engine "
+            "out, and M is solved in host memory"
+        )
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _refuse_other(M: Tensor) -> None:
+    if M.ndim != 2:
+        raise ValueError(f"M must have two dimensions, got a tensor of shape {tuple(M.shape)}")
+    if M.dtype not in STORED:
+        raise ValueError(
+            f"M is a tensor of {str(M.dtype).removeprefix('torch.')}; pass float64, float32, bfloat16 or float16, such "
+            "as M.double()"
+        )
+
+
+def _csr_tensor(M: csr_array) -> Tensor:
+    ends, cols, values = (torch.from_numpy(np.ascontiguousarray(part)) for part in (M.indptr, M.indices, M.data))
+    return slabs.csr_tensor(ends.long(), cols.long(), values, M.shape)
+
+
+def _stored(M: Tensor, device: torch.device, memory: int | None) -> Storage:
+    if M.layout == torch.sparse_csr:
+        parts = M.crow_indices().long(), M.col_indices().long(), M.values()
+        if bad := int((~parts[2].isfinite()).sum()):
+            raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
+        ends, cols, values = (part.to(device) for part in parts)
+        return Entries(ends, cols, values, (M.shape[0], M.shape[1]))
+    if M.layout != torch.strided:
+        raise ValueError(f"M is a tensor of layout {M.layout}; pass M.to_sparse_csr(), or a dense one with NaN")
+    if M.device.type != "cpu":
+        return Resident(M.to(device))
+    size = M.numel() * M.element_size()
+    if memory is None:
+        memory = int(ROOM * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else size
+    if size > memory:
+        return Streamed(M, device)
+    if device.type == "cpu":
+        return Resident(M)
+    try:
+        return Resident(M.to(device))
+    except torch.OutOfMemoryError:
+        pass
+    torch.cuda.empty_cache()
+    return Streamed(M, device)
+
+
+def _triton(kernels: str, device: torch.device) -> Any:
+    """The module of kernels, or None: torch."""
+    if kernels not in ("auto", "triton", "torch"):
+        raise ValueError(f"kernels={kernels!r} is unknown; choose 'auto', 'triton' or 'torch'")
+    if kernels == "torch" or (kernels == "auto" and device.type != "cuda"):
+        return None
+    try:
+        from . import kernels as triton_kernels
+    except ImportError:
+        if kernels == "triton":
+            raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
+        return None
+    return triton_kernels
+
+
+def _transposed(S: DeviceSparse) -> DeviceSparse:
+    """S of a matrix whose columns were read as rows."""
+    n, m = S.shape
+    at = torch.repeat_interleave(torch.arange(n, device=S.device), S.indptr.diff())
+    order = torch.argsort(S.indices, stable=True)
+    counts = torch.bincount(S.indices, minlength=m)
+    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    return DeviceSparse((m, n), ends, at[order].to(S.indices.dtype), S.data[order])
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _to_host(A: Tensor) -> Array:
+    array: Array = A.cpu().numpy()
+    return array
+
+
+def _out_of_memory(device: torch.device) -> MemoryError:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return MemoryError(
+        f"the memory of {device} is full. Pass M as a NumPy array or as a tensor on the CPU, with engine='gpu': what "
+        "does not fit is then streamed from host memory; or free what else is on the device, or ask for no S "
+        "(sparse=False)"
+    )

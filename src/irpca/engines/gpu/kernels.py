@@ -1,0 +1,630 @@
+"""The work on a dense slab in Triton: residual, limit, counts, sums and projection in one read of device memory.
+
+Low-rank matrices are products on tensor cores with all digits of float32: a factor is the sum of two numbers of 11 bits
+each, and three products of those are summed. Products with T have 16 bits: their errors are random, and a solver that
+needs more digits asks again with a smaller T. float64 is computed as such, and so are weights.
+
+Rows of a tile belong to one program, which goes along its columns; where a matrix has few rows, several programs share
+them and their sums are added in a fixed order. So the same question has the same answer, to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
+from ..kernels import LOG_2PI, TINY
+from .slabs import Sides, student_constant
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
+LARGE = 1 << 28  # entries, from which on it pays to try several shapes of tiles
+WIDEST = 128  # columns of a block that one read multiplies with, half as many of float64: its sums stay in registers
+CHUNK = 32  # columns of factors that are multiplied at a time
+PROGRAMS = 1024  # at least so many keep every multiprocessor busy to the end
+UNROLLED = 32  # components up to which a loop over them is written out
+ALIGNED = 32 if INTERPRETED else 128  # every tile divides this
+LISTED = (
+    (16, 32, 4, 1) if INTERPRETED else (16, 128, 4, 2)
+)  # tile whose outliers are listed: rows, columns, warps, stages
+WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # the same, of weights
+ALONG_ALL = 0
+BY_LINES = 1
+STANDARDISED = 2
+USUAL = (2.0**-40, 2.0**40)  # sizes whose squares float32 can sum
+
+
+def _configs() -> list[triton.Config]:
+    """The first fits on any GPU; the others are tried where M is large."""
+    shapes = [(64, 32, 4, 2), (64, 32, 4, 3), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 4, 4)]
+    shapes = [(16, 32, 4, 1)] if INTERPRETED else shapes
+    return [triton.Config({"BM": m, "BN": n}, num_warps=w, num_stages=s) for m, n, w, s in shapes]
+
+
+def _worth_trying(configs: list[triton.Config], named: dict[str, Any], **_: Any) -> list[triton.Config]:
+    return configs if named["n1"] * named["n2"] >= LARGE else configs[:1]
+
+
+@triton.jit
+def _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE: tl.constexpr):
+    """P + a @ b.T; the smallest terms first."""
+    if DOUBLE:
+        P = tl.dot(a_hi, tl.trans(b_hi), P, input_precision="ieee", out_dtype=tl.float64)
+    else:
+        P = tl.dot(a_lo, tl.trans(b_hi), P, input_precision="tf32")
+        P = tl.dot(a_hi, tl.trans(b_lo), P, input_precision="tf32")
+        P = tl.dot(a_hi, tl.trans(b_hi), P, input_precision="tf32")
+    return P
+
+
+@triton.jit
+def _lines(A, lines, n, k, K: tl.constexpr, CHUNK: tl.constexpr, FULL: tl.constexpr):
+    """Some columns of some rows of a factor."""
+    at = lines.to(tl.int64)[:, None] * K + (k + tl.arange(0, CHUNK))[None, :]
+    if FULL:
+        return tl.load(A + at)
+    else:
+        return tl.load(A + at, mask=(lines < n)[:, None], other=0.0)
+
+
+@triton.jit
+def _low_rank(
+    A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+):  # fmt: skip
+    """A tile of a low-rank matrix with many components."""
+    P = tl.zeros((BM, BN), tl.float64 if DOUBLE else tl.float32)
+    for k in tl.static_range(0, K, CHUNK):
+        a_hi, b_hi = _lines(A_hi, rows, n1, k, K, CHUNK, FULL), _lines(B_hi, cols, n2, k, K, CHUNK, FULL)
+        if DOUBLE:
+            P = _product(a_hi, a_hi, b_hi, b_hi, P, DOUBLE)
+        else:
+            a_lo, b_lo = _lines(A_lo, rows, n1, k, K, CHUNK, FULL), _lines(B_lo, cols, n2, k, K, CHUNK, FULL)
+            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
+    return P
+
+
+@triton.jit
+def _limit(
+    zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT: tl.constexpr,
+    MOST: tl.constexpr,
+):  # fmt: skip
+    """The threshold of every entry of a tile."""
+    if LIMIT == 1:
+        return tl.maximum(row_limit[:, None], col_limit[None, :])
+    else:
+        s2 = row_limit[:, None] * col_limit[None, :]
+        var = row_spread[:, None] * col_spread[None, :] + row_other[:, None] * col_other[None, :]
+        return zeta * tl.sqrt(s2 + tl.minimum(var, MOST * s2))
+
+
+@triton.autotune(
+    _configs(),
+    key=["K", "D", "LIMIT", "FROZEN", "DOUBLE", "FULL", "HOLES", "STORED"],
+    prune_configs_by={"early_config_prune": _worth_trying},
+)
+@triton.jit(do_not_specialize=["n1", "n2", "share"])
+def _trim_kernel(
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, F_hi, F_lo, G_hi, G_lo, numbers, row_limits, col_limits,
+    row_spreads, col_spreads, X_hi, X_lo, OUT, KEPT, BEYOND, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
+    K: tl.constexpr, KF: tl.constexpr, CHUNK: tl.constexpr, CHUNK_F: tl.constexpr, D: tl.constexpr,
+    LIMIT: tl.constexpr, FROZEN: tl.constexpr, ONES: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+    HOLES: tl.constexpr, SCALED: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr,
+    BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """T of some rows times a block, and what rides along, all of which is as long as those rows.
+
+    Without HOLES only what is kept is counted, and BAD is NaN if M − L is not finite somewhere.
+    """
+    strip, part = tl.program_id(0), tl.program_id(1)
+    rows = strip * BM + tl.arange(0, BM)
+    there = rows < n1
+    zeta, scale = tl.load(numbers), tl.load(numbers + 1)
+    base = M + strip.to(tl.int64) * BM * stride0
+    if FULL:
+        down = tl.arange(0, BM) * stride0
+    else:
+        down = tl.arange(0, BM).to(tl.int64) * stride0
+    wide = tl.float64 if DOUBLE else tl.float32
+    if K <= CHUNK:
+        a_hi = _lines(A_hi, rows, n1, 0, K, CHUNK, FULL)
+        if not DOUBLE:
+            a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
+        else:
+            a_lo = a_hi
+    if LIMIT != 0:
+        row_limit = tl.load(row_limits + rows, mask=there, other=0.0)
+        if LIMIT == 2:
+            row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
+            row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
+        else:
+            row_spread, row_other = row_limit, row_limit
+    if D > 0:
+        acc = tl.zeros((BM, D), wide)
+    counts = tl.zeros((BM,), tl.int32)
+    beyond_counts = tl.zeros((BM,), tl.int32)
+    missing_counts = tl.zeros((BM,), tl.int32)
+    bad = tl.zeros((BM,), wide)
+    energy = tl.zeros((BM,), tl.float64)
+    largest = tl.zeros((BM,), wide)
+    last = tl.minimum(part * share + share, n2)
+    for first in range(part * share, last, BN):
+        cols = first + tl.arange(0, BN)
+        if FULL:
+            m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
+        else:
+            inside = there[:, None] & (cols < last)[None, :]
+            at = down[:, None] + (cols.to(tl.int64) * stride1)[None, :]
+            m = tl.load(base + at, mask=inside, other=0.0).to(wide)
+        if K <= CHUNK:
+            P = tl.zeros((BM, BN), wide)
+            b_hi = _lines(B_hi, cols, n2, 0, K, CHUNK, FULL)
+            if not DOUBLE:
+                b_lo = _lines(B_lo, cols, n2, 0, K, CHUNK, FULL)
+            else:
+                b_lo = b_hi
+            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
+        else:
+            P = _low_rank(A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL)
+        if FROZEN:
+            R = m - _low_rank(F_hi, F_lo, G_hi, G_lo, rows, cols, n1, n2, KF, CHUNK_F, BM, BN, DOUBLE, FULL)
+        else:
+            R = m - P
+        size = tl.abs(R)
+        if LIMIT == 0:
+            kept = size <= zeta
+        else:
+            col_limit = tl.load(col_limits + cols, mask=cols < n2, other=0.0)
+            if LIMIT == 2:
+                col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
+                col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
+            else:
+                col_spread, col_other = col_limit, col_limit
+            limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
+            kept = size <= limit
+        if not FULL:
+            kept = kept & inside
+        T = tl.where(kept, R, 0.0)
+        counts += tl.sum(kept.to(tl.int32), 1)
+        if HOLES:
+            missing = m != m
+            beyond = (kept == 0) & (size < float("inf"))
+            if not FULL:
+                beyond = beyond & inside
+            missing_counts += tl.sum(missing.to(tl.int32), 1)
+            beyond_counts += tl.sum(beyond.to(tl.int32), 1)
+        else:
+            bad += tl.sum(R * 0.0, 1)
+        if SCALED:
+            scaled = T * scale
+            energy += tl.sum(scaled * scaled, 1).to(tl.float64)
+        else:
+            energy += tl.sum(T * T, 1).to(tl.float64)
+        largest = tl.maximum(largest, tl.max(tl.abs(T), 1))
+        if D > 0:
+            if ONES:
+                T = kept.to(wide)
+            elif FROZEN:
+                T = tl.where(kept, P, 0.0)
+            within = cols.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
+            if FULL:
+                x_hi = tl.load(X_hi + within)
+            else:
+                x_hi = tl.load(X_hi + within, mask=(cols < last)[:, None], other=0.0)
+            if DOUBLE:
+                acc = tl.dot(T, x_hi, acc, input_precision="ieee", out_dtype=tl.float64)
+            else:
+                if FULL:
+                    x_lo = tl.load(X_lo + within)
+                else:
+                    x_lo = tl.load(X_lo + within, mask=(cols < last)[:, None], other=0.0)
+                high = T.to(tl.bfloat16)
+                low = (T - high.to(tl.float32)).to(tl.bfloat16)
+                if WIDENED:
+                    x_hi, x_lo, high, low = x_hi.to(wide), x_lo.to(wide), high.to(wide), low.to(wide)
+                # Sums within a tile are truncated by tensor cores, not rounded; those of tiles are added as usual.
+                product = tl.dot(high, x_lo)
+                if not ONES:
+                    product = tl.dot(low, x_hi, product)
+                acc += tl.dot(high, x_hi, product)
+    to = part.to(tl.int64) * n1 + rows
+    if D > 0:
+        tl.store(OUT + to[:, None] * D + tl.arange(0, D)[None, :], acc, mask=there[:, None])
+    tl.store(KEPT + to, counts, mask=there)
+    if HOLES:
+        tl.store(BEYOND + to, beyond_counts, mask=there)
+        tl.store(MISSING + to, missing_counts, mask=there)
+    else:
+        tl.store(BAD + to, bad, mask=there)
+    tl.store(ENERGY + to, energy, mask=there)
+    tl.store(LARGEST + to, largest, mask=there)
+
+
+@triton.jit
+def _outer(A, B, rows, cols, n1, n2, k, FULL: tl.constexpr):
+    """The product of column k of both factors, which are transposed."""
+    if FULL:
+        a, b = tl.load(A + k * n1 + rows), tl.load(B + k * n2 + cols)
+    else:
+        a = tl.load(A + k * n1 + rows, mask=rows < n1, other=0.0)
+        b = tl.load(B + k * n2 + cols, mask=cols < n2, other=0.0)
+    return a[:, None] * b[None, :]
+
+
+@triton.jit(do_not_specialize=["n1", "n2", "share"])
+def _list_kernel(
+    M, stride0, stride1, A, B, numbers, row_limits, col_limits, row_spreads, col_spreads,
+    STARTS, ENDS, COLS, VALUES, FOUND, KEPT, MISSING, ENERGY, LARGEST, n1, n2, share,
+    K: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr, WRITE: tl.constexpr,
+    UNROLLED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Count the entries beyond the limit or, in a second read, WRITE each to its place; those of a row from STARTS on.
+
+    The factors are transposed, and multiplied without tensor cores: the threads of a warp then have the entries of one
+    row, and write to one place. Both reads do the same arithmetic, so they find the same entries.
+    """
+    strip, part = tl.program_id(0), tl.program_id(1)
+    rows = strip * BM + tl.arange(0, BM)
+    there = rows < n1
+    zeta, scale = tl.load(numbers), tl.load(numbers + 1)
+    base = M + strip.to(tl.int64) * BM * stride0
+    if FULL:
+        down = tl.arange(0, BM) * stride0
+    else:
+        down = tl.arange(0, BM).to(tl.int64) * stride0
+    wide = tl.float64 if DOUBLE else tl.float32
+    parts = tl.num_programs(1)
+    to = rows.to(tl.int64) * parts + part
+    if LIMIT != 0:
+        row_limit = tl.load(row_limits + rows, mask=there, other=0.0)
+        row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
+        row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
+    if WRITE:
+        begin = tl.load(STARTS + strip.to(tl.int64) * BM * parts)  # of the strip: the rest is counted from there
+        at = (tl.load(STARTS + to, mask=there, other=0) - begin).to(tl.int32)
+        end = (tl.load(ENDS + to, mask=there, other=0) - begin).to(tl.int32)
+        to_cols, to_values = COLS + begin, VALUES + begin
+    else:
+        found = tl.zeros((BM,), tl.int32)
+        counts = tl.zeros((BM,), tl.int32)
+        missing = tl.zeros((BM,), tl.int32)
+        energy = tl.zeros((BM,), tl.float64)
+        largest = tl.zeros((BM,), wide)
+    last = tl.minimum(part * share + share, n2)
+    for first in range(part * share, last, BN):
+        cols = first + tl.arange(0, BN)
+        if FULL:
+            m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
+        else:
+            inside = there[:, None] & (cols < last)[None, :]
+            where = down[:, None] + (cols.to(tl.int64) * stride1)[None, :]
+            m = tl.load(base + where, mask=inside, other=float("nan")).to(wide)
+        P = tl.zeros((BM, BN), wide)
+        if K <= UNROLLED:
+            for k in tl.static_range(K):
+                P += _outer(A, B, rows, cols, n1, n2, k, FULL)
+        else:
+            for k in range(K):
+                P += _outer(A, B, rows, cols, n1, n2, k, FULL)
+        R = m - P
+        size = tl.abs(R)
+        if LIMIT == 0:
+            beyond = size > zeta
+        else:
+            col_limit = tl.load(col_limits + cols, mask=cols < n2, other=0.0)
+            col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
+            col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
+            limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
+            beyond = size > limit
+        beyond = beyond & (size < float("inf"))
+        ones = beyond.to(tl.int32)
+        if WRITE:
+            place = at[:, None] + (tl.cumsum(ones, 1) - 1)
+            fits = beyond & (place < end[:, None])
+            tl.store(to_cols + place, tl.broadcast_to(cols[None, :], (BM, BN)), mask=fits)
+            tl.store(to_values + place, R, mask=fits)
+            at += tl.sum(ones, 1)
+        else:
+            found += tl.sum(ones, 1)
+            gone = m != m
+            if not FULL:
+                gone = gone & inside
+            missing += tl.sum(gone.to(tl.int32), 1)
+            kept = (beyond == 0) & (size < float("inf"))
+            counts += tl.sum(kept.to(tl.int32), 1)
+            T = tl.where(kept, R * scale, 0.0)
+            energy += tl.sum(T * T, 1).to(tl.float64)
+            largest = tl.maximum(largest, tl.max(tl.where(kept, size, 0.0), 1))
+    if WRITE:
+        tl.store(FOUND + to, at.to(tl.int64) + begin, mask=there)
+    else:
+        tl.store(FOUND + to, found.to(tl.int64), mask=there)
+        tl.store(KEPT + to, counts, mask=there)
+        tl.store(MISSING + to, missing, mask=there)
+        tl.store(ENERGY + to, energy, mask=there)
+        tl.store(LARGEST + to, largest, mask=there)
+
+
+@triton.jit(do_not_specialize=["n1", "n2"])
+def _weigh_kernel(
+    M, stride0, stride1, P, W, row_scales, col_scales, row_spreads, col_spreads, numbers, ROWS, COLS, TOTALS, n1, n2,
+    MODE: tl.constexpr, MOST: tl.constexpr, MEDIAN: tl.constexpr, CAUCHY: tl.constexpr,
+    LOG_2PI: tl.constexpr, C2: tl.constexpr, C3: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    """Turn P, the low-rank part, into ω (M − P) and W into ω; sums of the tile's rows, columns, and of all."""
+    strip, part = tl.program_id(0), tl.program_id(1)
+    rows, cols = strip * BM + tl.arange(0, BM), part * BN + tl.arange(0, BN)
+    in_rows, in_cols = rows < n1, cols < n2
+    inside = in_rows[:, None] & in_cols[None, :]
+    far = rows.to(tl.int64)
+    m = tl.load(
+        M + (far * stride0)[:, None] + (cols.to(tl.int64) * stride1)[None, :], mask=inside, other=float("nan")
+    ).to(tl.float64)
+    at = far[:, None] * n2 + cols[None, :]
+    seen = m == m
+    R = tl.where(seen, m - tl.load(P + at, mask=inside, other=0.0), 0.0)
+    row_scale, col_scale = tl.load(row_scales + rows, in_rows, 1.0), tl.load(col_scales + cols, in_cols, 1.0)
+    s2 = row_scale[:, None] * col_scale[None, :]
+    var = (
+        tl.load(row_spreads + 2 * rows, in_rows, 0.0)[:, None] * tl.load(col_spreads + 2 * cols, in_cols, 0.0)[None, :]
+    )
+    var += (
+        tl.load(row_spreads + 2 * rows + 1, in_rows, 0.0)[:, None]
+        * tl.load(col_spreads + 2 * cols + 1, in_cols, 0.0)[None, :]
+    )
+    var = tl.minimum(var, MOST * s2)
+    square = R * R
+    total_at = TOTALS + (strip * tl.num_programs(1) + part) * 7
+    if MODE == 0:  # within zeta
+        w = tl.where(tl.abs(R) <= tl.load(numbers + 6), 1.0, 0.0).to(tl.float64)
+        trust = w
+        tl.store(total_at, tl.sum(tl.where(seen, w, 0.0)))
+        tl.store(total_at + 3, tl.sum(tl.where(seen, 1 - w, 0.0)))
+        tl.store(total_at + 4, tl.sum(tl.where(seen, (1 - w) * square, 0.0)))
+    elif MODE == 1:  # Student; its constant takes the place of the first share
+        nu = tl.load(numbers + 5)
+        relative = (square + var) / s2
+        w = (nu + 1) / (nu + relative)
+        trust = w * 0 + 1
+        density = tl.load(numbers) - 0.5 * tl.log(s2) - 0.5 * (nu + 1) * tl.log(1 + relative / nu)
+        tl.store(total_at, tl.sum(tl.where(seen, trust, 0.0)))
+        tl.store(total_at + 5, tl.sum(tl.where(seen, density, 0.0)))
+    else:
+        gross, broad, heavy = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 7)
+        t1, t2, t3 = s2 + var, C2 * s2 + var, C3 * s2 + var
+        f1 = (1 - gross) * tl.load(numbers) * tl.exp(-0.5 * square / t1) / tl.sqrt(t1)
+        f2 = (1 - gross) * tl.load(numbers + 1) * tl.exp(-0.5 * square / t2) / tl.sqrt(t2)
+        f3 = (1 - gross) * tl.load(numbers + 2) * tl.exp(-0.5 * square / t3) / tl.sqrt(t3)
+        inner = 1 / (1 + square / (MEDIAN * MEDIAN * broad * broad))
+        light = (1 - heavy) * gross * tl.exp(-0.5 * square / (broad * broad)) / broad
+        tails = heavy * gross * CAUCHY * inner / broad + tl.load(numbers + 8)
+        inverse = 1 / (f1 + f2 + f3 + light + tails)
+        f1, f2, f3 = f1 * inverse, f2 * inverse, f3 * inverse
+        w = f1 + f2 / C2 + f3 / C3
+        gross_part = (light + tails) * inverse
+        trust = 1 - gross_part
+        energies = (light + tails * 2 / (MEDIAN * MEDIAN) * inner) * square * inverse
+        tl.store(total_at, tl.sum(tl.where(seen, f1, 0.0)))
+        tl.store(total_at + 1, tl.sum(tl.where(seen, f2, 0.0)))
+        tl.store(total_at + 2, tl.sum(tl.where(seen, f3, 0.0)))
+        tl.store(total_at + 3, tl.sum(tl.where(seen, gross_part, 0.0)))
+        tl.store(total_at + 4, tl.sum(tl.where(seen, energies, 0.0)))
+        tl.store(total_at + 5, tl.sum(tl.where(seen, -tl.log(inverse) - 0.5 * LOG_2PI, 0.0)))
+        tl.store(total_at + 6, tl.sum(tl.where(seen, tails * inverse, 0.0)))
+    omega = tl.where(seen, w / s2, 0.0)
+    tl.store(P + at, omega * R, mask=inside)
+    tl.store(W + at, omega, mask=inside)
+    energy, trust = omega * (square + var), tl.where(seen, trust, 0.0)
+    of_rows = ROWS + (part.to(tl.int64) * n1 + far) * 2
+    tl.store(of_rows, tl.sum(energy, 1), mask=in_rows)
+    tl.store(of_rows + 1, tl.sum(trust, 1), mask=in_rows)
+    of_cols = COLS + (strip.to(tl.int64) * n2 + cols) * 2
+    tl.store(of_cols, tl.sum(energy, 0), mask=in_cols)
+    tl.store(of_cols + 1, tl.sum(trust, 0), mask=in_cols)
+
+
+# What the kernels are given
+
+
+@dataclass(eq=False)
+class Split:
+    """A tall matrix as the sum of two that tensor cores multiply without rounding, its columns filled up with zeros."""
+
+    hi: Tensor
+    lo: Tensor
+    columns: int
+    chunk: int
+
+    @classmethod
+    def factor(cls, B: Tensor) -> Split:
+        """Of 11 bits each; float64 as it is."""
+        k = B.shape[1]
+        chunk = min(CHUNK, _power_of_2(k))
+        B = _filled_up(B, max(1, triton.cdiv(k, chunk)) * chunk)
+        if B.dtype == torch.float64:
+            return cls(B, B, B.shape[1], chunk)
+        hi = (B.view(torch.int32) & -8192).view(torch.float32)  # without the last 13 bits of 23
+        return cls(hi, B - hi, B.shape[1], chunk)
+
+    @classmethod
+    def block(cls, X: Tensor) -> Split:
+        """Of 8 bits each."""
+        X = _filled_up(X, _power_of_2(X.shape[1]))
+        if X.dtype == torch.float64:
+            return cls(X, X, X.shape[1], X.shape[1])
+        hi = X.to(torch.bfloat16)
+        return cls(hi, (X - hi.float()).to(torch.bfloat16), X.shape[1], X.shape[1])
+
+
+def _filled_up(B: Tensor, width: int) -> Tensor:
+    n, k = B.shape
+    if width == k:
+        return B.contiguous()
+    full = B.new_zeros((n, width))
+    full[:, :k] = B
+    return full
+
+
+def _power_of_2(k: int) -> int:
+    return max(16, int(triton.next_power_of_2(k)))
+
+
+@dataclass(eq=False)
+class Limits:
+    """How the threshold of an entry is made."""
+
+    kind: int
+    zeta: float
+    rows: Tensor
+    cols: Tensor
+    row_spread: Tensor
+    col_spread: Tensor
+
+    @classmethod
+    def of(cls, rows: Sides, cols: Sides, common: dict[str, Any], some: slice) -> Limits:
+        nothing = rows["L"]
+        if "limit" in rows:
+            mine, other = rows["limit"][some].contiguous(), cols["limit"].contiguous()
+            return cls(BY_LINES, 0.0, mine, other, mine, other)
+        if "scale" in rows:
+            sides = rows["scale"][some], cols["scale"], rows["spread"][some], cols["spread"]
+            return cls(STANDARDISED, common["zeta"], *(side.to(nothing.dtype).contiguous() for side in sides))
+        return cls(ALONG_ALL, common["zeta"], nothing, nothing, nothing, nothing)
+
+    @property
+    def turned(self) -> Limits:
+        """Of the transposed matrix."""
+        return Limits(self.kind, self.zeta, self.cols, self.rows, self.col_spread, self.row_spread)
+
+
+@dataclass(eq=False)
+class Trimmed:
+    """What one pass tells.
+
+    Attributes
+    ----------
+    product : T times the block, or None
+    rode : kept, missing, beyond, energy, largest
+        The first is NaN if M − L is not finite, and holes were not looked for.
+    """
+
+    product: Tensor | None
+    rode: Tensor
+
+
+def _shares(n1: int, n2: int) -> tuple[int, int]:
+    """In how many parts the columns are read, and how many columns each has but the last."""
+    strips = triton.cdiv(n1, ALIGNED)
+    parts = max(1, min(triton.cdiv(PROGRAMS, strips), triton.cdiv(n2, 8 * ALIGNED)))
+    share = triton.cdiv(triton.cdiv(n2, parts), ALIGNED) * ALIGNED
+    return triton.cdiv(n2, share), share
+
+
+def _even(M: Tensor) -> bool:
+    """Whether tiles fill M, and places in one are short numbers."""
+    n1, n2 = M.shape
+    return n1 % ALIGNED == 0 and n2 % ALIGNED == 0 and ALIGNED * M.stride(0) + n2 * M.stride(1) < 2**31
+
+
+def trimmed(
+    M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, X: Tensor | None = None, ones: bool = False,
+    frozen: tuple[Tensor, Tensor] | None = None, holes: bool = False,
+) -> Trimmed:  # fmt: skip
+    """T of a dense M times X, in one read; see :func:`.slabs.trimmed`. The factors have a row for each row of M."""
+    (n1, n2), wide = M.shape, L[0].dtype
+    A, B = (Split.factor(side) for side in L)
+    F, G = (A, B) if frozen is None else (Split.factor(side) for side in frozen)
+    block = None if X is None else Split.block(X)
+    parts, share = _shares(n1, n2)
+    D = 0 if block is None else block.columns
+    out = M.new_empty((parts, n1, D) if D else 1, dtype=wide)
+    kept, beyond, missing = M.new_empty((3, parts, n1), dtype=torch.int32)
+    energy, (bad, largest) = M.new_empty((parts, n1), dtype=torch.float64), M.new_empty((2, parts, n1), dtype=wide)
+    numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
+    scaled = wide == torch.float32 and not USUAL[0] < scale < USUAL[1]
+    hi, lo = (A.hi, A.lo) if block is None else (block.hi, block.lo)
+    _trim_kernel[lambda tile: (triton.cdiv(n1, tile["BM"]), parts)](
+        M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, F.hi, F.lo, G.hi, G.lo, numbers, limits.rows, limits.cols,
+        limits.row_spread, limits.col_spread, hi, lo, out, kept, beyond, missing, bad, energy, largest, n1, n2, share,
+        K=A.columns, KF=F.columns, CHUNK=A.chunk, CHUNK_F=F.chunk, D=D, LIMIT=limits.kind, FROZEN=frozen is not None,
+        ONES=ones, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes, SCALED=scaled, STORED=str(M.dtype),
+        WIDENED=INTERPRETED, MOST=MOST_SPREAD,
+    )  # fmt: skip
+    product = None if X is None else (out[0] if parts == 1 else out.sum(0))[:, : X.shape[1]]
+    total = energy.sum() * (scale**2 if scaled else 1.0)
+    if holes:
+        counted = kept.sum(), missing.sum(), beyond.sum()
+    else:
+        counted = kept.sum().double() + bad.sum().double(), torch.zeros_like(total), n1 * n2 - kept.sum()
+    return Trimmed(product, torch.stack([part.double() for part in (*counted, total, largest.amax())]))
+
+
+@dataclass(eq=False)
+class Found:
+    """The entries beyond the limit: where the rows end, their columns, M − L; and what rode along."""
+
+    ends: Tensor
+    cols: Tensor
+    values: Tensor
+    rode: Tensor
+
+
+def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, index: torch.dtype) -> Found:
+    """S of a dense M, in two reads: one counts, so that the other knows where to write."""
+    (n1, n2), wide = M.shape, L[0].dtype
+    A, B = (side.T.contiguous() for side in L)
+    parts, share = _shares(n1, n2)
+    numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
+    kept, missing = M.new_empty((2, n1, parts), dtype=torch.int32)
+    energy, largest = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((n1, parts), dtype=wide)
+    counts, again = M.new_empty((2, n1, parts), dtype=torch.int64)
+    height, width, warps, stages = LISTED
+
+    def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, found: Tensor, write: bool) -> None:
+        _list_kernel[(triton.cdiv(n1, height), parts)](
+            M, M.stride(0), M.stride(1), A, B, numbers, limits.rows, limits.cols, limits.row_spread, limits.col_spread,
+            starts, ends, cols, values, found, kept, missing, energy, largest, n1, n2, share,
+            K=len(A), LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M), WRITE=write,
+            UNROLLED=UNROLLED, MOST=MOST_SPREAD,
+            BM=height, BN=width, num_warps=warps, num_stages=stages,
+        )  # fmt: skip
+
+    read(counts, counts, counts, energy, counts, write=False)
+    ends = counts.view(-1).cumsum(0)
+    rode = [kept.sum(), missing.sum(), ends[-1], energy.sum() * scale**2, largest.amax()]
+    if n1 * n2 != sum(int(part) for part in rode[:3]):
+        ends = torch.zeros_like(ends)  # not finite: nothing to list
+    cols, values = M.new_empty(int(ends[-1]), dtype=index), M.new_empty(int(ends[-1]), dtype=wide)
+    if len(cols):
+        read(torch.cat([ends.new_zeros(1), ends[:-1]]), ends, cols, values, again, write=True)
+        if not torch.equal(again.view(-1), ends):
+            raise RuntimeError("two reads of M on the GPU found different outliers: M changed in between")
+    row_ends = torch.cat([ends.new_zeros(1), ends[parts - 1 :: parts]])
+    return Found(row_ends, cols, values, torch.stack([part.double() for part in rode]))
+
+
+def weighed(M: Tensor, P: Tensor, rows: Sides, cols: Sides, some: slice, parameters: list[float]) -> Any:
+    """See :func:`.slabs.weighed`; P is the low-rank part in double precision, and becomes ω (M − L)."""
+    n1, n2 = M.shape
+    W = torch.empty_like(P)
+    height, width = WEIGHED
+    strips, parts = triton.cdiv(n1, height), triton.cdiv(n2, width)
+    of_rows, of_cols = P.new_empty((parts, n1, 2)), P.new_empty((strips, n2, 2))
+    totals = P.new_zeros((strips * parts, 7))
+    zeta, nu = parameters[6], parameters[5]
+    mode = 0 if zeta < float("inf") else 1 if nu < float("inf") else 2
+    first = student_constant(nu) if mode == 1 else parameters[0]
+    numbers = torch.tensor([first, *parameters[1:], TINY], dtype=torch.float64).to(M.device)
+    _weigh_kernel[(strips, parts)](
+        M, M.stride(0), M.stride(1), P, W, rows["scale"][some].contiguous(), cols["scale"].contiguous(),
+        rows["spread"][some].contiguous(), cols["spread"].contiguous(), numbers, of_rows, of_cols, totals, n1, n2,
+        MODE=mode, MOST=MOST_SPREAD, MEDIAN=MEDIAN, CAUCHY=CAUCHY, LOG_2PI=LOG_2PI,
+        C2=COMPONENTS[1] ** 2, C3=COMPONENTS[2] ** 2, BM=height, BN=width,
+    )  # fmt: skip
+    return P, W, (of_rows.sum(0), of_cols.sum(0), totals.sum(0))

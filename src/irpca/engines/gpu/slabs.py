@@ -1,0 +1,323 @@
+"""Some rows of M on a device, dense or listed, and the arithmetic of every question on them, in torch.
+
+What is said here for one entry is done for all entries of a slab at once: of a dense one as a matrix, of a list as a
+vector. It is the plain version: :mod:`.kernels` does the same to dense slabs in one read.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from math import lgamma
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
+from ..kernels import LOG_2PI, TINY
+from ..tiles import Tally
+
+Sides = dict[str, Tensor]  # what is as long as M has rows, or columns; see irpca.engines.passes
+COUNTED = (
+    4  # of the numbers that ride along are summed: kept, missing, beyond the limit, energy; the last is the largest
+)
+
+
+class Slab(ABC):
+    """Some rows of M.
+
+    Attributes
+    ----------
+    rows : which ones
+    """
+
+    rows: slice
+
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """How many there are, observed or not."""
+
+    @abstractmethod
+    def values(self, dtype: torch.dtype) -> Tensor:
+        """M, NaN where it is not observed."""
+
+    @abstractmethod
+    def of_rows(self, a: Tensor) -> Tensor:
+        """What belongs to the row of each entry; ``a`` has one number for every row of M."""
+
+    @abstractmethod
+    def of_cols(self, b: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
+        """``U @ V.T`` at each entry."""
+
+    @abstractmethod
+    def times(self, A: Tensor, X: Tensor) -> Tensor:
+        """``A @ X`` for these rows; A has a number for each entry."""
+
+    @abstractmethod
+    def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
+        """``A.T @ Y``, Y having all rows of M."""
+
+    @abstractmethod
+    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        """How many entries of each row are chosen, and their columns, row by row."""
+
+    def inner(self, U: Tensor, V: Tensor) -> Tensor:
+        """``U @ V.T`` where both have two columns, and may be of another precision than M."""
+        return self.of_rows(U[:, 0]) * self.of_cols(V[:, 0]) + self.of_rows(U[:, 1]) * self.of_cols(V[:, 1])
+
+
+@dataclass(eq=False)
+class Dense(Slab):
+    M: Tensor
+    rows: slice
+
+    @property
+    def entries(self) -> int:
+        return self.M.numel()
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        return self.M.to(dtype)
+
+    def of_rows(self, a: Tensor) -> Tensor:
+        return a[self.rows, None]
+
+    def of_cols(self, b: Tensor) -> Tensor:
+        return b[None, :]
+
+    def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
+        return U[self.rows] @ V.T
+
+    def times(self, A: Tensor, X: Tensor) -> Tensor:
+        return A @ X
+
+    def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
+        return A.T @ Y[self.rows]
+
+    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        return chosen.sum(1), chosen.nonzero()[:, 1]
+
+
+@dataclass(eq=False)
+class Listed(Slab):
+    """Entries listed row by row; all rows of M.
+
+    Attributes
+    ----------
+    ends : where the entries of each row end, with a 0 before them
+    cols, listed : the column and the value of each
+    by_column : their order by columns
+    """
+
+    ends: Tensor
+    cols: Tensor
+    listed: Tensor
+    n2: int
+    rows: slice = field(init=False)
+    at: Tensor = field(init=False)
+    by_column: Tensor = field(init=False)
+    col_ends: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        n1 = len(self.ends) - 1
+        self.rows = slice(0, n1)
+        self.at = torch.repeat_interleave(torch.arange(n1, device=self.ends.device), self.ends.diff())
+        self.by_column = torch.argsort(self.cols, stable=True)
+        counts = torch.bincount(self.cols, minlength=self.n2)
+        self.col_ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+
+    @property
+    def entries(self) -> int:
+        return len(self.listed)
+
+    def values(self, dtype: torch.dtype) -> Tensor:
+        return self.listed.to(dtype)
+
+    def of_rows(self, a: Tensor) -> Tensor:
+        return a[self.at]
+
+    def of_cols(self, b: Tensor) -> Tensor:
+        return b[self.cols]
+
+    def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
+        total = torch.zeros(self.entries, dtype=U.dtype, device=U.device)
+        for k in range(U.shape[1]):  # a column at a time: no more than a few vectors as long as the list are made
+            total += U[:, k][self.at] * V[:, k][self.cols]
+        return total
+
+    def times(self, A: Tensor, X: Tensor) -> Tensor:
+        return _sparse_product(self.ends, self.cols, A, X)
+
+    def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
+        return _sparse_product(self.col_ends, self.at[self.by_column], A[self.by_column], Y)
+
+    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.bincount(self.at[chosen], minlength=self.rows.stop), self.cols[chosen]
+
+
+def _sparse_product(ends: Tensor, indices: Tensor, values: Tensor, B: Tensor) -> Tensor:
+    if not len(values) or not B.shape[1]:
+        return B.new_zeros((len(ends) - 1, B.shape[1]))
+    return csr_tensor(ends, indices, values, (len(ends) - 1, len(B))) @ B.contiguous()
+
+
+def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
+    """As torch has it; that such tensors are in beta state is nothing a user could act upon."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        return torch.sparse_csr_tensor(ends, indices, values, shape, check_invariants=False)
+
+
+# T, and what rides along
+
+
+def limits(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> Any:
+    """The threshold of each entry, or one for all."""
+    if "limit" in rows:
+        return torch.maximum(slab.of_rows(rows["limit"]), slab.of_cols(cols["limit"]))
+    if "scale" in rows:
+        s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
+        var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
+        return common["zeta"] * torch.sqrt(s2 + var)
+    return common["zeta"]
+
+
+def trimmed(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+    """M − L where it is within the limit, else 0; the kept entries as booleans; and what rides along."""
+    decided = "frozen" if "frozen" in rows else "L"
+    M = slab.values(rows[decided].dtype)
+    R = M - slab.low_rank(rows[decided], cols[decided])
+    size, limit = R.abs(), limits(slab, rows, cols, common)
+    kept = size <= limit
+    T = torch.where(kept, R, 0)
+    return T, kept, rode(M, size, limit, kept, T)
+
+
+def rode(M: Tensor, size: Tensor, limit: Any, kept: Tensor, T: Tensor) -> Tensor:
+    beyond = (size > limit) & (size < torch.inf)
+    wide = T.double()
+    found = kept.sum(), M.isnan().sum(), beyond.sum(), (wide * wide).sum(), wide.abs().max()
+    return torch.stack([part.double() for part in found])
+
+
+def gathered(parts: list[Tensor]) -> Tensor:
+    """What rode along on all slabs."""
+    all_of = torch.stack(parts)
+    return torch.cat([all_of[:, :COUNTED].sum(0), all_of[:, COUNTED:].amax(0)])
+
+
+def tally_of(rode_along: Tensor, entries: int) -> Tally:
+    """The same on the host; what is neither kept, beyond the limit nor missing is not finite."""
+    kept, missing, beyond, energy, largest = rode_along.tolist()
+    tally = Tally()
+    tally.add(entries, (int(kept), kept + missing + beyond == entries, energy, largest, int(missing)))
+    return tally
+
+
+def asked(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    """The entries that a question about products is about, and what rides along."""
+    T, kept, along = trimmed(slab, rows, cols, common)
+    if "frozen" in rows:
+        T = torch.where(kept, slab.low_rank(rows["L"], cols["L"]), 0)
+    return kept.to(T.dtype) if common.get("kept") else T, along
+
+
+def ascend(slab: Slab, rows: Sides, cols: Sides, step: tuple[float, float, float], Y: Tensor) -> Tensor:
+    """Move a dual variable on, in place; see :class:`~irpca.engines.base.Ascent`. What rides along is of M − B − S."""
+    penalty, bound, box = step
+    M = slab.values(Y.dtype)
+    missing = M.isnan()
+    M = torch.where(missing, 0, M)
+    raised = torch.where(missing, 0, Y + penalty * (M - slab.low_rank(rows["L"], cols["L"])))
+    new = raised.clamp(-bound, bound)
+    S = (raised - new) / penalty
+    inside = torch.minimum(torch.maximum(S, M - box), M + box)
+    new += penalty * (S - inside)
+    T = (new - Y) / penalty
+    Y.copy_(new)
+    kept = (inside == 0) & ~missing
+    flagged = raised.isfinite() & (inside != 0) & ~missing
+    wide = T.double()
+    found = kept.sum(), missing.sum(), flagged.sum(), (wide * wide).sum(), wide.abs().max()
+    return torch.stack([part.double() for part in found])
+
+
+def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The entries beyond the limit: how many in each row, their columns, M − L; and what rides along."""
+    M = slab.values(rows["L"].dtype)
+    R = M - slab.low_rank(rows["L"], cols["L"])
+    size, limit = R.abs(), limits(slab, rows, cols, common)
+    kept = size <= limit
+    along = rode(M, size, limit, kept, torch.where(kept, R, 0))
+    chosen = size > limit
+    return *slab.places(chosen), R[chosen], along
+
+
+# Weights under a noise model, in double precision
+
+
+def weighed(slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """``ω (M − L)`` and ω at each entry; and the sums of rows, of columns and of all. See irpca.engines.kernels."""
+    M = slab.values(torch.float64)
+    seen = ~M.isnan()
+    R = torch.where(seen, M - slab.low_rank(rows["L"], cols["L"]), 0)
+    s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
+    square = R * R
+    var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
+    zeta, nu = parameters[6], parameters[5]
+    if np.isfinite(zeta):
+        w, trust, totals = _within(R, square, zeta)
+    elif np.isfinite(nu):
+        w, trust, totals = _student(square, var, s2, nu)
+    else:
+        w, trust, totals = _mixture(square, var, s2, parameters)
+    omega = torch.where(seen, w / s2, 0)
+    energy, trust = omega * (square + var), torch.where(seen, trust, 0)
+    ones = slab_ones(slab, rows, cols)
+    of_rows = torch.cat([slab.times(part, ones[1]) for part in (energy, trust)], 1)
+    of_cols = torch.cat([slab.t_times(part, ones[0]) for part in (energy, trust)], 1)
+    of_all = torch.stack([torch.where(seen, part, 0).sum() for part in totals])
+    return omega * R, omega, (of_rows, of_cols, of_all)
+
+
+def slab_ones(slab: Slab, rows: Sides, cols: Sides) -> tuple[Tensor, Tensor]:
+    return tuple(side["L"].new_ones((len(side["L"]), 1)) for side in (rows, cols))
+
+
+def _within(R: Tensor, square: Tensor, zeta: float) -> tuple[Tensor, Tensor, list[Tensor]]:
+    w = (R.abs() <= zeta).double()
+    nothing = torch.zeros_like(w)
+    return w, w, [w, nothing, nothing, 1 - w, (1 - w) * square, nothing, nothing]
+
+
+def _student(square: Tensor, var: Tensor, s2: Tensor, nu: float) -> tuple[Tensor, Tensor, list[Tensor]]:
+    relative = (square + var) / s2
+    density = student_constant(nu) - 0.5 * torch.log(s2) - 0.5 * (nu + 1) * torch.log1p(relative / nu)
+    nothing, one = torch.zeros_like(square), torch.ones_like(square)
+    return (nu + 1) / (nu + relative), one, [one, nothing, nothing, nothing, nothing, density, nothing]
+
+
+def student_constant(nu: float) -> float:
+    return lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * float(np.log(np.pi * nu))
+
+
+def _mixture(square: Tensor, var: Tensor, s2: Tensor, parameters: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
+    *shares, gross, broad, _, _, heavy = parameters
+    densities = []
+    for share, c in zip(shares, COMPONENTS, strict=True):
+        total = c * c * s2 + var
+        densities.append((1 - gross) * share * torch.exp(-0.5 * square / total) / torch.sqrt(total))
+    inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
+    light = (1 - heavy) * gross * torch.exp(-0.5 * square / broad**2) / broad
+    tails = heavy * gross * CAUCHY * inner / broad + TINY
+    total = densities[0] + densities[1] + densities[2] + light + tails
+    parts, P = [density / total for density in densities], (light + tails) / total
+    energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
+    w = parts[0] + parts[1] / COMPONENTS[1] ** 2 + parts[2] / COMPONENTS[2] ** 2
+    return w, 1 - P, [*parts, P, energy, torch.log(total) - 0.5 * LOG_2PI, tails / total]

@@ -1,0 +1,82 @@
+"""S on the device: a CSR matrix whose three arrays are tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ...lowrank import Array
+from .slabs import csr_tensor
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSparse:
+    """The outliers of a matrix on a GPU, where they are.
+
+    Attributes
+    ----------
+    shape : (n1, n2)
+    indptr : tensor of int64, of shape (n1 + 1,)
+    indices : tensor of int32 or int64, of shape (nnz,)
+        Columns, sorted in each row.
+    data : tensor of shape (nnz,)
+
+    Examples
+    --------
+    >>> S = DeviceSparse((2, 3), torch.tensor([0, 1, 2]), torch.tensor([2, 0]), torch.tensor([5.0, -4.0]))
+    >>> S.nnz, S.flagged(1), S.only(np.array([True, False]), np.ones(3, bool)).nnz
+    (2, array([1, 0, 1]), 1)
+    """
+
+    shape: tuple[int, int]
+    indptr: torch.Tensor
+    indices: torch.Tensor
+    data: torch.Tensor
+
+    @property
+    def nnz(self) -> int:
+        return len(self.data)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(str(self.data.dtype).removeprefix("torch."))
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+    def flagged(self, axis: int) -> Array:
+        """How many entries each row (0), or column, has."""
+        counts = self.indptr.diff() if axis == 0 else torch.bincount(self.indices, minlength=self.shape[1])
+        return counts.cpu().numpy()
+
+    def only(self, rows: Array, cols: Array) -> DeviceSparse:
+        """The entries of the rows and columns that two arrays of booleans keep."""
+        keep_rows, keep_cols = (torch.as_tensor(keep, device=self.device) for keep in (rows, cols))
+        counts = self.indptr.diff()
+        kept = torch.repeat_interleave(keep_rows, counts) & keep_cols[self.indices]
+        before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
+        return DeviceSparse(self.shape, before[self.indptr], self.indices[kept], self.data[kept])
+
+    def tensor(self) -> torch.Tensor:
+        """As a sparse CSR tensor of torch; nothing is copied but the ends of rows."""
+        return csr_tensor(self.indptr.to(self.indices.dtype), self.indices, self.data, self.shape)
+
+    def to_scipy(self) -> csr_array:
+        """In host memory, as a CSR array of SciPy."""
+        from ..holes import compressed
+
+        index = np.int32 if max(self.shape[1], self.nnz) <= np.iinfo(np.int32).max else np.int64
+        ends, indices = (part.cpu().numpy().astype(index, copy=False) for part in (self.indptr, self.indices))
+        S = compressed(self.data.cpu().numpy(), indices, ends, self.shape)
+        S.has_canonical_format = True
+        return S
+
+    def __repr__(self) -> str:
+        return f"DeviceSparse(shape={self.shape}, nnz={self.nnz}, dtype={self.dtype}, device={self.device})"

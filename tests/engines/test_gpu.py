@@ -1,0 +1,375 @@
+"""The GPU engine: in torch and, by Triton's interpreter, as kernels on this machine; on a GPU where there is one."""
+
+import importlib
+import subprocess
+import sys
+import weakref
+
+import numpy as np
+import pytest
+from engines.conformance import (
+    FEW_STORED,
+    TOLERANCE,
+    ZETA,
+    Case,
+    EvenRows,
+    FullSuite,
+    LinesCase,
+    ask_lines,
+    few_cases,
+    of_T,
+    same,
+    same_answers,
+    same_lines,
+    same_sparse,
+    same_trim,
+    some_cases,
+    some_stored,
+    to_the_end,
+)
+from scipy.sparse import csr_array
+
+import irpca
+from irpca.engines import MemoryEngine, ReferenceEngine, choose
+from irpca.engines.base import Cut, Standardised
+from irpca.lowrank import LowRank
+
+torch = pytest.importorskip("torch")
+gpu = importlib.import_module("irpca.engines.gpu")
+engine_module = importlib.import_module("irpca.engines.gpu.engine")
+slabs = importlib.import_module("irpca.engines.gpu.slabs")
+storage_module = importlib.import_module("irpca.engines.gpu.storage")
+GPUEngine, DeviceSparse = gpu.GPUEngine, gpu.DeviceSparse
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+KERNELS = ["torch", "triton"]
+
+
+def made(M, kernels="torch", **given):
+    if kernels == "triton":
+        pytest.importorskip("triton")
+    return GPUEngine(M, device=DEVICE, kernels=kernels, **given)
+
+
+def tensor(M):
+    """On the device, with the strides of M as far as torch has such."""
+    if (np.array(M.strides) < 0).any() or not M.size:
+        return torch.from_numpy(np.array(M, order="C")).to(DEVICE)
+    strides = [stride // M.itemsize for stride in M.strides]
+    size = 1 + sum((n - 1) * stride for n, stride in zip(M.shape, strides, strict=True))
+    room = torch.full((size,), torch.nan, dtype=torch.from_numpy(M[:0].copy()).dtype, device=DEVICE)
+    there = room.as_strided(M.shape, strides)
+    there.copy_(torch.from_numpy(np.array(M)))
+    return there
+
+
+class TestTorch(FullSuite):
+    case = some_cases(few_cases((130, 90), (67, 515)))
+    stored = some_stored(FEW_STORED)
+
+    @pytest.fixture(autouse=True)
+    def small_slabs(self, monkeypatch):
+        monkeypatch.setattr(engine_module, "AT_ONCE", 400)
+        monkeypatch.setattr(engine_module, "WRITTEN_AT_ONCE", 300)
+        monkeypatch.setattr(storage_module, "SCANNED", 300)
+
+    def make(self, M):
+        return made(tensor(M))
+
+
+class TestStreamed(TestTorch):
+    """From host memory, a few rows at a time; of a matrix in Fortran order a few columns."""
+
+    case = some_cases(few_cases((40, 30), (33, 129)))
+
+    @pytest.fixture(autouse=True)
+    def short_slabs(self, monkeypatch):
+        monkeypatch.setattr(storage_module, "STREAMED_BYTES", 1 << 11)
+
+    def make(self, M):
+        return made(M, memory=0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with NumPy, which minds infinities
+class TestTriton(FullSuite):
+    case = some_cases(
+        [
+            ((1, 5), np.float32, "C"),
+            ((7, 3), np.float64, "Fortran"),
+            ((40, 70), np.float32, "strided"),
+            ((40, 70), np.float64, "padded rows"),
+            ((64, 96), np.float32, "C"),  # whole tiles, in the interpreter
+            ((33, 130), np.float32, "Fortran"),
+        ]
+    )
+    stored = some_stored(FEW_STORED)
+    product_error = 2.0**-15  # products with T have 16 bits
+    border = (96, 80)  # an interpreter is slow
+
+    def make(self, M):
+        return made(tensor(M), "triton")
+
+
+# Holes: as NaN, and as entries that are not stored
+
+
+def with_holes(shape, dtype, share=0.3):
+    case = Case(shape, dtype)
+    case.M = np.array(case.M)
+    case.M[np.random.default_rng(5).random(shape) < share] = np.nan
+    return case
+
+
+def stored_entries(M):
+    rows, cols = np.nonzero(~np.isnan(M))
+    return csr_array((M[rows, cols], (rows, cols)), shape=M.shape)
+
+
+def csr_tensor(M):
+    S = stored_entries(M)
+    parts = (torch.from_numpy(part.copy()) for part in (S.indptr, S.indices, S.data))
+    return slabs.csr_tensor(*parts, S.shape).to(DEVICE)
+
+
+KINDS = {
+    "torch": lambda M: made(tensor(M)),
+    "triton": lambda M: made(tensor(M), "triton"),
+    "streamed": lambda M: made(M, memory=0),
+    "streamed to kernels": lambda M: made(np.asfortranarray(M), "triton", memory=0),
+    "sparse tensor": lambda M: made(csr_tensor(M)),
+    "sparse array": lambda M: made(stored_entries(M)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+class TestHoles:
+    def test_every_question(self, kind, dtype, tmp_path):
+        case = with_holes((40, 33), dtype)
+        engine, reference = KINDS[kind](case.M), ReferenceEngine(case.M)
+        rng = np.random.default_rng(3)
+        cut = Cut(*(rng.choice([0.95, 10.0], n).astype(dtype) for n in case.M.shape))
+        for zeta in (ZETA, cut):
+            for question, asked in of_T(case):
+                answers, right = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
+                same_answers(answers, right, case)
+        normal, right = (owner.normal(case.L, ZETA, case.Q1, case.Q2) for owner in (engine, reference))
+        P = rng.standard_normal(right.gradient.shape)
+        same(normal.times(P), right.times(P), np.float64, dtype)
+        S, trim = engine.corruption(case.L, ZETA)
+        S0, trim0 = reference.corruption(case.L, ZETA)
+        same_sparse(S, S0, dtype)
+        same_trim(trim, trim0, dtype)
+        flagged, _ = engine.write(case.L, ZETA, EvenRows(tmp_path))
+        rows, _, observed, _ = EvenRows(tmp_path).given()
+        assert len(rows) == S.nnz and not np.isnan(observed).any()
+        assert flagged[0].sum() == np.count_nonzero(rows % 2 == 0)
+        assert engine.n_observed == reference.n_observed
+        for counts, right in zip(engine.counts, reference.counts, strict=True):
+            np.testing.assert_array_equal(counts, right)
+
+    def test_lines(self, kind, dtype, monkeypatch):
+        to_the_end(monkeypatch)
+        case = LinesCase((30, 17))
+        M = np.where(np.random.default_rng(2).random((30, 17)) < 0.3, np.nan, case.M).astype(dtype)
+        for answer, right in ask_lines((KINDS[kind](M), ReferenceEngine(M)), case):
+            same_lines(answer, right)
+
+    def test_a_few_entries(self, kind, dtype):
+        case = with_holes((40, 33), dtype)
+        engine, rng = KINDS[kind](case.M), np.random.default_rng(1)
+        rows, cols = rng.integers(0, 40, 50), rng.integers(0, 33, 50)
+        np.testing.assert_array_equal(engine.entries(rows, cols), case.M[rows, cols])
+        np.testing.assert_array_equal(engine.block(rows[:9], cols[:7]), case.M[rows[:9]][:, cols[:7]])
+        at_row, at_col, values = engine.draw(300, np.random.default_rng(0))
+        np.testing.assert_array_equal(values, case.M[at_row, at_col])
+        assert len(values) == 300 and not np.isnan(values).any()
+
+    def test_nothing_observed(self, kind, dtype):
+        with pytest.raises(ValueError, match="every cell of M is missing"):
+            KINDS[kind](np.full((4, 3), np.nan, dtype)).core(
+                LowRank.zero((4, 3)), 1.0, np.ones((4, 1)), np.ones((3, 1))
+            )
+
+
+# Half precision, large sums, the same answer twice
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single(kernels, dtype):
+    case = Case((40, 33), np.float32)
+    M = torch.from_numpy(case.M).to(dtype)
+    engine, case.M = made(M.to(DEVICE), kernels), M.float().numpy()
+    assert engine.dtype == np.float32
+    for question, asked in of_T(case):
+        owners = engine, ReferenceEngine(case.M)
+        answers, right = (getattr(owner, question)(case.L, 10.0, *asked) for owner in owners)
+        same_answers(answers, right, case)
+    S, _ = engine.corruption(case.L, 10.0)
+    same_sparse(S, ReferenceEngine(case.M).corruption(case.L, 10.0)[0], np.float32)
+    assert engine.entries(np.array([3]), np.array([4])) == case.M[3, 4]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_the_same_question_has_the_same_answer(kernels):
+    case = Case((64, 96), np.float32)
+    engine = made(tensor(case.M), kernels)
+    first, again = (engine.core(case.L, ZETA, case.Q1, case.Q2)[0] for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("rank", [16, 33, 70])
+def test_many_components_and_columns(rank):
+    rng = np.random.default_rng(0)
+    L = Case.low_rank(rng, (34, 40), rank)
+    M = (L.dense() + rng.uniform(-0.9, 0.9, (34, 40))).astype(np.float32)
+    engine, reference = made(tensor(M), "triton"), ReferenceEngine(M)
+    X = rng.standard_normal((40, 150))
+    TX, _, trim = engine.products(L, 1.0, X)
+    right, _, right_trim = reference.products(L, 1.0, X)
+    same(TX, right, np.float32)
+    same_trim(trim, right_trim, np.float32)
+
+
+def test_what_the_user_set_for_products_stays(monkeypatch):
+    """Residuals need all digits, whatever the user lets others lose."""
+    case = Case((40, 33), np.float32)
+    torch.set_float32_matmul_precision("medium")
+    try:
+        engine = made(tensor(case.M))
+        same(engine.core(case.L, ZETA, case.Q1, case.Q2)[0],
+             ReferenceEngine(case.M).core(case.L, ZETA, case.Q1, case.Q2)[0], np.float64, np.float32)  # fmt: skip
+        assert torch.get_float32_matmul_precision() == "medium"
+    finally:
+        torch.set_float32_matmul_precision("highest")
+
+
+# S on the device
+
+
+def test_a_large_S_stays_on_the_device(monkeypatch):
+    monkeypatch.setattr(engine_module, "SMALL", 100)
+    case = Case((40, 33), np.float32)
+    S, trim = made(tensor(case.M)).corruption(case.L, ZETA)
+    right = ReferenceEngine(case.M).corruption(case.L, ZETA)[0]
+    assert isinstance(S, DeviceSparse) and S.nnz == trim.trimmed and S.dtype == np.float32
+    same_sparse(S.to_scipy(), right, np.float32)
+    for axis in (0, 1):
+        np.testing.assert_array_equal(S.flagged(axis), np.bincount(right.nonzero()[axis], minlength=case.M.shape[axis]))
+    rows, cols = (np.arange(n) % 3 > 0 for n in case.M.shape)
+    kept = S.only(rows, cols).to_scipy().toarray()
+    np.testing.assert_array_equal(kept != 0, (right.toarray() != 0) & np.outer(rows, cols))
+    dense = S.tensor().to_dense().cpu().numpy()
+    np.testing.assert_allclose(dense, right.toarray(), rtol=0, atol=31 * TOLERANCE[np.float32])
+    assert isinstance(made(case.M).corruption(case.L, ZETA)[0], csr_array)  # moved from NumPy: back to it
+
+
+# Whole fits
+
+
+@pytest.mark.parametrize("given", ["tensor", "array"])
+def test_an_exact_fit_equals_that_in_memory(given):
+    p = irpca.datasets.make_problem(300, 200, d1=8, d2=6, rank=2, corruption=0.2)
+    engine = made(torch.from_numpy(p.M).to(DEVICE) if given == "tensor" else p.M)
+    result, right = (irpca.solve(p.M, p.F1, p.F2, engine=owner) for owner in (engine, MemoryEngine(p.M)))
+    assert result.status.ok and result.rank == 2 and p.relative_error(result.L) < 1e-10
+    np.testing.assert_array_equal(result.S.indices, right.S.indices)
+    assert result.engine == f"gpu ({engine.ran})"
+
+
+@pytest.mark.parametrize("features", [True, False])
+def test_a_noisy_fit_with_holes_equals_that_in_memory(features):
+    p = irpca.datasets.make_problem(120, 90, d1=6, d2=5, rank=2, corruption=0.05, noise=0.1, random_state=3)
+    M = p.M.copy()
+    M[np.random.default_rng(0).random(M.shape) < 0.1] = np.nan
+    F = (p.F1, p.F2) if features else (None, None)
+    result, right = (irpca.solve(M, *F, engine=owner) for owner in (made(M, holes=True), MemoryEngine(M, holes=True)))
+    assert (result.status, result.rank, result.usable) == (right.status, right.rank, right.usable)
+    np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(right.L.dense()).max())
+
+
+@pytest.mark.parametrize("solver", ["irpca_iht", "pcpf", "pcp", "altproj", "accaltproj", "rpca_gd", "scaledgd", "pca"])
+def test_every_solver(solver):
+    p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
+    options = {} if solver in ("pcp", "pcpf") else {"rank": 2}
+    options |= {"corruption": 0.2} if solver in ("rpca_gd", "scaledgd") else {}
+    features = (p.F1, p.F2) if solver in ("irpca_iht", "pcpf") else ()
+    result, right = (
+        irpca.solve(p.M, *features, solver=solver, engine=engine, **options) for engine in (made(p.M), "memory")
+    )
+    assert result.status is right.status
+    np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(p.M).max())
+
+
+# Which engine, and what is refused
+
+
+def test_without_a_gpu_it_is_refused():
+    if CUDA:
+        assert choose(np.ones((3, 2)), "gpu").name == "gpu"
+        return
+    for M in (np.ones((3, 2)), torch.ones((3, 2))):
+        with pytest.raises(ValueError, match="engine='gpu' needs a GPU, and torch finds none"):
+            choose(M, "gpu")
+
+
+def test_without_torch_it_says_what_to_install():
+    code = "import sys; sys.modules['torch'] = None; import irpca; irpca.solve([[1.0, 2], [3, 5]], engine='gpu')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert 'pip install "irpca[gpu]"' in done.stderr
+
+
+def test_a_tensor_on_the_cpu_stays_in_memory():
+    assert choose(np.ones((3, 2)), "auto").name == "memory"
+    assert made(torch.ones((3, 2), device=DEVICE)).in_kind and not made(np.ones((3, 2))).in_kind
+
+
+@pytest.mark.parametrize(
+    ("M", "message"),
+    [
+        (lambda: torch.ones(3), "M must have two dimensions, got a tensor of shape"),
+        (lambda: torch.ones((3, 2), dtype=torch.int64), "M is a tensor of int64; pass float64, float32"),
+        (lambda: torch.ones((3, 2)).to_sparse(), "pass M.to_sparse_csr"),
+        (lambda: csr_tensor(np.array([[1.0, np.inf]])), "1 of the observed entries of M are NaN or infinite"),
+    ],
+)
+def test_tensors_that_are_refused(M, message):
+    with pytest.raises(ValueError, match=message):
+        made(M())
+
+
+def test_unknown_kernels_are_refused():
+    with pytest.raises(ValueError, match="kernels='cuda' is unknown; choose"):
+        made(np.ones((3, 2)), "cuda")
+
+
+def test_memory_that_ends_is_told_and_nothing_is_left(monkeypatch):
+    case = Case((40, 33))
+    engine = made(tensor(case.M))
+
+    made_before = []
+
+    def full(*args):
+        half_done = torch.ones(100)
+        made_before.append(weakref.ref(half_done))
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine_module.slabs, "asked", full)
+    with pytest.raises(MemoryError, match="streamed from host memory"):
+        engine.core(case.L, ZETA, case.Q1, case.Q2)
+    assert made_before[0]() is None
+    monkeypatch.undo()
+    engine.core(case.L, ZETA, case.Q1, case.Q2)
+
+
+def test_standardised_limits_come_in_double_precision():
+    case = LinesCase((30, 17))
+    limit, L, M = Standardised(case.noise, 3.0), LowRank(case.U, np.eye(3), case.V), case.M.astype(np.float32)
+    S, right = (engine.corruption(L, limit)[0] for engine in (made(tensor(M)), ReferenceEngine(M)))
+    same_sparse(S, right, np.float32)
