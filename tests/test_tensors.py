@@ -490,3 +490,57 @@ def test_a_fit_of_an_array_after_one_of_a_tensor_is_of_an_array(device):
     model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
     model.fit(NOISY.M)
     assert not hasattr(model, "_device") and isinstance(model.expected(), np.ndarray)
+
+
+@pytest.mark.parametrize("cut", [{"threshold": 0.1}, {"fdr": 0.2}, {"probability": 0.9}], ids=str)
+@pytest.mark.parametrize("both", ["holes", "exact"], indirect=True)
+def test_a_table_repaired_by_another_criterion_is_made_on_the_device(both, cut):
+    plain, model, *_ = both
+    same(model.repaired(**cut), plain.repaired(**cut))
+    assert Engine.brought == 0
+
+
+def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
+    """Whose outliers stay there, where answers are not."""
+    plain, model = InductiveRobustPCA(2).fit(NOISY.M), InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    del model._device
+    some = NOISY.M[:40]
+    assert isinstance(model.decompose(tensor(some)).S, DeviceSparse)
+    same(model.repaired(tensor(some)), plain.repaired(some))
+    found, right = model.outliers(tensor(some)), plain.outliers(some)
+    for name, column in found.items():
+        same(column, right[name])
+    assert_allclose(plain.repaired(tensor(some)), plain.repaired(some))
+    assert_array_equal(plain.outliers(tensor(some))["row"], right["row"])
+
+
+def test_outliers_of_new_rows_with_labels_are_a_frame():
+    pd = pytest.importorskip("pandas")
+    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    found = model.outliers(pd.DataFrame(NOISY.M[:20], index=[f"r{i}" for i in range(20)]))
+    assert isinstance(found, pd.DataFrame) and found["row"][0].startswith("r")
+
+
+def test_a_model_whose_arrays_are_read_only_answers():
+    """As those that joblib hands to its workers are."""
+    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    right = model.expected()
+    for array in (model.components_, model.low_rank_.left, model.low_rank_.core, model.low_rank_.right):
+        array.setflags(write=False)
+    same(model.expected(), right.numpy())
+    same(model.repaired(), model.repaired(tensor(NOISY.M)).numpy())
+
+
+def test_an_array_is_not_moved_to_the_device_again_to_look_at_it(monkeypatch):
+    asked = []
+
+    def chosen(M, engine="auto"):
+        asked.append(engine)
+        return choose(M, "memory" if engine == "gpu" else engine)
+
+    for module in (loop, answers, estimator):
+        monkeypatch.setattr(module, "choose", chosen)
+    model = InductiveRobustPCA(2, engine="gpu").fit(NOISY.M)
+    model.outliers()
+    model.repaired()
+    assert asked[0] == "gpu" and "gpu" not in asked[1:]

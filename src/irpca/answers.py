@@ -42,7 +42,7 @@ from .tables import (
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .engines.gpu_tables import DeviceTables
+    from .engines.gpu_tables import DeviceList, DeviceTables
     from .engines.sparse_part import Sparse
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
@@ -150,6 +150,7 @@ class Answers:
         Returns
         -------
         table like M, with its labels; with ``return_std`` two of them
+            Of a torch tensor a tensor, on its device: it is made there, of any size that fits.
             Of a dask array, one that is computed chunk by chunk, of any size. Of other tables in chunks an array, or a
             frame if there are labels; beyond 2²⁸ cells it is refused.
         """
@@ -186,17 +187,17 @@ class Answers:
         Returns
         -------
         table like M; with ``return_std`` and ``return_marks`` up to three of them
-            Of a dask array, chunk by chunk as with :meth:`expected`.
+            Of a torch tensor, made on its device; marks are an array in host memory. Of a dask array, chunk by chunk as
+            with :meth:`expected`.
         """
         check_is_fitted(self)
         result, engine, rows = self._looked_at(M, row_features)
         like, found, cut = self._like(rows), list[Any](), Criterion(fdr, probability, threshold)
         if (lazy := self._lazy(engine)) is None and like.device == "cpu":
             refuse_large(result.L.shape, "repaired")
-        S = self._wrong(result, cut, engine)
         if like.container == "torch":
-            return self._repaired_tensors(result, S, (M, engine), return_std, return_marks)
-        S = to_host(S, "repaired")
+            return self._repaired_tensors(result, cut, (M, engine), return_std, return_marks)
+        S, _, _ = flagged(result, cut, engine, self._scale(result, engine))
         made, marks = self._repaired(result, S, engine()) if lazy is None else self._repaired_later(result, S, lazy)
         found.append(in_kind(made, like))
         if return_std:
@@ -205,17 +206,12 @@ class Answers:
             found.append(in_kind(marks.astype(object), like))
         return tuple(found) if len(found) > 1 else found[0]
 
-    def _wrong(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> Sparse:
-        """The cells that a cut calls outliers. Those of the fit are all that are more likely ones than not."""
-        if cut.default and result.S is not None:
-            return result.S
-        return flagged(result, cut, engine, self._scale(result, engine))[0]
-
     def _repaired_tensors(
-        self, result: Result, S: Sparse, table: tuple[Any, Callable[[], Engine]], std: bool, marks: bool
+        self, result: Result, cut: Criterion, table: tuple[Any, Callable[[], Engine]], std: bool, marks: bool
     ) -> Any:
         """The same as tensors, and marks as an array; made where M is. The table: new rows or None, and their owner."""
         tables, (left, right), shape = _tables_on(self._where), self._thin(result), result.L.shape
+        S = self._wrong(result, cut, table[1])
         rows_of = tables.rows_of(self._tensor(table[0]), table[1])
         made, marked = tables.repaired(rows_of, S, left, right, table[1]().dtype)
         found = [made]
@@ -226,6 +222,15 @@ class Answers:
             refuse_large(shape, "marked")
             found.append(MARKS[tables.made(shape, np.dtype(np.int8), marked).cpu().numpy()].astype(object))
         return tuple(found) if len(found) > 1 else found[0]
+
+    def _wrong(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> Any:
+        """The cells that a cut calls outliers, where they are. All of S are more likely outliers than not."""
+        if cut.default:
+            return result.S
+        if self._listed_there(result):
+            found = self._device_list(result, cut, engine)
+            return found.only(found.chosen(cut.fdr, cut.probability, cut.threshold, None))
+        return flagged(result, cut, engine, self._scale(result, engine))[0]
 
     def _thin(self, result: Result) -> tuple[Array, Array]:
         """Factors of the expected values; NaN where nothing is known."""
@@ -296,7 +301,8 @@ class Answers:
 
         Returns
         -------
-        frame in kind of M if it has labels, else a structured array
+        frame in kind of M if it has labels, else a structured array; of a torch tensor a dict of tensors
+            The columns; those of the dict are one-dimensional tensors on the device of M.
             ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
             ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
             of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
@@ -318,7 +324,7 @@ class Answers:
     ) -> dict[str, Any]:
         """Outliers by their positions, the most certain first. The table: new rows or None, and their owner."""
         engine = table[1]
-        if self.container_ == "torch" and on_device(result.S):
+        if self._listed_there(result):
             return self._cells_on_device(result, table, cut, most)
         S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
         at = places(S)
@@ -341,16 +347,9 @@ class Answers:
         self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
     ) -> dict[str, Any]:
         """The same as tensors, of outliers that stay on the device."""
-        from .engines.gpu_tables import DeviceList
-
-        S, (exact, failed), tables = candidates(result, cut, table[1]), certainty(result), _tables_on(self._where)
-        zeta = result.zeta if 0 < result.zeta < np.inf else 1.0
-        unit, calibration = zeta if result.weights is None else None, None if failed else result.calibration
-        dtype = self.components_.dtype
-        found = DeviceList(tables, S, self._noise_of(result), self._factor, unit, calibration, exact, dtype)
+        found = self._device_list(result, cut, table[1])
         at = found.chosen(cut.fdr, cut.probability, cut.threshold, most)
-        rows, cols = found.places(at)
-        difference = S.data[at]
+        (rows, cols), difference, tables = found.places(at), found.data[at], found.tables
         return {
             "row": rows,
             "column": cols,
@@ -361,6 +360,20 @@ class Answers:
             "score": found.score(at),
             "probability": found.probability(at),
         }
+
+    def _listed_there(self, result: Result) -> bool:
+        """Whether outliers are listed on the device of the answers."""
+        return self._where != "cpu" and on_device(result.S)
+
+    def _device_list(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> DeviceList:
+        """The cells among which a cut chooses, on the device."""
+        from .engines.gpu_tables import DeviceList
+
+        S, (exact, failed), tables = candidates(result, cut, engine), certainty(result), _tables_on(self._where)
+        zeta = result.zeta if 0 < result.zeta < np.inf else 1.0
+        unit, calibration = zeta if result.weights is None else None, None if failed else result.calibration
+        weights, dtype = self._noise_of(result), self.components_.dtype
+        return DeviceList(tables, S, weights, self._factor, unit, calibration, exact, dtype)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
@@ -376,7 +389,7 @@ class Answers:
 
         Returns
         -------
-        DataFrame if M had labels, else a structured array
+        DataFrame if M had labels, else a structured array; of a torch tensor a dict of tensors
             See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
         """
         if M is None and row_features is None:
@@ -616,7 +629,8 @@ class Answers:
         """An owner of the M that was fitted."""
         if not hasattr(self, "_M"):
             raise ValueError("a saved model does not hold its table: pass the table as M")
-        return choose(self._M, "auto" if is_engine(self._M) else self.engine)
+        # To move an array to the GPU again takes longer than to look at it where it is.
+        return choose(self._M, "auto" if is_engine(self._M) or self.engine == "gpu" else self.engine)
 
     def _entries(self, rows: Array, cols: Array) -> Array:
         """Observed values of the M that was fitted; of a model without it, those of the outliers."""

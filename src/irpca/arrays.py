@@ -81,6 +81,11 @@ def _numpy(tensor: Any) -> Array:
     return values
 
 
+def for_torch(values: Any) -> Any:
+    """An array as torch takes it without a copy and without a warning; copied if it is not: strided, or read-only."""
+    return np.require(values, requirements=["C", "W"]) if isinstance(values, np.ndarray) else values
+
+
 def as_numpy(values: Any, name: str) -> Any:
     """Values as what :func:`numpy.asarray` makes of them, also where they are on another device, or of DLPack alone.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .arrays import as_numpy, in_host_memory, is_tensor, matrix_of, on_gpu
+from .arrays import as_numpy, for_torch, in_host_memory, is_tensor, matrix_of, on_gpu
 from .labels import Labels, few
 from .lowrank import Array
 
@@ -231,7 +231,7 @@ def tensor_of(values: Any, device: str = "cpu") -> Any:
     """An array as a tensor on a device; a tensor that is there is returned as it is."""
     import torch
 
-    return torch.as_tensor(values, device=device)
+    return torch.as_tensor(for_torch(values), device=device)
 
 
 def in_kind(values: Any, given: Given) -> Any:
@@ -293,18 +293,13 @@ def as_records(columns: dict[str, Array]) -> Array:
     return table
 
 
-def _contiguous(values: Any) -> Any:
-    """A column of records is not, by a step that torch does not take."""
-    return np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values
-
-
 def listing(columns: dict[str, Any], labels: dict[str, Labels | None], container: str, device: str = "cpu") -> Any:
     """A list of things found, with labels in the place of positions: a frame if there are some, else records.
 
     Of tensors, which have no labels, a dict of columns that are tensors on the device.
     """
     if container == "torch" and all(names is None for names in labels.values()):
-        return {name: tensor_of(_contiguous(values), device) for name, values in columns.items()}
+        return {name: tensor_of(values, device) for name, values in columns.items()}
     if container not in ("polars", "pyarrow") and all(names is None for names in labels.values()):
         return as_records(columns)
     named = {name: names.take(columns[name]) for name, names in labels.items() if names is not None}

@@ -83,9 +83,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     low_rank_ : LowRank
-        L; ``low_rank_.dense()`` makes it a matrix.
-    sparse_ : csr_array of shape (n1, n2)
-        S, the outliers; :meth:`outliers` makes it a table.
+        L; ``low_rank_.dense()`` makes it a matrix. Its factors are NumPy arrays in host memory, whatever M is.
+    sparse_ : csr_array of shape (n1, n2), or DeviceSparse
+        S, the outliers; :meth:`outliers` makes it a table. Of a tensor on a GPU with more than 2²⁴ cells it stays
+        there, see :class:`irpca.Result`.
     W_ : array of shape (d1, d2), or None
         In the coordinates of the features as given. A side without features has one coordinate per row or
         column of M; None without any features.
@@ -114,8 +115,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     Notes
     -----
-    The model keeps a reference to M, for :meth:`repaired` and to list more outliers later. M is neither pickled nor
-    saved with the model. Of an M in chunks it keeps how to read it, and reads again what an answer needs.
+    The model keeps a reference to M, for :meth:`repaired` and to list more outliers later; a tensor on a GPU takes
+    memory there as long as the model lives. M is neither pickled nor saved with the model. Of an M in chunks it keeps
+    how to read it, and reads again what an answer needs.
 
     Examples
     --------
@@ -185,8 +187,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             An array, list of lists, masked or sparse array, :class:`~irpca.LongTable`, a frame of pandas, polars,
             pyarrow or dask, a two-dimensional xarray or torch tensor. float32 and float64 arrays are used as they are,
             memory-mapped files too; integers become float64. NaN and what is masked is missing; the stored entries of a
-            sparse array are the observed ones, zeros too. Of a frame without an index (polars, pyarrow) the first
-            column labels the rows, if it holds text or dates.
+            sparse array are the observed ones, zeros too. Of a torch tensor, dense or ``sparse_csr``, gradients are not
+            followed; one on a CUDA device stays there, and so do answers, see :doc:`/guides/gpu`. Of a frame without an
+            index (polars, pyarrow) the first column labels the rows, if it holds text or dates.
 
             Or a table in chunks, that is never in memory as a whole: a dask or zarr array, a zarr group of one matrix,
             the path of a ``.zarr`` store, of a folder of ``.npy`` files or of a Parquet table of row, column and value,
@@ -196,8 +199,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         y : ignored
         row_features, col_features : array or frame of n1 and n2 rows, "index", or None
             F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
-            are. Frames with text, categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index"
-            makes features from the labels of M, dates or numbers. None: nothing is known about that side.
+            are; tensors, and arrays with ``__dlpack__``, on any device are brought into host memory. Frames with text,
+            categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index" makes features from the
+            labels of M, dates or numbers. None: nothing is known about that side.
         resume : path or None
             Go on from a file that the callback :func:`irpca.callbacks.checkpoint` made in an earlier fit with the same
             parameters and data; see :func:`irpca.solve`.
@@ -295,6 +299,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Returns
         -------
         array of shape (m, r), or what ``set_output`` asks for
+            Of tensors, too, it is an array in host memory: it is small.
         """
         engine, prior, _ = self._new_rows(M, row_features)
         return self._scores(engine, prior).scores.astype(engine.dtype, copy=False)

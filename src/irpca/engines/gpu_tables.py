@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
-from ..arrays import is_sparse, is_tensor
+from ..arrays import for_torch, is_sparse, is_tensor
 from ..lowrank import Array
 from .base import Engine, Noise
 
@@ -34,7 +34,7 @@ class DeviceTables:
 
     def tensor(self, values: Any) -> Any:
         """NumPy's values, or a tensor, on the device."""
-        return torch.as_tensor(values, device=self.device)
+        return torch.as_tensor(for_torch(values), device=self.device)
 
     def product(self, A: Array, B: Array, dtype: np.dtype) -> Any:
         """``A @ B.T``, computed in double precision."""
@@ -58,7 +58,7 @@ class DeviceTables:
         return made
 
     def repaired(
-        self, values: Callable[[slice], Any], S: Sparse, A: Array, B: Array, dtype: np.dtype
+        self, values: Callable[[slice], Any], S: Sparse | Compressed, A: Array, B: Array, dtype: np.dtype
     ) -> tuple[Any, Callable[[slice], Any]]:
         """A table with what is wrong replaced by ``A @ B.T``, where that is known; and marks, some rows at a time.
 
@@ -120,6 +120,14 @@ class DeviceTables:
         return found
 
 
+class Compressed(NamedTuple):
+    """Places in compressed rows."""
+
+    shape: tuple[int, int]
+    indptr: Any
+    indices: Any
+
+
 class DeviceList:
     """The outliers of an S on a device: how large and how probable they are, the most certain first.
 
@@ -150,7 +158,8 @@ class DeviceList:
         exact: bool,
         dtype: np.dtype,
     ) -> None:
-        self.S, self.factor, self.unit, self.exact = S, factor, unit, exact
+        self.shape, self.factor, self.unit, self.exact = S.shape, factor, unit, exact
+        self.indptr, self.indices, self.data = map(tables.tensor, (S.indptr, S.indices, S.data))
         self.calibration, self.tables, self.dtype = calibration, tables, _torch_type(dtype)
         parts = (weights.rows, weights.row_spread, weights.cols, weights.col_spread)
         self._rows, self._row_spread, self._cols, self._col_spread = map(tables.tensor, parts)
@@ -161,12 +170,12 @@ class DeviceList:
     def chosen(self, fdr: float | None, probability: float | None, threshold: float | None, most: int | None) -> Any:
         """Positions in S of the outliers by a criterion, the most certain first, and only the first ``most``."""
         advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
-        with self.tables.fitting(f"a list of {self.S.nnz:,} outliers", advice):
+        with self.tables.fitting(f"a list of {len(self.data):,} outliers", advice):
             found = [torch.empty(0, dtype=torch.int64, device=self.tables.device)]
-            for some in _batches(self.S.nnz, LISTED_ENTRIES):
+            for some in _batches(len(self.data), LISTED_ENTRIES):
                 at = torch.arange(some.start, some.stop, device=self.tables.device)
                 if threshold is not None:
-                    at = at[self.S.data[some].abs() > threshold]
+                    at = at[self.data[some].abs() > threshold]
                 elif probability is not None:
                     at = at[self.probability(at) >= probability]
                 found.append(at)
@@ -179,12 +188,17 @@ class DeviceList:
 
     def places(self, at: Any) -> tuple[Any, Any]:
         """Rows and columns."""
-        rows = torch.searchsorted(self.S.indptr, at, right=True) - 1
-        return rows, self.S.indices[at].long()
+        rows = torch.searchsorted(self.indptr, at, right=True) - 1
+        return rows, self.indices[at].long()
+
+    def only(self, at: Any) -> Compressed:
+        """The places of some of them, in compressed rows."""
+        at = torch.sort(at).values
+        return Compressed(self.shape, torch.searchsorted(at, self.indptr), self.indices[at])
 
     def size(self, at: Any) -> Any:
         """The sizes of the residuals in units of their uncertainty."""
-        return self.S.data[at].double().abs() / (self._spread(at, 1.0) if self.unit is None else self.unit)
+        return self.data[at].double().abs() / (self._spread(at, 1.0) if self.unit is None else self.unit)
 
     def std(self, at: Any) -> Any:
         """The standard deviation of clean measurements."""
@@ -192,7 +206,7 @@ class DeviceList:
 
     def score(self, at: Any) -> Any:
         """The sizes in standard deviations; without a noise model those in units."""
-        return self.size(at) if self.unit is not None else self.S.data[at].abs() / self.std(at)
+        return self.size(at) if self.unit is not None else self.data[at].abs() / self.std(at)
 
     def probability(self, at: Any) -> Any:
         """That of an outlier; NaN where there is no model to tell."""
@@ -226,7 +240,7 @@ class DeviceList:
 class _Flags:
     """Where S has entries, for some rows at a time."""
 
-    def __init__(self, tables: DeviceTables, S: Sparse) -> None:
+    def __init__(self, tables: DeviceTables, S: Sparse | Compressed) -> None:
         self.shape = S.shape
         self._ends, self._cols = tables.tensor(S.indptr), tables.tensor(S.indices)
 
