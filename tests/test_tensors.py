@@ -1,4 +1,8 @@
-"""Torch tensors in, torch tensors out: solve() and the estimator, on the CPU and, with a stand-in, on a device."""
+"""Torch tensors in, torch tensors out: solve() and the estimator, on the CPU and on a device.
+
+The engine of the device is a stand-in, which computes on the CPU. Where there is no CUDA, so is the device: its tensors
+are on the CPU, too, and called by another name.
+"""
 
 import pickle
 
@@ -21,11 +25,13 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch: these are in beta state
 PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1, noise=0.01)
 M, F1, F2 = PROBLEM.M, PROBLEM.F1, PROBLEM.F2
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda:0" if CUDA else "cpu:0"
 FEW = 1000  # cells that fit into memory, in place of 2²⁴
 
 
 class DeviceSparse:
-    """A stand-in for that of the GPU engine, with tensors on the CPU."""
+    """A stand-in for that of the GPU engine."""
 
     def __init__(self, indptr, indices, data, shape):
         self.indptr, self.indices, self.data, self.shape = indptr, indices, data, shape
@@ -34,7 +40,7 @@ class DeviceSparse:
     @classmethod
     def of(cls, S):
         parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
-        return cls(*map(torch.as_tensor, parts), S.shape)
+        return cls(*(torch.as_tensor(part, device=DEVICE) for part in parts), S.shape)
 
     def flagged(self, axis):
         S = self._moved()
@@ -53,7 +59,7 @@ class DeviceSparse:
         return self._moved()
 
     def _moved(self):
-        return csr_array((self.data.numpy(), self.indices.numpy(), self.indptr.numpy()), shape=self.shape)
+        return csr_array(tuple(part.cpu().numpy() for part in (self.data, self.indices, self.indptr)), shape=self.shape)
 
 
 class Engine(MemoryEngine):
@@ -71,31 +77,41 @@ class Engine(MemoryEngine):
 
 @pytest.fixture
 def device(monkeypatch):
-    """Tensors pass for ones on a device, which is called cpu:0, and S of more than a few cells stays there."""
+    """Tensors are on the device, or pass for it, and S of more than a few cells stays there."""
 
     def chosen(M, engine="auto"):
         return Engine(M) if is_tensor(M) else choose(M, engine)
 
     for module in (loop, answers, estimator, fitted):
         monkeypatch.setattr(module, "choose", chosen)
-    monkeypatch.setattr(containers, "on_gpu", is_tensor)
-    for module in (containers, answers, estimator):
-        monkeypatch.setattr(module, "device_of", lambda table: "cpu:0" if is_tensor(table) else "cpu")
+    if not CUDA:
+        monkeypatch.setattr(containers, "on_gpu", is_tensor)
+        for module in (containers, answers, estimator):
+            monkeypatch.setattr(module, "device_of", lambda table: DEVICE if is_tensor(table) else "cpu")
     for module in (constants, checks):
         monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", FEW)
     monkeypatch.setattr(Engine, "brought", 0)
-    return "cpu:0"
+    return DEVICE
 
 
 def tensor(A, dtype=None):
     return torch.tensor(A, dtype=dtype)
 
 
-def same(made, right, rtol=1e-9):
+def there(A):
+    return torch.tensor(A, device=DEVICE)
+
+
+def same(made, right, rtol=1e-9, device="cpu"):
     """A tensor has the values of an array, and its type."""
     assert isinstance(made, torch.Tensor) and not made.requires_grad
-    assert_array_equal(made.numpy().dtype, right.dtype)
-    assert_allclose(made.numpy(), right, rtol=rtol, atol=1e-12)
+    assert made.device.type == torch.device(device).type
+    assert_array_equal(made.cpu().numpy().dtype, right.dtype)
+    assert_allclose(made.cpu().numpy(), right, rtol=rtol, atol=1e-12)
+
+
+def same_there(made, right, rtol=1e-9):
+    same(made, right, rtol, DEVICE)
 
 
 # solve(): what goes in
@@ -272,7 +288,7 @@ def test_a_tensor_on_the_cpu_is_not_copied():
 def test_outliers_stay_on_the_device(device):
     A = M.copy()
     A[5], A[:, 7] = np.nan, np.nan  # of these nothing is known
-    plain, result = irpca.solve(A, None, F2), irpca.solve(tensor(A), None, tensor(F2))
+    plain, result = irpca.solve(A, None, F2), irpca.solve(there(A), None, there(F2))
     assert isinstance(result.S, DeviceSparse) and Engine.brought == 0
     assert (result.engine, plain.engine) == ("gpu (torch on cpu)", "memory")
     assert (result.S.to_scipy() != plain.S).nnz == 0
@@ -332,7 +348,7 @@ def holed():
 def compressed_rows(A):
     rows, cols = np.nonzero(~np.isnan(A))
     ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
-    return torch.sparse_csr_tensor(tensor(ends), tensor(cols), tensor(A[rows, cols]), A.shape)
+    return torch.sparse_csr_tensor(there(ends), there(cols), there(A[rows, cols]), A.shape)
 
 
 @pytest.fixture(params=["noisy", "holes", "exact", "altproj", "compressed rows"])
@@ -341,7 +357,7 @@ def both(request, device):
     exact = irpca.datasets.make_problem(60, 40, 3, 3, 2, 0.1).M
     A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(request.param, holed())
     solver = "altproj" if request.param == "altproj" else "irpca"
-    given = compressed_rows(A) if request.param == "compressed rows" else tensor(A)
+    given = compressed_rows(A) if request.param == "compressed rows" else there(A)
     plain, model = (InductiveRobustPCA(2, solver=solver).fit(one) for one in (in_host_memory(given), given))
     assert isinstance(model.sparse_, DeviceSparse) and isinstance(plain.sparse_, csr_array) and plain.sparse_.nnz
     return plain, model, A, given
@@ -352,11 +368,11 @@ def test_tables_are_made_on_the_device(both, device):
     assert (model.container_, model._device) == ("torch", device)
     assert model._M.data_ptr() == given.data_ptr() if not is_sparse(given) else is_sparse(model._M)
     for made, same_made in zip(model.expected(return_std=True), plain.expected(return_std=True), strict=True):
-        same(made, same_made)
+        same_there(made, same_made)
     *tables, marks = model.repaired(return_std=True, return_marks=True)
     *others, plain_marks = plain.repaired(return_std=True, return_marks=True)
     for made, same_made in zip(tables, others, strict=True):
-        same(made, same_made)
+        same_there(made, same_made)
     assert_array_equal(marks, plain_marks)
     assert Engine.brought == 0
 
@@ -380,7 +396,7 @@ def test_lists_of_outliers_are_made_on_the_device(both, cut, monkeypatch):
     found, right = model.outliers(**cut), plain.outliers(**cut)
     assert list(found) == list(right.dtype.names)
     for name, column in found.items():
-        same(column, right[name])
+        same_there(column, right[name])
     assert Engine.brought == 0
 
 
@@ -393,7 +409,7 @@ def test_what_else_is_answered(both):
         made, right = getattr(model, ask)(), getattr(plain, ask)()
         assert list(made) == list(right.dtype.names)
         for name in made:
-            same(made[name], right[name])
+            same_there(made[name], right[name])
     assert Engine.brought == 2  # this is counted in host memory
 
 
@@ -401,18 +417,18 @@ def test_new_rows(both, device):
     plain, model, A, _ = both
     A = A[~np.isnan(A).all(axis=1)]
     for some in (A[:40], A[:10]):  # some are on the device, some too few for that
-        for rows in (tensor(some), some):
-            same(model.repaired(rows), plain.repaired(some))
+        for rows in (there(some), some):
+            same_there(model.repaired(rows), plain.repaired(some))
             assert_array_equal(model.repaired(rows, return_marks=True)[1], plain.repaired(some, return_marks=True)[1])
             found, right = model.outliers(rows), plain.outliers(some)
             for name, column in found.items():
-                same(column, right[name], rtol=1e-8)
-        assert_allclose(model.transform(tensor(some)), plain.transform(some), rtol=1e-9, atol=1e-12)
-        assert model.score(tensor(some)) == pytest.approx(plain.score(some))
-        assert plain.score(tensor(some)) == pytest.approx(plain.score(some))
-    same(model.inverse_transform(tensor(model.transform(some))), plain.inverse_transform(plain.transform(some)))
-    assert model.decompose(tensor(A)).engine == "gpu (torch on cpu)"
-    assert isinstance(plain.repaired(tensor(A)), np.ndarray)
+                same_there(column, right[name], rtol=1e-8)
+        assert_allclose(model.transform(there(some)), plain.transform(some), rtol=1e-9, atol=1e-12)
+        assert model.score(there(some)) == pytest.approx(plain.score(some))
+        assert plain.score(there(some)) == pytest.approx(plain.score(some))
+    same_there(model.inverse_transform(there(model.transform(some))), plain.inverse_transform(plain.transform(some)))
+    assert model.decompose(there(A)).engine == "gpu (torch on cpu)"
+    assert isinstance(plain.repaired(there(A)), np.ndarray)
 
 
 def test_a_saved_model_answers_on_the_cpu(both, tmp_path):
@@ -439,7 +455,7 @@ def test_pictures_and_reports_bring_the_outliers_to_the_host(both, tmp_path):
 
 
 def test_the_assumptions_are_checked_without_the_host(device):
-    result = irpca.solve(tensor(M), F1, F2, rank=2, solver="irpca_iht")
+    result = irpca.solve(there(M), F1, F2, rank=2, solver="irpca_iht")
     plain = irpca.solve(M, F1, F2, rank=2, solver="irpca_iht")
     found, right = (irpca.diagnostics.check_assumptions(None, F1, F2, one) for one in (result, plain))
     assert str(found) == str(right) and Engine.brought == 0
@@ -449,22 +465,22 @@ def test_a_small_matrix_on_the_device(device, monkeypatch):
     for module in (constants, checks):
         monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", 1 << 24)
     A = holed()
-    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(tensor(A))
+    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
     assert isinstance(model.sparse_, csr_array) and model._device == device
     for made, right in zip(model.expected(True), plain.expected(True), strict=True):
-        same(made, right)
+        same_there(made, right)
     for made, right in zip(model.repaired(return_std=True), plain.repaired(return_std=True), strict=True):
-        same(made, right)
+        same_there(made, right)
     found, right = model.outliers(fdr=0.1), plain.outliers(fdr=0.1)
     for name, column in found.items():
-        same(column, right[name])
+        same_there(column, right[name])
     assert_array_equal(model.__getstate__()["_observed"], plain.__getstate__()["_observed"])
-    same(model.outliers(tensor(A))["row"], plain.outliers(A)["row"])  # it is recognised
+    same_there(model.outliers(there(A))["row"], plain.outliers(A)["row"])  # it is recognised
 
 
 def test_a_large_table_is_refused_in_host_memory_and_made_on_the_device(device, monkeypatch):
     monkeypatch.setattr(irpca.tables, "MOST_CELLS", 2000)
-    plain, model = InductiveRobustPCA(2).fit(tensor(NOISY.M)), InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    plain, model = InductiveRobustPCA(2).fit(there(NOISY.M)), InductiveRobustPCA(2).fit(there(NOISY.M))
     del plain._device
     for ask in ("expected", "repaired"):
         with pytest.raises(ValueError, match="does not fit into memory"):
@@ -478,16 +494,16 @@ def test_what_does_not_fit_on_the_device_is_said(device, monkeypatch):
     def full(*args, **kwargs):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    model = InductiveRobustPCA(2).fit(there(NOISY.M))
     monkeypatch.setattr(torch, "empty", full)
-    with pytest.raises(MemoryError, match=r"a table of 60 × 40 values does not fit .* on cpu:0.*low_rank_.entries"):
+    with pytest.raises(MemoryError, match=r"a table of 60 × 40 values does not fit .* on c.*:0.*low_rank_.entries"):
         model.expected()
-    with pytest.raises(MemoryError, match=r"a list of .* outliers does not fit .* on cpu:0.*most="):
+    with pytest.raises(MemoryError, match=r"a list of .* outliers does not fit .* on (cpu|cuda):0.*most="):
         model.outliers()
 
 
 def test_a_fit_of_an_array_after_one_of_a_tensor_is_of_an_array(device):
-    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    model = InductiveRobustPCA(2).fit(there(NOISY.M))
     model.fit(NOISY.M)
     assert not hasattr(model, "_device") and isinstance(model.expected(), np.ndarray)
 
@@ -496,22 +512,22 @@ def test_a_fit_of_an_array_after_one_of_a_tensor_is_of_an_array(device):
 @pytest.mark.parametrize("both", ["holes", "exact"], indirect=True)
 def test_a_table_repaired_by_another_criterion_is_made_on_the_device(both, cut):
     plain, model, *_ = both
-    same(model.repaired(**cut), plain.repaired(**cut))
+    same_there(model.repaired(**cut), plain.repaired(**cut))
     assert Engine.brought == 0
 
 
 def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
     """Whose outliers stay there, where answers are not."""
-    plain, model = InductiveRobustPCA(2).fit(NOISY.M), InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    plain, model = InductiveRobustPCA(2).fit(NOISY.M), InductiveRobustPCA(2).fit(there(NOISY.M))
     del model._device
     some = NOISY.M[:40]
-    assert isinstance(model.decompose(tensor(some)).S, DeviceSparse)
-    same(model.repaired(tensor(some)), plain.repaired(some))
-    found, right = model.outliers(tensor(some)), plain.outliers(some)
+    assert isinstance(model.decompose(there(some)).S, DeviceSparse)
+    same(model.repaired(there(some)), plain.repaired(some))
+    found, right = model.outliers(there(some)), plain.outliers(some)
     for name, column in found.items():
         same(column, right[name])
-    assert_allclose(plain.repaired(tensor(some)), plain.repaired(some))
-    assert_array_equal(plain.outliers(tensor(some))["row"], right["row"])
+    assert_allclose(plain.repaired(there(some)), plain.repaired(some))
+    assert_array_equal(plain.outliers(there(some))["row"], right["row"])
 
 
 def test_outliers_of_new_rows_with_labels_are_a_frame():

@@ -348,18 +348,19 @@ class Answers:
     ) -> dict[str, Any]:
         """The same as tensors, of outliers that stay on the device."""
         found = self._device_list(result, cut, table[1])
-        at = found.chosen(cut.fdr, cut.probability, cut.threshold, most)
-        (rows, cols), difference, tables = found.places(at), found.data[at], found.tables
-        return {
-            "row": rows,
-            "column": cols,
-            "observed": tables.entries_of(self._tensor(table[0]), table[1], rows, cols).to(difference.dtype),
-            "expected": tables.products_at(*result.L.thin(), rows, cols).to(difference.dtype),
-            "difference": difference,
-            "std": found.std(at),
-            "score": found.score(at),
-            "probability": found.probability(at),
-        }
+        with found.fitting():
+            at = found.chosen(cut.fdr, cut.probability, cut.threshold, most)
+            (rows, cols), difference, tables = found.places(at), found.data[at], found.tables
+            return {
+                "row": rows,
+                "column": cols,
+                "observed": tables.entries_of(self._tensor(table[0]), table[1], rows, cols).to(difference.dtype),
+                "expected": tables.products_at(*result.L.thin(), rows, cols).to(difference.dtype),
+                "difference": difference,
+                "std": found.std(at),
+                "score": found.score(at),
+                "probability": found.probability(at),
+            }
 
     def _listed_there(self, result: Result) -> bool:
         """Whether outliers are listed on the device of the answers."""

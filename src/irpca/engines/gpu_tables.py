@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -45,17 +45,15 @@ class DeviceTables:
         self, weights: Noise, factor: float, dtype: np.dtype, known: tuple[Array, Array] | None = None
     ) -> Any:
         """The standard deviation of clean measurements everywhere; NaN in rows and columns that are not ``known``."""
-        s2, spread = (self.tensor(weights.rows), self.tensor(weights.cols)), (weights.row_spread, weights.col_spread)
-        left, right = map(self.tensor, spread)
+        scales = self.tensor(weights.rows), self.tensor(weights.cols)
+        left, right = self.tensor(weights.row_spread), self.tensor(weights.col_spread)
+        unknown = None if known is None else [self.tensor(~lines) for lines in known]
 
         def part(rows: slice) -> Any:
-            return torch.sqrt(factor**2 * torch.outer(s2[0][rows], s2[1]) + left[rows] @ right.T)
+            std = torch.sqrt(factor**2 * torch.outer(scales[0][rows], scales[1]) + left[rows] @ right.T)
+            return std if unknown is None else std.masked_fill_(unknown[0][rows, None] | unknown[1], torch.nan)
 
-        made = self.made((len(left), len(right)), dtype, part)
-        if known is not None:
-            made[self.tensor(~known[0])] = torch.nan
-            made[:, self.tensor(~known[1])] = torch.nan
-        return made
+        return self.made((len(left), len(right)), dtype, part)
 
     def repaired(
         self, values: Callable[[slice], Any], S: Sparse | Compressed, A: Array, B: Array, dtype: np.dtype
@@ -169,8 +167,7 @@ class DeviceList:
 
     def chosen(self, fdr: float | None, probability: float | None, threshold: float | None, most: int | None) -> Any:
         """Positions in S of the outliers by a criterion, the most certain first, and only the first ``most``."""
-        advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
-        with self.tables.fitting(f"a list of {len(self.data):,} outliers", advice):
+        with self.fitting():
             found = [torch.empty(0, dtype=torch.int64, device=self.tables.device)]
             for some in _batches(len(self.data), LISTED_ENTRIES):
                 at = torch.arange(some.start, some.stop, device=self.tables.device)
@@ -185,6 +182,11 @@ class DeviceList:
             if fdr is not None:
                 at = self._discovered(at, fdr)
             return self._sorted(at, self.score)[:most]
+
+    def fitting(self) -> AbstractContextManager[None]:
+        """Say that the list does not fit into the memory of the device."""
+        advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
+        return self.tables.fitting(f"a list of {len(self.data):,} outliers", advice)
 
     def places(self, at: Any) -> tuple[Any, Any]:
         """Rows and columns."""
