@@ -225,8 +225,9 @@ def test_tensors(dtype, plain):
     for made in (expected, std, repaired):
         assert isinstance(made, torch.Tensor) and made.dtype == wanted and made.shape == (40, 12)
     assert isinstance(marks, np.ndarray) and marks[ERROR] == "outlier"
-    assert isinstance(model.outliers(), np.ndarray)
-    assert model.outliers()["observed"][0] == M[ERROR].item()
+    found = model.outliers()
+    assert isinstance(found, dict) and all(isinstance(column, torch.Tensor) for column in found.values())
+    assert found["observed"][0] == M[ERROR] and found["observed"].dtype == wanted
 
 
 def test_tensors_with_gradients_are_detached():

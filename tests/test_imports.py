@@ -30,12 +30,13 @@ EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persiste
 EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
     "lowrank": set(),
-    "features": {"lowrank"},
+    "arrays": {"lowrank"},
+    "features": {"lowrank", "arrays"},
     "threshold": {"lowrank", "features"},
-    "engines": {"lowrank", "engines"},
+    "engines": {"lowrank", "arrays", "engines"},
     "constants": set(),
     "calibration": {"lowrank", "constants"},
-    "result": {"lowrank", "engines.base", "calibration"},
+    "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration"},
     "callbacks": {"result", "constants", "checkpoint"},
     "durable": set(),
     "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
@@ -55,15 +56,15 @@ ROOMS = {
     "diagnostics": FOUNDATION,
     # What people hand in and get back.
     "labels": {"lowrank"},
-    "containers": {"lowrank", "labels"},
+    "containers": {"lowrank", "arrays", "labels"},
     "encode": {"lowrank", "features", "engines", "encode"},
-    "described": {"lowrank", "labels", "containers", "encode", "result"},
-    "tables": {"lowrank", "engines.base", "outliers", "result"},
+    "described": {"lowrank", "arrays", "labels", "containers", "encode", "result"},
+    "tables": {"lowrank", "engines.base", "engines.sparse_part", "outliers", "result"},
     "placement": FOUNDATION,
     "answers": FOUNDATION | {"labels", "containers", "described", "tables", "placement", "outliers"},
     "estimator": FOUNDATION
     | {"answers", "labels", "containers", "described", "tables", "placement", "outliers", "callbacks", "solvers"}
-    | {"loop", "verdict", "persistence"},  # the latter for save()
+    | {"arrays", "loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
     "persistence": EVERYTHING,

@@ -10,6 +10,7 @@ from scipy.sparse import csr_array
 from irpca import verdict
 from irpca.engines import ReferenceEngine
 from irpca.engines.base import Noise, Standardised
+from irpca.engines.sparse_part import flagged
 from irpca.features import Features
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
@@ -46,7 +47,7 @@ def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, mode
         "engine": engine,
         "features": tuple(Features.identity(n) for n in L.shape),
         "state": state,
-        "outliers": (verdict.flagged(S, 0), verdict.flagged(S, 1)),
+        "outliers": (flagged(S, 0), flagged(S, 1)),
         "known": tuple(np.ones(n, bool) for n in L.shape),
         "limit": limit,
         "status": Status.CONVERGED,
@@ -96,7 +97,7 @@ def test_nor_under_other_noise(kind):
             weights = replace(case.state.weights, cols=scale**2)
             limit = Standardised(weights, 6.0)
             S, _ = case.engine.corruption(L, limit)
-            outliers = verdict.flagged(S, 0), verdict.flagged(S, 1)
+            outliers = flagged(S, 0), flagged(S, 1)
             case = replace(case, state=replace(case.state, weights=weights), limit=limit, outliers=outliers)
         doubted += kinds(case)
     assert set(doubted) <= {"empty"}
@@ -460,5 +461,5 @@ def test_labels_take_the_place_of_positions():
 
 def test_S_of_a_case_is_counted_by_lines():
     S = csr_array(np.array([[1.0, 0, 2], [0, 0, 3]]))
-    np.testing.assert_array_equal(verdict.flagged(S, 0), [2, 1])
-    np.testing.assert_array_equal(verdict.flagged(S, 1), [1, 0, 2])
+    np.testing.assert_array_equal(flagged(S, 0), [2, 1])
+    np.testing.assert_array_equal(flagged(S, 1), [1, 0, 2])

@@ -15,10 +15,11 @@ from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from . import constants
-from .containers import Given, in_kind, kind_of, listing, taken
+from .containers import Given, device_of, in_kind, kind_of, listing, taken
 from .described import Described
 from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine, Noise, Standardised
+from .engines.sparse_part import of_lines, on_device, places, to_host
 from .labels import Labels
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
@@ -27,11 +28,12 @@ from .result import Result, Status
 from .tables import (
     MARKS,
     Criterion,
+    candidates,
+    certainty,
     deviation,
     deviation_part,
     expected_part,
     flagged,
-    only,
     refuse_large,
     repaired,
     repaired_part,
@@ -40,7 +42,11 @@ from .tables import (
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from .engines.gpu.tables import DeviceList, DeviceTables
+    from .engines.sparse_part import Sparse
+
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
+UNKEPT = ("_M", "_device")  # what of a model is in no file: the table, and where answers are made
 READ_ENTRIES = 1 << 22  # of a table in chunks: those of as many are read together
 
 
@@ -68,7 +74,7 @@ class Answers:
     engine: str
     result_: Result
     low_rank_: LowRank
-    sparse_: csr_array | None
+    sparse_: Sparse | None
     components_: Array
     status_: Status
     zeta_: float
@@ -81,6 +87,7 @@ class Answers:
     _used_bits: Array
     _fingerprint: str
     _M: Any
+    _device: str
     if TYPE_CHECKING:
         _new_rows: Callable[[Any, Any], tuple[Engine, Array | None, Labels | None]]
         _decomposed: Callable[[Engine, Array | None, Labels | None], Result]
@@ -114,16 +121,22 @@ class Answers:
             new.append(F is not None)
         vague = None if row_features is None else self._rows.vague(row_features)
         scores, V = sides
-        frames = {kind_of(F) for F in (row_features, col_features) if F is not None} - {"numpy", "dask", "zarr"}
-        container = self.container_ if self.container_ != "numpy" or not frames else frames.pop()
-        like = Given(None, given[0], given[1], container, self._dims)
-        expected = in_kind(self._product(scores, V, (new[0], new[1])), like)
+        like = replace(self._like_features(row_features, col_features), rows=given[0], columns=given[1])
+        expected = in_kind(self._product(scores, V, (new[0], new[1]), like), like)
         if not return_std:
             return expected
-        if not any(new):
+        if not any(new) and like.device == "cpu":
             refuse_large(self.low_rank_.shape, "expected")
-        std = self._std(scores, V, (new[0], new[1]), vague)
+        std = self._std(scores, V, (new[0], new[1]), vague, like)
         return expected, in_kind(self._in_chunks(std, (new[0], new[1])), like)
+
+    def _like_features(self, *features: Any) -> Given:
+        """What predictions look like: the container of M or, if that is NumPy, of features from another library."""
+        frames = {kind_of(F): F for F in features if F is not None}
+        if self.container_ != "numpy" or not (others := set(frames) - {"numpy", "dask", "zarr"}):
+            return self._like(None)
+        kind = others.pop()
+        return Given(None, container=kind, dims=self._dims, device=device_of(frames[kind]))
 
     def expected(self, return_std: bool = False) -> Any:
         """What every cell of the fitted table should be; NaN where nothing is known.
@@ -137,15 +150,14 @@ class Answers:
         Returns
         -------
         table like M, with its labels; with ``return_std`` two of them
+            Of a torch tensor a tensor, on its device: it is made there, of any size that fits.
             Of a dask array, one that is computed chunk by chunk, of any size. Of other tables in chunks an array, or a
             frame if there are labels; beyond 2²⁸ cells it is refused.
         """
         check_is_fitted(self)
-        scores, V = self._fitted_factor(0), self._fitted_factor(1)
-        expected = in_kind(self._product(scores, V, (False, False)), self._like(self._rows.labels))
-        if not return_std:
-            return expected
-        return expected, in_kind(self._std_of_cells(self.result_, self._owner), self._like(self._rows.labels))
+        scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
+        expected = in_kind(self._product(scores, V, (False, False), like), like)
+        return (expected, in_kind(self._std_of_cells(self.result_, self._owner), like)) if return_std else expected
 
     def repaired(
         self,
@@ -175,23 +187,63 @@ class Answers:
         Returns
         -------
         table like M; with ``return_std`` and ``return_marks`` up to three of them
-            Of a dask array, chunk by chunk as with :meth:`expected`.
+            Of a torch tensor, made on its device; marks are an array in host memory. Of a dask array, chunk by chunk as
+            with :meth:`expected`.
         """
         check_is_fitted(self)
         result, engine, rows = self._looked_at(M, row_features)
-        if (lazy := self._lazy(engine)) is None:
+        like, found, cut = self._like(rows), list[Any](), Criterion(fdr, probability, threshold)
+        if (lazy := self._lazy(engine)) is None and like.device == "cpu":
             refuse_large(result.L.shape, "repaired")
-        S, _, _ = flagged(result, Criterion(fdr, probability, threshold), engine, self._scale(result, engine))
+        if like.container == "torch":
+            return self._repaired_tensors(result, cut, (M, engine), return_std, return_marks)
+        S, _, _ = flagged(result, cut, engine, self._scale(result, engine))
         made, marks = self._repaired(result, S, engine()) if lazy is None else self._repaired_later(result, S, lazy)
-        like, found = self._like(rows), []
         found.append(in_kind(made, like))
         if return_std:
             found.append(in_kind(np.where(marks == "", 0.0, self._std_of_cells(result, engine)), like))
         if return_marks:
-            found.append(
-                in_kind(marks.astype(object), replace(like, container=like.container.replace("torch", "numpy")))
-            )
+            found.append(in_kind(marks.astype(object), like))
         return tuple(found) if len(found) > 1 else found[0]
+
+    def _repaired_tensors(
+        self, result: Result, cut: Criterion, table: tuple[Any, Callable[[], Engine]], std: bool, marks: bool
+    ) -> Any:
+        """The same as tensors, and marks as an array; made where M is. The table: new rows or None, and their owner."""
+        tables, (left, right), shape = _tables_on(self._where), self._thin(result), result.L.shape
+        S = self._wrong(result, cut, table[1])
+        rows_of = tables.rows_of(self._tensor(table[0]), table[1])
+        made, marked = tables.repaired(rows_of, S, left, right, table[1]().dtype)
+        found = [made]
+        if std:
+            spread = tables.tensor(self._std_of_cells(result, table[1]))
+            found.append(tables.made(shape, self.components_.dtype, lambda rows: spread[rows] * (marked(rows) > 0)))
+        if marks:
+            refuse_large(shape, "marked")
+            found.append(MARKS[tables.made(shape, np.dtype(np.int8), marked).cpu().numpy()].astype(object))
+        return tuple(found) if len(found) > 1 else found[0]
+
+    def _wrong(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> Any:
+        """The cells that a cut calls outliers, where they are. All of S are more likely outliers than not."""
+        if cut.default:
+            return result.S
+        if self._listed_there(result):
+            found = self._device_list(result, cut, engine)
+            return found.only(found.chosen(cut.fdr, cut.probability, cut.threshold, None))
+        return flagged(result, cut, engine, self._scale(result, engine))[0]
+
+    def _thin(self, result: Result) -> tuple[Array, Array]:
+        """Factors of the expected values; NaN where nothing is known."""
+        left, right = result.L.thin()
+        if result.known is None:
+            return left, right
+        left, right = (np.where(seen[:, None], B, np.nan) for B, seen in zip((left, right), result.known, strict=True))
+        return left, right
+
+    def _tensor(self, M: Any = None) -> Any:
+        """New rows as given, or the table of the fit, if it is a tensor on the device of the answers; else None."""
+        M = getattr(self, "_M", None) if M is None else M
+        return taken(M).matrix if kind_of(M) == "torch" and device_of(M) == self._where != "cpu" else None
 
     def _repaired(self, result: Result, S: csr_array, engine: Engine) -> tuple[Array, Array]:
         expected = result.L.dense()
@@ -206,11 +258,7 @@ class Answers:
         """The same as dask arrays."""
         from .engines.distributed.tables import lazily
 
-        left, right = result.L.thin()
-        if result.known is not None:
-            left, right = (
-                np.where(seen[:, None], B, np.nan) for B, seen in zip((left, right), result.known, strict=True)
-            )
+        left, right = self._thin(result)
         made, marks = lazily(
             repaired_part,
             _edges(engine),
@@ -253,7 +301,8 @@ class Answers:
 
         Returns
         -------
-        frame in kind of M if it has labels, else a structured array
+        frame in kind of M if it has labels, else a structured array; of a torch tensor a dict of tensors
+            The columns; those of the dict are one-dimensional tensors on the device of M.
             ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
             ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
             of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
@@ -267,15 +316,18 @@ class Answers:
         if most is not None and most < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
         result, engine, rows = self._looked_at(M, row_features)
-        columns = self._cells(result, engine, Criterion(fdr, probability, threshold), most)
-        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_)
+        columns = self._cells(result, (M, engine), Criterion(fdr, probability, threshold), most)
+        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_, self._where)
 
     def _cells(
-        self, result: Result, engine: Callable[[], Engine], cut: Criterion, most: int | None
-    ) -> dict[str, Array]:
-        """Outliers by their positions, the most certain first."""
+        self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
+    ) -> dict[str, Any]:
+        """Outliers by their positions, the most certain first. The table: new rows or None, and their owner."""
+        engine = table[1]
+        if self._listed_there(result):
+            return self._cells_on_device(result, table, cut, most)
         S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
-        at = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+        at = places(S)
         std = self._std_of_cells(result, engine, at)
         score = size if result.weights is None else np.abs(S.data) / std
         order = np.lexsort((-score, -np.nan_to_num(sure)))[:most]
@@ -291,6 +343,39 @@ class Answers:
             "probability": sure[order],
         }
 
+    def _cells_on_device(
+        self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
+    ) -> dict[str, Any]:
+        """The same as tensors, of outliers that stay on the device."""
+        found = self._device_list(result, cut, table[1])
+        with found.fitting():
+            at = found.chosen(cut.fdr, cut.probability, cut.threshold, most)
+            (rows, cols), difference, tables = found.places(at), found.data[at], found.tables
+            return {
+                "row": rows,
+                "column": cols,
+                "observed": tables.entries_of(self._tensor(table[0]), table[1], rows, cols).to(difference.dtype),
+                "expected": tables.products_at(*result.L.thin(), rows, cols).to(difference.dtype),
+                "difference": difference,
+                "std": found.std(at),
+                "score": found.score(at),
+                "probability": found.probability(at),
+            }
+
+    def _listed_there(self, result: Result) -> bool:
+        """Whether outliers are listed on the device of the answers."""
+        return self._where != "cpu" and on_device(result.S)
+
+    def _device_list(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> DeviceList:
+        """The cells among which a cut chooses, on the device."""
+        from .engines.gpu.tables import DeviceList
+
+        S, (exact, failed), tables = candidates(result, cut, engine), certainty(result), _tables_on(self._where)
+        zeta = result.zeta if 0 < result.zeta < np.inf else 1.0
+        unit, calibration = zeta if result.weights is None else None, None if failed else result.calibration
+        weights, dtype = self._noise_of(result), self.components_.dtype
+        return DeviceList(tables, S, weights, self._factor, unit, calibration, exact, dtype)
+
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
 
@@ -305,7 +390,7 @@ class Answers:
 
         Returns
         -------
-        DataFrame if M had labels, else a structured array
+        DataFrame if M had labels, else a structured array; of a torch tensor a dict of tensors
             See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
         """
         if M is None and row_features is None:
@@ -317,8 +402,8 @@ class Answers:
             raise ValueError("some rows have features that are missing or were not in the fit: leave these rows out")
         weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
-        S = standardised(S, weights, self.zeta_)
-        return _lines_table(S, 0, engine.counts[0], "row", labels, self.container_)
+        S = standardised(to_host(S, "outlier_rows"), weights, self.zeta_)
+        return listing(*_lines_table(S, 0, engine.counts[0], "row", labels), self.container_, self._where)
 
     def outlier_columns(self) -> Any:
         """How many outliers each column has, the most surprising first: which sensor is broken?"""
@@ -326,8 +411,9 @@ class Answers:
 
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
-        S = without_unknown(self._standardised, (self._known(0), self._known(1)))
-        return _lines_table(S, axis, self.result_.counts[axis], name, labels, self.container_)
+        S = of_lines(self._standardised, self._known(0), self._known(1))
+        columns = _lines_table(S, axis, self.result_.counts[axis], name, labels)
+        return listing(*columns, self.container_, self._where)
 
     def summary(self) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
@@ -341,7 +427,8 @@ class Answers:
         return "\n".join(lines)
 
     def _clearest(self, most: int) -> list[str]:
-        cells = self._cells(self.result_, self._owner, Criterion(), most)
+        table = None, self._owner
+        cells = {name: column.tolist() for name, column in self._cells(self.result_, table, Criterion(), most).items()}
         labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
         rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
         found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
@@ -349,9 +436,10 @@ class Answers:
 
     @property
     def _sparse(self) -> csr_array:
+        """S in host memory."""
         if self.sparse_ is None:
             raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
-        return self.sparse_
+        return to_host(self.sparse_, "this answer")
 
     @property
     def _standardised(self) -> csr_array:
@@ -371,7 +459,12 @@ class Answers:
 
     def _like(self, rows: Labels | None) -> Given:
         """What answers look like: the container of M, and its columns."""
-        return Given(None, rows, self._cols.labels, self.container_, self._dims)
+        return Given(None, rows, self._cols.labels, self.container_, self._dims, device=self._where)
+
+    @property
+    def _where(self) -> str:
+        """The device of answers that are tensors; of a model from a file it is the CPU."""
+        return getattr(self, "_device", "cpu")
 
     def _lazy(self, owner: Callable[[], Engine] | None = None) -> Any:
         """The engine, if tables are to be computed chunk by chunk as M itself is: a dask array. Else None."""
@@ -381,12 +474,14 @@ class Answers:
         source = getattr(engine, "source", None) if is_engine(engine) else None
         return engine if getattr(source, "name", None) == "dask array" else None
 
-    def _product(self, scores: Array, V: Array, new: tuple[bool, bool]) -> Any:
+    def _product(self, scores: Array, V: Array, new: tuple[bool, bool], like: Given) -> Any:
         """Expected values from factors of rows and columns, that are new or those of the fit."""
         dtype = self.components_.dtype
         if (engine := self._lazy()) is None:
-            if not any(new):
+            if not any(new) and like.device == "cpu":
                 refuse_large(self.low_rank_.shape, "expected")
+            if like.container == "torch":
+                return _tables_on(like.device).product(scores, V, dtype)
             return (scores @ V.T).astype(dtype, copy=False)
         from .engines.distributed.tables import lazily
 
@@ -401,8 +496,10 @@ class Answers:
 
         return as_dask(values, _edges_of(engine, values.shape, new))
 
-    def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None) -> Array:
+    def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None, like: Given) -> Any:
         weights = self._placement.weights(self.result_.weights, scores, V, new)
+        if like.container == "torch" and vague is None:
+            return _tables_on(like.device).deviation(weights, self._factor, self.components_.dtype)
         std = deviation(weights, self._factor)
         if vague is not None:  # of these rows no more is known than of a row without features
             weights = self._placement.weights(self.result_.weights, scores[vague], V, new, vague=True)
@@ -420,6 +517,9 @@ class Answers:
         engine = self._lazy(owner) if at is None else None
         if engine is not None and np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
             return self._std_later(result, engine)
+        if self._where != "cpu" and at is None and np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
+            weights, dtype = self._noise_of(result), self.components_.dtype
+            return _tables_on(self._where).deviation(weights, self._factor, dtype, result.known)
         std = self._spread_of_cells(result, owner, at, self._factor).astype(self.components_.dtype, copy=False)
         if at is None and result.known is not None:
             std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
@@ -441,9 +541,7 @@ class Answers:
 
     def _scale(self, result: Result, owner: Callable[[], Engine]) -> Callable[[csr_array], Array]:
         """What residuals are measured in for their probability: the scale of the noise, and uncertainty."""
-        return lambda S: self._spread_of_cells(
-            result, owner, (np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices), 1.0
-        )
+        return lambda S: self._spread_of_cells(result, owner, places(S), 1.0)
 
     def _spread_of_cells(
         self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None, factor: float
@@ -471,6 +569,14 @@ class Answers:
         if not hasattr(self, "_used_bits"):
             self._used_bits, self._fingerprint = self._packed(choose(self._M))
 
+    def _kept(self) -> dict[str, Any]:
+        """The attributes of a model without its table, for files: outliers are in host memory, answers on the CPU."""
+        held = {name: value for name, value in vars(self).items() if name not in UNKEPT}
+        if on_device(held.get("sparse_")):
+            S = to_host(held["sparse_"], "a file of the model")
+            held |= {"sparse_": S, "result_": replace(self.result_, S=S)}
+        return held
+
     def _packed(self, owner: Engine) -> tuple[Array, str]:
         """Which cells of the fit were used, a bit for each, and the fingerprint; nothing where there are too many."""
         result, digest = self.result_, _Fingerprint(owner.shape)
@@ -486,11 +592,11 @@ class Answers:
     def _at_outliers(self) -> Array:
         """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""
         if not hasattr(self, "_observed"):
-            S = self.sparse_
-            at = (
-                None if S is None else (np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices.astype(np.int64))
-            )
-            self._observed = np.zeros(0) if S is None or at is None else self._owner().entries(*at).astype(S.dtype)
+            found = np.zeros(0)
+            if self.sparse_ is not None:
+                rows, cols = places(self._sparse)
+                found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.sparse_.dtype)
+            self._observed = found
         return self._observed
 
     def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
@@ -515,6 +621,8 @@ class Answers:
         return self.result_, self._owner, self._rows.labels
 
     def _is_fitted_table(self, engine: Engine) -> bool:
+        if np.prod(engine.shape) > constants.MAX_ENTRIES_IN_MEMORY:  # of so many cells there is no fingerprint
+            return False
         self._remember()
         return self.sparse_ is not None and self._fingerprint != "" and (fingerprint_of(engine) == self._fingerprint)
 
@@ -522,14 +630,15 @@ class Answers:
         """An owner of the M that was fitted."""
         if not hasattr(self, "_M"):
             raise ValueError("a saved model does not hold its table: pass the table as M")
-        return choose(self._M, "auto" if is_engine(self._M) else self.engine)
+        # To move an array to the GPU again takes longer than to look at it where it is.
+        return choose(self._M, "auto" if is_engine(self._M) or self.engine == "gpu" else self.engine)
 
     def _entries(self, rows: Array, cols: Array) -> Array:
         """Observed values of the M that was fitted; of a model without it, those of the outliers."""
         if hasattr(self, "_M") and not is_engine(self._M):
             return self._owner().entries(rows, cols)
         S, n2 = self._sparse, self.low_rank_.shape[1]
-        held = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)) * n2 + S.indices
+        held = places(S)[0] * n2 + S.indices
         order, wanted = np.argsort(held), rows * n2 + cols
         at = np.searchsorted(held, wanted, sorter=order)
         if hasattr(self, "_M") and not np.array_equal(held[order[np.minimum(at, len(held) - 1)]], wanted):
@@ -562,16 +671,21 @@ class Answers:
         return self.components_.T.astype(float, copy=False)
 
 
-def _lines_table(S: Any, axis: int, counts: Array, name: str, labels: Labels | None, container: str) -> Any:
+def _tables_on(device: str) -> DeviceTables:
+    """What makes tensors on a device."""
+    from .engines.gpu.tables import DeviceTables
+
+    return DeviceTables(device)
+
+
+def _lines_table(
+    S: csr_array, axis: int, counts: Array, name: str, labels: Labels | None
+) -> tuple[dict[str, Array], dict[str, Labels | None]]:
+    """Rows or columns with their outliers, and their labels."""
     lines = score_lines(S, axis, counts)
     _, *others = lines.dtype.names or ()
     columns = {name: lines["position"], **{other: lines[other] for other in others}}
-    return listing(columns, {name: labels}, container)
-
-
-def without_unknown(S: csr_array, known: tuple[Array, Array]) -> csr_array:
-    """S without the cells of rows and columns about which nothing is known."""
-    return only(S, known[0][np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))] & known[1][S.indices])
+    return columns, {name: labels}
 
 
 def used_cells(

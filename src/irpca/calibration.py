@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -76,19 +77,18 @@ class Calibration:
         size = np.abs(z)
         level = self.levels[np.searchsorted(self.edges, size, side="right")]
         if len(self.edges):
-            level = np.maximum(level, self._unseen(size))
+            level = np.maximum(level, self.unseen(size))
         return np.where(np.isnan(z), np.nan, level)
 
-    def _unseen(self, size: Array) -> Array:
-        """The probability where nothing was seen when this was learned; 0 elsewhere.
+    def unseen(self, size: Any) -> Any:
+        """The probability where nothing was seen when this was learned; 0 elsewhere. Of an array, or of a tensor.
 
         By the rule of succession one more of n entries is a gross error as likely as the largest clean one of n. Beyond
         that one, clean entries are rarer by at least the heaviest tail that noise may have, a power of their size.
         """
         largest = float(self.edges[-1])
-        rarer = (largest / np.maximum(size, largest)) ** (1 / max(constants.STUDENT_TAILS))
-        found: Array = np.where(size > constants.UNSEEN_FACTOR * largest, 1 / (1 + rarer), 0.0)
-        return found
+        rarer = (largest / size.clip(largest)) ** (1 / max(constants.STUDENT_TAILS))
+        return (size > constants.UNSEEN_FACTOR * largest) * (1 / (1 + rarer))
 
     @property
     def limit(self) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .arrays import as_numpy, for_torch, in_host_memory, is_tensor, matrix_of, on_gpu
 from .labels import Labels, few
 from .lowrank import Array
 
@@ -34,12 +35,13 @@ class Given:
 
     Attributes
     ----------
-    matrix : array, pandas frame of numbers, sparse array, LongTable, or M in chunks
+    matrix : array, pandas frame of numbers, sparse array, LongTable, M in chunks, or a tensor on a GPU
     rows, columns : Labels or None
     container : {"numpy", "pandas", "polars", "pyarrow", "xarray", "torch"}
     dims : names of the two sides, of an xarray
     chunked : whether M is in chunks, on disk or to be computed; then the matrix is that storage, or the engine that
         reads it
+    device : where answers are, if they are tensors
     """
 
     matrix: Any
@@ -48,12 +50,15 @@ class Given:
     container: str = "numpy"
     dims: tuple[str, str] = ("row", "column")
     chunked: bool = False
+    device: str = "cpu"
 
 
 def kind_of(table: Any) -> str:
     """The library that a table comes from; "numpy" of all others."""
+    if is_tensor(table):
+        return "torch"
     library = type(table).__module__.partition(".")[0]
-    if library in ("polars", "pyarrow", "xarray", "torch", "dask", "zarr", "modin", "cudf", "pandas"):
+    if library in ("polars", "pyarrow", "xarray", "dask", "zarr", "modin", "cudf", "pandas"):
         return library
     return "pandas" if hasattr(table, "iloc") and hasattr(table, "columns") else "numpy"
 
@@ -72,7 +77,7 @@ def taken(M: Any, name: str = "M") -> Given:
     if hasattr(M, "row_labels"):  # a LongTable
         return _long(M)
     if kind == "torch":
-        return Given(_from_torch(M), container="torch")
+        return _from_torch(M, name)
     if kind == "xarray":
         return _from_xarray(M, name)
     if kind == "dask" and hasattr(M, "columns"):
@@ -88,7 +93,7 @@ def taken(M: Any, name: str = "M") -> Given:
         return Given(_without_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
     if hasattr(M, "iloc"):
         raise ValueError(f"{name} is a Series; a table is needed. If its index has two levels, pass {name}.unstack()")
-    return Given(M)
+    return Given(as_numpy(M, name) if hasattr(M, "__dlpack__") and not isinstance(M, np.ndarray) else M)
 
 
 def _refuse_other(M: Any, name: str) -> None:
@@ -113,10 +118,16 @@ def _long(M: Any) -> Given:
     return Given(M, sides[0], sides[1], "pandas" if pandas else "numpy")
 
 
-def _from_torch(M: Any) -> Array:
-    M = M.detach().cpu()
-    values: Array = (M.float() if str(M.dtype) in ("torch.bfloat16", "torch.float16") else M).numpy()
-    return values
+def _from_torch(M: Any, name: str) -> Given:
+    """One on a GPU stays there, and so do answers; of one on another device both are on the CPU."""
+    if on_gpu(M):
+        return Given(matrix_of(M, name), container="torch", device=device_of(M))
+    return Given(in_host_memory(M, name), container="torch")
+
+
+def device_of(table: Any) -> str:
+    """Where answers to this table are, if they are tensors."""
+    return str(table.device) if on_gpu(table) else "cpu"
 
 
 def _from_xarray(M: Any, name: str) -> Given:
@@ -216,12 +227,17 @@ def _without_na(frame: Any) -> Any:
     return frame.where(frame.notna(), None) if "object" in map(str, frame.dtypes) else frame
 
 
-def in_kind(values: Array, given: Given) -> Any:
+def tensor_of(values: Any, device: str = "cpu") -> Any:
+    """An array as a tensor on a device; a tensor that is there is returned as it is."""
+    import torch
+
+    return torch.as_tensor(for_torch(values), device=device)
+
+
+def in_kind(values: Any, given: Given) -> Any:
     """A table of values, in the container of ``given`` and with its labels."""
     if given.container == "torch":
-        import torch
-
-        return torch.as_tensor(values)
+        return tensor_of(values, given.device)
     if given.container == "xarray":
         return _to_xarray(values, given)
     if given.rows is None and given.columns is None:
@@ -277,8 +293,13 @@ def as_records(columns: dict[str, Array]) -> Array:
     return table
 
 
-def listing(columns: dict[str, Array], labels: dict[str, Labels | None], container: str) -> Any:
-    """A list of things found, with labels in the place of positions: a frame if there are some, else records."""
+def listing(columns: dict[str, Any], labels: dict[str, Labels | None], container: str, device: str = "cpu") -> Any:
+    """A list of things found, with labels in the place of positions: a frame if there are some, else records.
+
+    Of tensors, which have no labels, a dict of columns that are tensors on the device.
+    """
+    if container == "torch" and all(names is None for names in labels.values()):
+        return {name: tensor_of(values, device) for name, values in columns.items()}
     if container not in ("polars", "pyarrow") and all(names is None for names in labels.values()):
         return as_records(columns)
     named = {name: names.take(columns[name]) for name, names in labels.items() if names is not None}

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
+from .arrays import as_numpy
 from .containers import kind_of, label_values
 from .encode import Encoder, from_index, needs_encoding, numbers
 from .labels import Labels, few, match
@@ -57,7 +58,7 @@ class Described:
         if F is None:
             return None
         if self.encoder is None:
-            return _numeric(split_labels(F, self.labels)[1])
+            return _numeric(split_labels(F, self.labels)[1], self.name)
         frame = self._index_frame(F, self.labels) if self.by_index else split_labels(F, self.labels)[1]
         return self.encoder.transform(frame)
 
@@ -102,7 +103,7 @@ class Described:
         assert self.expected is not None
         frame = self.split(F)[1]
         names, d = _names(frame), len(self.expected.coefficients)
-        found: Array = check_array(_numeric(frame), dtype=np.float64, input_name=self.name)
+        found: Array = check_array(_numeric(frame, self.name), dtype=np.float64, input_name=self.name)
         if found.shape[1] != d:
             hint = f"; did you mean {self.name}.T?" if len(found) == d else ""
             raise ValueError(f"{self.name} has {found.shape[1]} columns but had {d} in fit{hint}")
@@ -146,8 +147,10 @@ def split_labels(F: Any, labels: Labels | None) -> tuple[Labels | None, Any]:
     return first, frame.drop(frame.columns[0]).to_native()
 
 
-def _numeric(F: Any) -> Any:
+def _numeric(F: Any, name: str) -> Any:
     """Features that are numbers already, as what becomes an array."""
+    if hasattr(F, "__dlpack__") and not isinstance(F, np.ndarray):
+        return as_numpy(F, name)
     return numbers(F) if isinstance(F, dict) or kind_of(F) in ("polars", "pyarrow") else F
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
 from .engines import choose
 from .engines.base import Engine, Trim
+from .engines.sparse_part import flagged
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Result
 from .threshold import paper_start
+
+if TYPE_CHECKING:
+    from .engines.sparse_part import Sparse
 
 Method = Literal["exact", "sketch"]
 Seed = int | np.random.Generator | None
@@ -430,11 +434,10 @@ SOURCES = {
 }
 
 
-def _sparsity(S: csr_array | None, F1: Features, F2: Features) -> Iterator[Check]:
+def _sparsity(S: Sparse | None, F1: Features, F2: Features) -> Iterator[Check]:
     rows = cols = joint = None
     if S is not None:
-        rows = int(np.diff(S.indptr).max(initial=0))
-        cols = int(np.bincount(S.indices, minlength=1).max())
+        rows, cols = (int(flagged(S, axis).max()) for axis in (0, 1))
         joint = float(np.sqrt(rows * cols))
     mu, kappa = max(F1.mu, F2.mu), max(F1.kappa, F2.kappa)
     limit1, limit2 = F1.n / (20 * mu**2 * F1.d), F2.n / (20 * mu**2 * F2.d)

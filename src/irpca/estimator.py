@@ -17,13 +17,15 @@ from sklearn.utils import check_array
 from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from .answers import Answers, in_batches, owned, without_unknown
+from .answers import UNKEPT, Answers, in_batches, owned
+from .arrays import as_numpy, is_tensor
 from .callbacks import Callback, Progress, TimeBudget
 from .constants import UNSEEN_FACTOR
-from .containers import Given, kind_of
+from .containers import Given, device_of, kind_of, tensor_of
 from .described import Described
 from .engines import choose, is_engine, observed
-from .engines.base import Engine, Noise, Standardised
+from .engines.base import Engine, Noise, Standardised, title
+from .engines.sparse_part import of_lines, on_device, only, places, to_host
 from .features import Features
 from .labels import Labels, few, match
 from .loop import explained, left_over, solve
@@ -31,7 +33,6 @@ from .lowrank import Array, LowRank
 from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
 from .solvers import SOLVERS
-from .tables import only
 from .threshold import rounding_floor
 from .verdict import about_lines
 from .verdict import labelled as with_labels
@@ -82,9 +83,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     low_rank_ : LowRank
-        L; ``low_rank_.dense()`` makes it a matrix.
-    sparse_ : csr_array of shape (n1, n2)
-        S, the outliers; :meth:`outliers` makes it a table.
+        L; ``low_rank_.dense()`` makes it a matrix. Its factors are NumPy arrays in host memory, whatever M is.
+    sparse_ : csr_array of shape (n1, n2), or DeviceSparse
+        S, the outliers; :meth:`outliers` makes it a table. Of a tensor on a GPU with more than 2²⁴ cells it stays
+        there, see :class:`irpca.Result`.
     W_ : array of shape (d1, d2), or None
         In the coordinates of the features as given. A side without features has one coordinate per row or
         column of M; None without any features.
@@ -113,8 +115,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     Notes
     -----
-    The model keeps a reference to M, for :meth:`repaired` and to list more outliers later. M is neither pickled nor
-    saved with the model. Of an M in chunks it keeps how to read it, and reads again what an answer needs.
+    The model keeps a reference to M, for :meth:`repaired` and to list more outliers later; a tensor on a GPU takes
+    memory there as long as the model lives. M is neither pickled nor saved with the model. Of an M in chunks it keeps
+    how to read it, and reads again what an answer needs.
 
     Examples
     --------
@@ -184,8 +187,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             An array, list of lists, masked or sparse array, :class:`~irpca.LongTable`, a frame of pandas, polars,
             pyarrow or dask, a two-dimensional xarray or torch tensor. float32 and float64 arrays are used as they are,
             memory-mapped files too; integers become float64. NaN and what is masked is missing; the stored entries of a
-            sparse array are the observed ones, zeros too. Of a frame without an index (polars, pyarrow) the first
-            column labels the rows, if it holds text or dates.
+            sparse array are the observed ones, zeros too. Of a torch tensor, dense or ``sparse_csr``, gradients are not
+            followed; one on a CUDA device stays there, and so do answers, see :doc:`/guides/gpu`. Of a frame without an
+            index (polars, pyarrow) the first column labels the rows, if it holds text or dates.
 
             Or a table in chunks, that is never in memory as a whole: a dask or zarr array, a zarr group of one matrix,
             the path of a ``.zarr`` store, of a folder of ``.npy`` files or of a Parquet table of row, column and value,
@@ -195,8 +199,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         y : ignored
         row_features, col_features : array or frame of n1 and n2 rows, "index", or None
             F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
-            are. Frames with text, categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index"
-            makes features from the labels of M, dates or numbers. None: nothing is known about that side.
+            are; tensors, and arrays with ``__dlpack__``, on any device are brought into host memory. Frames with text,
+            categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index" makes features from the
+            labels of M, dates or numbers. None: nothing is known about that side.
         resume : path or None
             Go on from a file that the callback :func:`irpca.callbacks.checkpoint` made in an earlier fit with the same
             parameters and data; see :func:`irpca.solve`.
@@ -241,10 +246,15 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        for name in ("_used_bits", "_fingerprint", "_observed"):  # of an earlier fit
+        for name in ("_used_bits", "_fingerprint", "_observed", "_device"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        if given.device != "cpu":
+            self._device = given.device
         if given.chunked:
             matrix.forget()
+        elif is_tensor(matrix):
+            if not on_device(result.S):  # else when they are needed
+                self._at_outliers()
         elif not is_engine(matrix):
             self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
@@ -289,13 +299,16 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         Returns
         -------
         array of shape (m, r), or what ``set_output`` asks for
+            Of tensors, too, it is an array in host memory: it is small.
         """
         engine, prior, _ = self._new_rows(M, row_features)
         return self._scores(engine, prior).scores.astype(engine.dtype, copy=False)
 
-    def inverse_transform(self, scores: Any) -> Array:
-        """Rows of L, m×n2, from their scores, m×r."""
+    def inverse_transform(self, scores: Any) -> Any:
+        """Rows of L, m×n2, from their scores, m×r; of a tensor as one, on its device."""
         check_is_fitted(self)
+        if is_tensor(scores):
+            return tensor_of(self.inverse_transform(as_numpy(scores, "scores")), device_of(scores))
         scores = check_array(scores, dtype=[np.float64, np.float32], input_name="scores")
         if scores.shape[1] != self.rank_:
             raise ValueError(f"scores has {scores.shape[1]} columns, this model {self.rank_} components")
@@ -327,7 +340,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         corruption = 1 - trim.kept_share
         result = Result(
             L=L,
-            S=without_unknown(S, known),
+            S=of_lines(S, *known),
             W=W,
             rank=L.rank,
             noise=self.noise_,
@@ -340,7 +353,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             choices=(),
             doubts=with_labels(tuple(self._doubts(engine, prior, corruption)), rows, self._cols.labels),
             solver=self.solver,
-            engine=engine.name,
+            engine=title(engine),
             reads=engine.reads,
             seconds=time.perf_counter() - started,
             counts=engine.counts,
@@ -355,6 +368,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         S, calibration = result.S, result.calibration
         if S is None or calibration is None or result.weights is None or np.isinf(calibration.limit):
             return result
+        if on_device(S) and calibration.limit <= UNSEEN_FACTOR * float(calibration.edges[-1]):
+            return result  # of so many cells no more is known of single ones than the limit had
+        S = to_host(S, "the check of single outliers")
         kept = calibration(S.data / self._scale(result, lambda: engine)(S)) > 0.5
         return replace(result, S=only(S, kept), corruption=int(kept.sum()) / max(result.n_observed, 1))
 
@@ -395,16 +411,16 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             Weights of rows.
         """
         engine, prior, _ = self._new_rows(M, row_features)
-        counts = engine.counts[0]
         typical = float(np.linalg.norm(self.singular_values_)) / np.sqrt(np.prod(self.low_rank_.shape))
-        sums = np.empty(engine.shape[0])
+        sums, counts = np.empty(engine.shape[0]), np.empty(engine.shape[0])
         for rows, piece in in_batches(engine, CHUNK_ENTRIES):
             expected = self._held_out(piece, prior if prior is None else prior[rows])
             # Nothing is explained better than to rounding, not even zeros by a row of zeros.
             largest = np.abs(expected).max(axis=1, keepdims=True, initial=typical)
             rounding = np.maximum(rounding_floor(engine.dtype, 1.0) * largest, np.finfo(float).tiny)
+            counts[rows] = (~np.isnan(piece)).sum(axis=1)
             sums[rows] = np.nansum(np.log(np.maximum(np.abs(piece - expected), rounding)), axis=1)
-        weights = np.ones(len(sums)) if sample_weight is None else np.asarray(sample_weight)
+        weights = np.ones(len(sums)) if sample_weight is None else as_numpy(sample_weight, "sample_weight")
         # Models that differ by rounding alone shall tie, so that a search takes the first of them.
         return round(-float(weights @ sums / (weights @ counts)), 6)
 
@@ -419,7 +435,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def __getstate__(self) -> dict[str, Any]:
         self._remember()
-        return {name: value for name, value in super().__getstate__().items() if name != "_M"}
+        kept = self._kept()
+        return {name: kept.get(name, value) for name, value in super().__getstate__().items() if name not in UNKEPT}
 
     def _weights(self, spread: Array, scale: Array) -> Noise | None:
         """The noise model for new rows, whose scores are uncertain by ``spread``."""
@@ -454,7 +471,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         M = given.matrix
         if given.chunked and not is_engine(M):
             raise ValueError("M is in chunks, and here all of it is needed in memory: pass it as an array")
-        if is_engine(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
+        if is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
             validate_data(self, M, reset=reset, skip_check_array=True)
             return M
         least = 2 if reset else 1
@@ -581,7 +598,8 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
 
 def _values_at(matrix: Any, S: csr_array) -> Array:
     """The entries of M where S has some, in the order of S, as they were given."""
-    rows, cols = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices.astype(np.int64)
+    rows, cols = places(S)
+    cols = cols.astype(np.int64)
     if hasattr(matrix, "__irpca_observed__"):
         i, j, values, _ = matrix.__irpca_observed__()
     elif hasattr(matrix, "tocoo"):

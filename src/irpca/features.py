@@ -9,6 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
+from .arrays import as_numpy
 from .lowrank import Array, LowRank, tall_qr
 
 SAMPLED_ROWS_PER_FEATURE = 8
@@ -164,7 +165,7 @@ def _checked(F: Array, n: int, name: str, side: str) -> Array:
         raise ValueError(f"{name} is a sparse matrix; pass {name}.toarray()")
     if isinstance(F, np.ma.MaskedArray):
         raise ValueError(f"{name} is a masked array; every one of the {side} needs all its features")
-    F = np.asarray(F)
+    F = as_numpy(F, name)
     if F.ndim != 2:
         hint = f"; did you mean {name}.reshape(-1, 1)?" if F.ndim == 1 else ""
         raise ValueError(f"{name} must have two dimensions, got shape {F.shape}{hint}")

@@ -17,7 +17,8 @@ from .calibration import Calibration
 from .callbacks import Callback
 from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Look, Standardised, Trim, lacking
+from .engines.base import Engine, Look, Standardised, Trim, lacking, title
+from .engines.sparse_part import flagged, of_lines, only, places, to_host
 from .factors import entry_variance
 from .features import Features
 from .lowrank import Array, LowRank
@@ -25,10 +26,12 @@ from .outlier_files import OutlierFiles
 from .outliers import probabilities
 from .result import Doubt, History, Result, State, Status
 from .solvers import SOLVERS, Solver
-from .verdict import Case, Places, doubts_of, flagged
+from .verdict import Case, Places, doubts_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from .engines.sparse_part import Sparse
 
 Seed = int | np.random.Generator | np.random.SeedSequence | None
 PURPOSES = (
@@ -68,8 +71,13 @@ def solve(
         dask array inside, a dask DataFrame of row, column and value, or the path of a zarr store, of a folder of
         ``.npy`` files or of a Parquet table of row, column and value, whose ids, sorted, are the rows and columns. See
         :doc:`/guides/huge-data`.
+        Or a torch tensor: dense, or in compressed rows (``torch.sparse_csr``) of which the stored entries are
+        observed. One on the CPU is used as it is, without gradients; one on a CUDA device stays there, see
+        :doc:`/guides/gpu`. bfloat16 and float16 are computed with as float32.
     F1, F2 : array of shape (n1, d1) and (n2, d2), Features, or None
-        Features, one row per row and per column of M. None: nothing is known about that side.
+        Features, one row per row and per column of M. None: nothing is known about that side. They may be torch
+        tensors, or arrays of any library with ``__dlpack__``, on any device, also on another than M: they are small,
+        and are brought into host memory.
     rank : int or "auto"
     solver : str
         ``"irpca"``: robust matrix factorisation with features in the priors; exact where the data are exact.
@@ -250,7 +258,7 @@ def solve(
         choices=state.choices,
         doubts=doubts,
         solver=solver,
-        engine=owner.name,
+        engine=title(owner),
         reads=reads,
         seconds=time.perf_counter() - started,
         counts=owner.counts,
@@ -296,7 +304,7 @@ def _looks(
     return looks + (method.looks(shape, F1, F2, rank, seeds["solver"], **options) if method.looks else [])
 
 
-Outliers = tuple["csr_array | None", tuple[Array, Array] | None, Trim]  # S, or how many there are per line; the others
+Outliers = tuple["Sparse | None", tuple[Array, Array] | None, Trim]  # S, or how many there are per line; the others
 
 
 def _outlier_files(path: str | Path | None, sparse: bool, M: Any, owner: Engine, solver: str) -> OutlierFiles | None:
@@ -335,7 +343,7 @@ def _outliers(owner: Engine, state: State, limit: float | Standardised, sink: Ou
 
 def _put(sink: OutlierFiles, owner: Engine, L: LowRank, S: csr_array, probability: Array | None) -> None:
     """Write an S that is in memory."""
-    rows, cols = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+    rows, cols = places(S)
     if probability is None or sink.calibration is None:
         probability = probabilities(S.data, None, sink.exact)
     sink.begin()
@@ -396,17 +404,15 @@ def _uncertainty(fit: Any, axis: int) -> Array:
     return after / before if before > 0 else np.zeros_like(after)
 
 
-def _of_known(S: csr_array, trim: Trim, known: tuple[Array, Array]) -> tuple[csr_array, Trim]:
+def _of_known(S: Sparse, trim: Trim, known: tuple[Array, Array]) -> tuple[Sparse, Trim]:
     """S without the entries of lines whose L is not known: without an expected value there is no outlier."""
-    if all(lines.all() for lines in known):
-        return S, trim
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    return _without(S, trim, known[0][rows] & known[1][S.indices])
+    kept = of_lines(S, *known)
+    return kept, _less(trim, S.nnz - kept.nnz)
 
 
 def _supported(
-    S: csr_array, trim: Trim, state: State, calibration: Calibration | None, counts: tuple[Array, Array]
-) -> tuple[csr_array, Trim, Array | None]:
+    S: Sparse, trim: Trim, state: State, calibration: Calibration | None, counts: tuple[Array, Array]
+) -> tuple[Sparse, Trim, Array | None]:
     """S without the entries that the others do not contradict; and the probabilities of those that stay, if known.
 
     What is expected of an entry that was left out is uncertain, the more the fewer others of its row and column tell
@@ -415,7 +421,8 @@ def _supported(
     fit, weights, (n1, n2) = state.fit, state.weights, S.shape
     if fit is None or weights is None or calibration is None or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
         return S, trim, None
-    at = np.repeat(np.arange(n1), np.diff(S.indptr)), S.indices
+    S = to_host(S, "the check of single outliers")
+    at = places(S)
     used = np.isfinite(fit.engine.block(np.arange(n1), np.arange(n2)))
     used[at] = False
     unit = np.ones(n2) if fit.unit is None else fit.unit
@@ -425,15 +432,7 @@ def _supported(
     scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] + var)
     probability = calibration(S.data / scale)
     kept = probability > 0.5
-    return *_without(S, trim, kept), probability[kept]
-
-
-def _without(S: csr_array, trim: Trim, kept: Array) -> tuple[csr_array, Trim]:
-    """S with some of its entries; the others are called clean."""
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    left_out = int((~kept).sum())
-    S = type(S)((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape) if left_out else S
-    return S, _less(trim, left_out)
+    return only(S, kept), _less(trim, int((~kept).sum())), probability[kept]
 
 
 def _less(trim: Trim, left_out: int) -> Trim:

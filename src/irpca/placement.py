@@ -9,6 +9,7 @@ import numpy as np
 
 from . import constants
 from .engines.base import COMPONENTS, Lines, Noise, Prior
+from .engines.sparse_part import root_mean_square
 from .factors import Side, covariance_of, entry_variance, placed
 from .lowrank import Array
 from .noise import NoiseModel
@@ -107,8 +108,7 @@ class Placement:
             exact, s = max(result.zeta / max(longest(scores) * longest(V), floor), np.finfo(float).tiny), floor
         elif np.isinf(result.zeta) and result.history.corruption[-1] == 0:  # as the fit, which trimmed nothing
             zeta = np.finfo(float).max
-        S = result.S
-        wrong = float(np.sqrt(np.mean(S.data.astype(float) ** 2))) if S is not None and S.nnz else 0.0
+        wrong = 0.0 if result.S is None else root_mean_square(result.S)
         gross = np.clip(np.nan_to_num(result.corruption, nan=constants.INITIAL_GROSS_SHARE), *constants.GROSS_LIMITS)
         broad = max(wrong, 3 * typical, constants.MIN_GROSS_WIDTH * s)
         noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)

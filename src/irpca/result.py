@@ -12,9 +12,8 @@ from .engines.base import Noise, Trim
 from .lowrank import Array, LowRank
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from .calibration import Calibration
+    from .engines.sparse_part import Sparse
 
 
 class Status(Enum):
@@ -224,8 +223,10 @@ class Result:
     ----------
     L : LowRank
         The low-rank part; ``L.dense()`` makes it a matrix.
-    S : csr_array of shape (n1, n2), or None
+    S : csr_array of shape (n1, n2), DeviceSparse, or None
         The gross errors: M − L where it is more likely one than noise, or where it exceeds ``zeta``; nothing elsewhere.
+        Of a tensor M on a GPU with more than 2²⁴ cells it stays there: ``S.tensor()`` is a ``torch.sparse_csr`` tensor,
+        ``S.to_scipy()`` a copy in host memory, and ``S.indptr``, ``S.indices``, ``S.data`` are its parts.
         None if ``sparse=False`` was asked, and where M has more than 2²⁴ cells and ``outliers_to`` was given.
     W : array of shape (d1, d2), or None
         ``L = F1 @ W @ F2.T`` in the user's own feature coordinates; a side without features has as many
@@ -244,6 +245,8 @@ class Result:
         What was chosen from the data, and why.
     doubts : tuple of Doubt
         What to doubt: kind, text, and the rows or columns it is about.
+    solver, engine : str
+        What ran; of the GPU engine with the kernels and the device, such as ``"gpu (triton on NVIDIA H200)"``.
     reads : float
         How many times M was read, by the solver and for S; the checks look at some entries beside.
     counts : pair of arrays
@@ -266,7 +269,7 @@ class Result:
     """
 
     L: LowRank
-    S: csr_array | None
+    S: Sparse | None
     W: Array | None
     rank: int
     noise: float | None

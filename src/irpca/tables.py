@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .engines.base import Engine, Noise, Standardised
+from .engines.sparse_part import of_lines, only, places, to_host
 from .lowrank import Array
 from .outliers import probabilities, reported, standardised
 from .result import Result, Status
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from .engines.sparse_part import Sparse
 
 MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
 MARKS = np.array(["", "outlier", "missing"])
@@ -71,19 +74,12 @@ def flagged(
 ) -> tuple[csr_array, Array, Array]:
     """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
 
-    Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
+    They are in host memory. Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
-    exact, failed = result.noise == 0, result.status in (Status.SATURATED, Status.DIVERGED)
-    if failed and (cut.fdr or cut.probability):
-        raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
-    if not exact and result.calibration is None and (cut.fdr or cut.probability):
-        raise ValueError(
-            "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
-        )
-    assert result.S is not None
-    S = result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
+    S = to_host(candidates(result, cut, owner), f"a list of cells with {cut}")
+    exact, failed = certainty(result)
     z = standardised(S, None, result.zeta).data if result.weights is None else S.data / scale(S)
-    probability = probabilities(z, None if failed else result.calibration, exact and not failed)
+    probability = probabilities(z, None if failed else result.calibration, exact)
     kept = np.ones(S.nnz, bool)
     if cut.threshold is not None:
         kept = np.abs(S.data) > cut.threshold
@@ -94,6 +90,25 @@ def flagged(
     return only(S, kept), np.abs(z[kept]), probability[kept]
 
 
+def certainty(result: Result) -> tuple[bool, bool]:
+    """Whether outliers are certain, since the fit is exact; and whether nothing is, since it failed."""
+    failed = result.status in (Status.SATURATED, Status.DIVERGED)
+    return result.noise == 0 and not failed, failed
+
+
+def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
+    """The cells among which a cut chooses, and perhaps others; where they are."""
+    exact, failed = result.noise == 0, result.status in (Status.SATURATED, Status.DIVERGED)
+    if failed and (cut.fdr or cut.probability):
+        raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
+    if not exact and result.calibration is None and (cut.fdr or cut.probability):
+        raise ValueError(
+            "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
+        )
+    assert result.S is not None
+    return result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
+
+
 def _enough(result: Result, cut: Criterion) -> bool:
     """Whether the outliers of the fit hold all that the cut asks for."""
     if cut.threshold is not None:
@@ -101,7 +116,7 @@ def _enough(result: Result, cut: Criterion) -> bool:
     return cut.probability is not None and cut.probability > 0.5
 
 
-def _beyond(result: Result, cut: Criterion, engine: Engine) -> csr_array:
+def _beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
     """All cells that may be in the cut, from one read of M."""
     limit: float | Standardised
     if cut.threshold is not None:
@@ -110,20 +125,7 @@ def _beyond(result: Result, cut: Criterion, engine: Engine) -> csr_array:
         assert result.weights is not None and result.calibration is not None
         limit = Standardised(result.weights, result.calibration.size_at(np.nextafter(cut.probability or 0.0, -1)))
     S, _ = engine.corruption(result.L, limit)
-    if result.known is not None:
-        rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-        S = only(S, result.known[0][rows] & result.known[1][S.indices])
-    return S
-
-
-def only(S: csr_array, kept: Array) -> csr_array:
-    """S with some of its entries."""
-    if kept.all():
-        return S
-    from scipy.sparse import csr_array
-
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    return csr_array((S.data[kept], (rows[kept], S.indices[kept])), shape=S.shape)
+    return S if result.known is None else of_lines(S, *result.known)
 
 
 def deviation(weights: Noise, factor: float, at: tuple[Array, Array] | None = None, var: Array | None = None) -> Array:
@@ -156,7 +158,7 @@ def repaired(values: Array, S: csr_array, expected: Array) -> tuple[Array, Array
     """Values with outliers and holes replaced by what is expected there, where that is known; and marks of both."""
     wrong = np.zeros(values.shape, np.int8)
     wrong[np.isnan(values)] = 2
-    wrong[np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices] = 1
+    wrong[places(S)] = 1
     known = np.isfinite(expected)
     made = np.where((wrong > 0) & known, expected, values)
     return made.astype(values.dtype, copy=False), MARKS[np.where(known | (wrong == 2), wrong, 0)]

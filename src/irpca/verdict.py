@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from .labels import Labels
 from .lowrank import Array, LowRank
 from .result import Doubt, State, Status
 from .sampling import children, resolution
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 SIDES = ("row", "column")
 NAMED = 8  # lines that a text names
@@ -619,16 +616,6 @@ def structure_left(case: Case) -> Iterator[Doubt]:
 
 
 # The outliers
-
-
-def flagged(S: csr_array, axis: int) -> Array:
-    """How many entries S has in each row (axis 0) or column."""
-    if axis == 0:
-        return np.diff(S.indptr)
-    counts, step = np.zeros(S.shape[1], np.int64), 1 << 18  # bincount makes a copy of what it counts
-    for first in range(0, S.nnz, step):
-        counts += np.bincount(S.indices[first : first + step], minlength=S.shape[1])
-    return counts
 
 
 def many_outliers(case: Case) -> Iterator[Doubt]:

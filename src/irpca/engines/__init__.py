@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrays import is_tensor, matrix_of, on_gpu
 from ..lowrank import Array
 from . import holes
 from .base import Ascent, Cut, Dual, Engine, Normal, Trim
@@ -112,10 +113,10 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
         )
     if engine == "reference":
         return _reference(M)
-    if _on_gpu(M) or (engine == "gpu" and _is_tensor(M)):
+    if on_gpu(M) or (engine == "gpu" and is_tensor(M)):
         if engine not in ("auto", "gpu"):
             raise ValueError(f"engine={engine!r} needs M in host memory, and it is on {M.device}; pass M.cpu()")
-        return _gpu_engine(M)
+        return _gpu_engine(matrix_of(M))
     owner = _gpu_engine if engine == "gpu" else MemoryEngine
     if holes.kind_of_holes(M) is None:
         M = holes.dense(M, "M")
@@ -123,14 +124,6 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
         if missing < MOSTLY_MISSING:
             return owner(M, holes=missing > 0)
     return owner(holes.observed_entries(M))
-
-
-def _is_tensor(M: Any) -> bool:
-    return type(M).__module__.partition(".")[0] == "torch" and hasattr(M, "layout")
-
-
-def _on_gpu(M: Any) -> bool:
-    return _is_tensor(M) and M.device.type != "cpu"
 
 
 def _gpu_engine(M: Any, holes: bool = False) -> Any:

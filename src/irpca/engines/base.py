@@ -445,6 +445,8 @@ class Engine(Protocol):
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         """* S = M − L where that exceeds the limit in magnitude, as a CSR array; what rides along is of the others.
 
+        Of a large M on a device S stays there, as a :class:`~irpca.engines.sparse_part.SparseOnDevice`.
+
         Costs 2·n1·n2·r flops, a root for every entry if the limit is :class:`Standardised`, and writes S once.
         """
         ...
@@ -542,6 +544,12 @@ CAPABILITIES = {
     "cut": "sorts the residuals of every row and column",
     "dual": "keeps a second matrix of the size of M",
 }
+
+
+def title(engine: Engine) -> str:
+    """The name of an engine and, of one that says so, what runs: ``"gpu (triton on NVIDIA H200)"``."""
+    ran = getattr(engine, "ran", None)
+    return engine.name if ran is None else f"{engine.name} ({ran})"
 
 
 def lacking(capability: str, engine: str, solver: str = "this solver") -> NotImplementedError:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arrays import as_numpy, in_host_memory, is_sparse, is_tensor
 from ..lowrank import Array
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def kind_of_holes(M: Any) -> str | None:
     """What makes M a matrix with holes, if that can be told without reading it."""
     if hasattr(M, "__irpca_observed__"):
         return "a list of observed entries"
-    if hasattr(M, "tocsr"):
+    if hasattr(M, "tocsr") or (is_tensor(M) and is_sparse(M)):
         return "sparse, its stored entries being the observed ones"
     if isinstance(M, np.ma.MaskedArray) and np.ma.is_masked(M):
         return "a masked array"
@@ -30,7 +31,7 @@ def kind_of_holes(M: Any) -> str | None:
 
 def dense(M: Any, name: str) -> Array:
     """M as a two-dimensional float array; float32 and float64 are not copied, and what is NA becomes NaN."""
-    frame, M = M, np.asarray(M)
+    frame, M = M, in_host_memory(M, name) if is_tensor(M) else as_numpy(M, name)
     if M.ndim != 2:
         raise ValueError(f"{name} must have two dimensions, got shape {M.shape}")
     if M.size == 0:
@@ -72,6 +73,8 @@ def observed_entries(M: Any, name: str = "M") -> csr_array:
     if hasattr(M, "__irpca_observed__"):
         rows, cols, values, shape = M.__irpca_observed__()
         listed = _by_rows(rows, cols, values, shape, name)
+    elif is_tensor(M):
+        return observed_entries(in_host_memory(M, name), name)
     elif hasattr(M, "tocsr"):
         listed = _stored(M, name)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import warnings
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, get_type_hints
 
@@ -16,7 +17,6 @@ from .registry import ModelFileError, check_names, conforms, registry, require
 
 FORMAT = "irpca model"
 VERSION = 1  # of the format: raised when older versions of irpca could not read the file
-NOT_SAVED = ("_M",)  # the data
 FITTING_ONLY = ("callbacks", "_metadata_request")  # needed to fit again, and made of code
 
 
@@ -30,7 +30,7 @@ def described(model: Any) -> tuple[Encoding, bytes]:
     if type(model) is InductiveRobustPCA:
         content, lost = _estimator(encoding, model)
     elif type(model) is Result:
-        content = encoding.node(model, "result")
+        content = encoding.node(_in_host_memory(model), "result")
     else:
         raise TypeError(
             f"save takes an InductiveRobustPCA or a Result, got {type(model).__module__}.{type(model).__name__}: "
@@ -55,6 +55,12 @@ def described(model: Any) -> tuple[Encoding, bytes]:
     return encoding, text
 
 
+def _in_host_memory(result: Any) -> Any:
+    from ..engines.sparse_part import on_device, to_host
+
+    return replace(result, S=to_host(result.S, "a file of the result")) if on_device(result.S) else result
+
+
 def _estimator(encoding: Encoding, model: Any) -> tuple[dict[str, Any], list[str]]:
     from sklearn.utils.validation import check_is_fitted
 
@@ -63,10 +69,10 @@ def _estimator(encoding: Encoding, model: Any) -> tuple[dict[str, Any], list[str
     lost: dict[str, str] = {}
     params = {name: _parameter(encoding, name, value, lost) for name, value in names.items()}
     fitted = {}
-    for name, value in vars(model).items():
+    for name, value in model._kept().items():
         if name in FITTING_ONLY:
             lost.setdefault(name, type(value).__name__)
-        elif name not in names and name not in NOT_SAVED:
+        elif name not in names:
             fitted[name] = encoding.node(value, name)
     lost = {name: kind for name, kind in lost.items() if kind != "NoneType"}
     if lost:

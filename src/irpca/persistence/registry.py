@@ -65,7 +65,8 @@ def field_types(name: str) -> dict[str, Any]:
     if name in PLAIN_FIELDS:
         return PLAIN_FIELDS[name]
     cls = registry()[name]
-    hints = get_type_hints(cls, localns={**registry(), "csr_array": csr_array})
+    # The outliers in a file were in host memory when it was written.
+    hints = get_type_hints(cls, localns={**registry(), "Sparse": csr_array})
     return {field.name: LOOSER.get((name, field.name), hints[field.name]) for field in fields(cls)}
 
 

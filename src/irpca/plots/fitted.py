@@ -10,6 +10,7 @@ import numpy as np
 
 from ..engines import Engine, choose
 from ..engines.base import Standardised
+from ..engines.sparse_part import places, to_host
 from ..labels import Labels, few, texts
 from ..lowrank import Array
 from ..outliers import standardised
@@ -68,7 +69,7 @@ def outliers_of(model: Any) -> csr_array:
     result = result_of(model)
     if result.S is None:
         raise ValueError(f"this fit has no outliers to show. {result.status.name}: {result.status.advice}")
-    return result.S
+    return to_host(result.S, "a plot of the outliers")
 
 
 def scores_of(model: Any) -> csr_array:
@@ -77,8 +78,7 @@ def scores_of(model: Any) -> csr_array:
     if result.weights is None:
         return standardised(S, None, result.zeta)
     scores = S.astype(float)
-    rows = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr))
-    scores.data = S.data / model._std_of_cells(result, model._owner, (rows, S.indices))
+    scores.data = S.data / model._std_of_cells(result, model._owner, places(S))
     return scores
 
 

@@ -1,0 +1,562 @@
+"""Torch tensors in, torch tensors out: solve() and the estimator, on the CPU and on a device.
+
+The engine of the device is a stand-in, which computes on the CPU. Where there is no CUDA, so is the device: its tensors
+are on the CPU, too, and called by another name.
+"""
+
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy.sparse import csr_array
+
+import irpca
+from irpca import InductiveRobustPCA, answers, constants, containers, estimator, loop
+from irpca.arrays import as_numpy, in_host_memory, is_sparse, is_tensor, matrix_of, on_gpu
+from irpca.containers import kind_of, taken
+from irpca.engines import MemoryEngine, choose, sparse_part
+from irpca.engines.sparse_part import flagged, of_lines, on_device, root_mean_square, to_host
+from irpca.features import Features
+from irpca.persistence import checks
+from irpca.plots import fitted
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch: these are in beta state
+PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1, noise=0.01)
+M, F1, F2 = PROBLEM.M, PROBLEM.F1, PROBLEM.F2
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda:0" if CUDA else "cpu:0"
+FEW = 1000  # cells that fit into memory, in place of 2²⁴
+
+
+class DeviceSparse:
+    """A stand-in for that of the GPU engine."""
+
+    def __init__(self, indptr, indices, data, shape):
+        self.indptr, self.indices, self.data, self.shape = indptr, indices, data, shape
+        self.nnz, self.dtype = len(data), np.dtype(str(data.dtype).removeprefix("torch."))
+
+    @classmethod
+    def of(cls, S):
+        parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
+        return cls(*(torch.as_tensor(part, device=DEVICE) for part in parts), S.shape)
+
+    def flagged(self, axis):
+        S = self._moved()
+        return np.diff(S.indptr) if axis == 0 else np.bincount(S.indices, minlength=S.shape[1])
+
+    def only(self, rows, cols):
+        S = self._moved().tocoo()
+        kept = rows[S.row] & cols[S.col]
+        return self.of(csr_array((S.data[kept], (S.row[kept], S.col[kept])), shape=S.shape))
+
+    def tensor(self):
+        return torch.sparse_csr_tensor(self.indptr, self.indices.long(), self.data, self.shape)
+
+    def to_scipy(self):
+        Engine.brought += 1
+        return self._moved()
+
+    def _moved(self):
+        return csr_array(tuple(part.cpu().numpy() for part in (self.data, self.indices, self.indptr)), shape=self.shape)
+
+
+class Engine(MemoryEngine):
+    """A stand-in for the GPU engine."""
+
+    name, ran, brought = "gpu", "torch on cpu", 0
+
+    def __init__(self, M):
+        super().__init__(in_host_memory(M), holes=not is_sparse(M) and bool(M.isnan().any()))
+
+    def corruption(self, L, limit):
+        S, trim = super().corruption(L, limit)
+        return (DeviceSparse.of(S) if np.prod(S.shape) > constants.MAX_ENTRIES_IN_MEMORY else S), trim
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Tensors are on the device, or pass for it, and S of more than a few cells stays there."""
+
+    def chosen(M, engine="auto"):
+        return Engine(M) if is_tensor(M) else choose(M, engine)
+
+    for module in (loop, answers, estimator, fitted):
+        monkeypatch.setattr(module, "choose", chosen)
+    if not CUDA:
+        monkeypatch.setattr(containers, "on_gpu", is_tensor)
+        for module in (containers, answers, estimator):
+            monkeypatch.setattr(module, "device_of", lambda table: DEVICE if is_tensor(table) else "cpu")
+    for module in (constants, checks):
+        monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", FEW)
+    monkeypatch.setattr(Engine, "brought", 0)
+    return DEVICE
+
+
+def tensor(A, dtype=None):
+    return torch.tensor(A, dtype=dtype)
+
+
+def there(A):
+    return torch.tensor(A, device=DEVICE)
+
+
+def same(made, right, rtol=1e-9, device="cpu"):
+    """A tensor has the values of an array, and its type."""
+    assert isinstance(made, torch.Tensor) and not made.requires_grad
+    assert made.device.type == torch.device(device).type
+    assert_array_equal(made.cpu().numpy().dtype, right.dtype)
+    assert_allclose(made.cpu().numpy(), right, rtol=rtol, atol=1e-12)
+
+
+def same_there(made, right, rtol=1e-9):
+    same(made, right, rtol, DEVICE)
+
+
+# solve(): what goes in
+
+
+class Exchanged:
+    """An array of a library that knows DLPack, and nothing of NumPy."""
+
+    def __init__(self, A, on=1, reached=True):
+        self.A, self.on, self.reached = A, on, reached
+
+    def __dlpack__(self, **asked):
+        if self.on != 1 and not (self.reached and asked.get("dl_device") == (1, 0)):
+            raise BufferError("it is on a device")
+        return self.A.__dlpack__()
+
+    def __dlpack_device__(self):
+        return self.on, 0
+
+
+class Unasked(Exchanged):
+    """As CuPy, which refuses to become a NumPy array unasked."""
+
+    def __array__(self, *args, **kwargs):
+        raise TypeError("implicit conversion is not allowed")
+
+
+FEATURES = {
+    "plain": tensor,
+    "with gradients": lambda A: tensor(A).requires_grad_(),
+    "parameter": lambda A: torch.nn.Parameter(tensor(A)),
+    "strided": lambda A: tensor(np.repeat(A, 2, axis=1))[:, ::2],
+    "DLPack": Exchanged,
+    "DLPack on a device": lambda A: Exchanged(A, on=2),
+    "CuPy": lambda A: Unasked(A, on=2),
+}
+
+
+@pytest.fixture(scope="module")
+def right():
+    return irpca.solve(M, F1, F2)
+
+
+@pytest.mark.parametrize("made", FEATURES.values(), ids=FEATURES)
+def test_features_of_any_library(made, right):
+    result = irpca.solve(M, made(F1), made(F2))
+    assert_array_equal(result.L.dense(), right.L.dense())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.int64, torch.bool])
+def test_features_of_any_precision(dtype):
+    F = tensor(np.round(F1 * 8)).to(dtype)
+    assert_array_equal(Features.of(F, 80).F, F.double().numpy())
+
+
+def test_features_of_an_estimator_may_be_tensors():
+    plain = InductiveRobustPCA(2).fit(M, row_features=F1, col_features=F2)
+    model = InductiveRobustPCA(2).fit(tensor(M), row_features=tensor(F1).requires_grad_(), col_features=Exchanged(F2))
+    same(model.expected(), plain.expected())
+    for F in (tensor(F1[:5]), Exchanged(F1[:5])):
+        made, std = model.predict(F, return_std=True)
+        same(made, plain.predict(F1[:5]))
+        same(std, plain.predict(F1[:5], return_std=True)[1])
+    assert isinstance(plain.predict(tensor(F1[:5])), torch.Tensor)
+    assert isinstance(plain.predict(Exchanged(F1[:5])), np.ndarray)
+
+
+REFUSED_FEATURES = {
+    "sparse": (lambda: tensor(F1).to_sparse_csr(), "a tensor with the layout torch.sparse_csr; pass F1.to_dense"),
+    "without values": (lambda: tensor(F1).to("meta"), "F1 is on the device 'meta'"),
+    "one dimension": (lambda: tensor(F1)[:, 0], "F1 must have two dimensions"),
+    "complex": (lambda: tensor(F1) + 0j, "F1 is complex"),
+    "out of reach": (lambda: Exchanged(F1, on=2, reached=False), "Exchanged that does not become .*cupy.asnumpy"),
+}
+
+
+@pytest.mark.parametrize(("made", "message"), REFUSED_FEATURES.values(), ids=REFUSED_FEATURES)
+def test_features_that_are_refused(made, message):
+    with pytest.raises(ValueError, match=message):
+        irpca.solve(M, made(), F2)
+
+
+MATRICES = {
+    "float64": lambda: tensor(M),
+    "with gradients": lambda: tensor(M).requires_grad_(),
+    "transposed": lambda: tensor(M.T.copy()).T,
+    "compressed rows": lambda: tensor(M).to_sparse_csr(),
+    "compressed rows, short": lambda: torch.sparse_csr_tensor(
+        *(part.int() for part in (tensor(M).to_sparse_csr().crow_indices(), tensor(M).to_sparse_csr().col_indices())),
+        tensor(M).reshape(-1),
+        M.shape,
+    ),
+}
+
+
+@pytest.mark.parametrize("made", MATRICES.values(), ids=MATRICES)
+def test_matrices(made, right):
+    given = made()
+    result = irpca.solve(given, F1, F2)
+    assert_allclose(result.L.dense(), right.L.dense(), rtol=1e-6)
+    assert isinstance(result.S, csr_array) and result.engine == "memory"
+    model = InductiveRobustPCA().fit(given, row_features=F1, col_features=F2)
+    assert model.container_ == "torch"
+    same(model.expected(), right.L.dense(), rtol=1e-6)
+    same(model.repaired()[:3], model.repaired(given)[:3].numpy())
+    assert given.requires_grad == (made is MATRICES["with gradients"])
+
+
+def test_stored_entries_are_the_observed_ones():
+    """Zeros too; what is not stored is missing, and filled."""
+    A = np.where(np.arange(M.size).reshape(M.shape) % 7 == 0, np.nan, M)
+    A[3, 3] = 0.0
+    rows, cols = np.nonzero(~np.isnan(A))
+    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=80))]
+    given = torch.sparse_csr_tensor(tensor(ends), tensor(cols), tensor(A[rows, cols]), A.shape)
+    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(given)
+    assert model.result_.n_observed == len(rows)
+    same(model.repaired(), plain.repaired(), rtol=1e-6)
+    assert_array_equal(model.repaired(return_marks=True)[1], plain.repaired(return_marks=True)[1])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int32, torch.bool])
+def test_precision_of_matrices(dtype):
+    A = tensor(np.round(20 * M)).to(dtype)
+    wanted = np.float32 if dtype.is_floating_point else np.float64
+    for given in (A, A.to(torch.float32).to_sparse_csr().to(dtype) if dtype.itemsize > 1 else A):
+        held = in_host_memory(given)
+        assert choose(given).dtype == wanted
+        dense = held.toarray() if hasattr(held, "toarray") else held
+        assert_array_equal(dense.astype(float), A.double().numpy())
+
+
+REFUSED = {
+    "COO": (lambda: tensor(M).to_sparse_coo(), r"layout torch.sparse_coo; pass M.to_sparse_csr\(\), whose stored"),
+    "CSC": (lambda: tensor(M).to_sparse_csc(), r"layout torch.sparse_csc; pass M.to_sparse_csr\(\)"),
+    "BSR": (lambda: tensor(M).to_sparse_bsr((2, 2)), "layout torch.sparse_bsr"),
+    "one dimension": (lambda: tensor(M[0]), r"two dimensions, got shape \(50,\)"),
+    "three dimensions": (lambda: tensor(M)[None], r"two dimensions, got shape \(1, 80, 50\)"),
+    "empty": (lambda: tensor(M)[:0], r"M is empty: its shape is \(0, 50\)"),
+    "complex": (lambda: tensor(M) + 0j, "M is complex"),
+    "without values": (lambda: tensor(M).to("meta"), "M is on the device 'meta'"),
+}
+
+
+@pytest.mark.parametrize(("made", "message"), REFUSED.values(), ids=REFUSED)
+def test_matrices_that_are_refused(made, message):
+    with pytest.raises(ValueError, match=message):
+        irpca.solve(made(), F1, F2)
+    with pytest.raises(ValueError, match=message):
+        InductiveRobustPCA().fit(made())
+    with pytest.raises(ValueError, match=message):
+        matrix_of(made())
+
+
+def test_subclasses_are_tensors():
+    class Own(torch.Tensor):
+        pass
+
+    given = tensor(M).as_subclass(Own)
+    assert is_tensor(given) and kind_of(given) == "torch" and taken(given).container == "torch"
+    assert not is_tensor(M) and not on_gpu(given) and not is_tensor(None)
+
+
+def test_a_tensor_on_the_cpu_is_not_copied():
+    given = tensor(M)
+    assert np.shares_memory(in_host_memory(given), given.numpy())
+    assert np.shares_memory(taken(given).matrix, given.numpy())
+    assert as_numpy(M, "M") is M
+
+
+# solve(): S on the device
+
+
+def test_outliers_stay_on_the_device(device):
+    A = M.copy()
+    A[5], A[:, 7] = np.nan, np.nan  # of these nothing is known
+    plain, result = irpca.solve(A, None, F2), irpca.solve(there(A), None, there(F2))
+    assert isinstance(result.S, DeviceSparse) and Engine.brought == 0
+    assert (result.engine, plain.engine) == ("gpu (torch on cpu)", "memory")
+    assert (result.S.to_scipy() != plain.S).nnz == 0
+    assert not result.known[0][5] and result.S.flagged(0)[5] == 0
+    assert (result.corruption, result.residual) == (plain.corruption, plain.residual)
+    assert [str(doubt) for doubt in result.doubts] == [str(doubt) for doubt in plain.doubts]
+    lines = result.summary().splitlines()
+    assert lines[2].startswith("Outliers") and lines[2] in plain.summary()
+    assert "engine gpu (torch on cpu)" in result.summary()
+
+
+def test_lines_that_are_not_known_have_no_outliers(device):
+    S = csr_array(np.arange(12.0).reshape(3, 4))
+    there = DeviceSparse.of(S)
+    rows, cols = np.array([True, False, True]), np.array([True, True, False, True])
+    for kept in (of_lines(S, rows, cols), of_lines(there, rows, cols).to_scipy()):
+        assert_array_equal(kept.toarray(), S.toarray() * np.outer(rows, cols))
+    assert of_lines(there, np.ones(3, bool), np.ones(4, bool)) is there
+    for axis in (0, 1):
+        assert_array_equal(flagged(there, axis), flagged(S, axis))
+    assert on_device(there) and not on_device(S) and not on_device(None)
+
+
+def test_the_size_of_outliers(monkeypatch):
+    S = csr_array(np.arange(12.0, dtype=np.float32).reshape(3, 4))
+    right = np.sqrt(np.mean(S.data.astype(float) ** 2))
+    monkeypatch.setattr(sparse_part, "SUMMED_ENTRIES", 4)
+    for one in (S, DeviceSparse.of(S)):
+        assert root_mean_square(one) == pytest.approx(right, rel=1e-14)
+    assert root_mean_square(csr_array((3, 4))) == root_mean_square(DeviceSparse.of(csr_array((3, 4)))) == 0
+
+
+def test_outliers_that_are_too_many_for_the_host_are_not_brought(device, monkeypatch):
+    S = csr_array(np.ones((30, 40)))
+    there = DeviceSparse.of(S)
+    assert to_host(S, "a plot") is S
+    assert (to_host(there, "a plot") != S).nnz == 0
+    monkeypatch.setattr(sparse_part, "_memory", lambda: 4.0 * (1200 * 12 + 31 * 4) - 1)
+    assert to_host(S, "a plot") is S
+    with pytest.raises(MemoryError, match=r"a plot needs the 1,200 outliers in host memory.*S.*outliers_to"):
+        to_host(there, "a plot")
+
+
+# The estimator, on the device
+
+
+NOISY = irpca.datasets.make_problem(60, 40, d1=3, d2=3, rank=2, corruption=0.1, noise=0.05)
+
+
+def holed():
+    A = NOISY.M.copy()
+    A[np.random.default_rng(0).random(A.shape) < 0.1] = np.nan
+    A[7], A[:, 3] = np.nan, np.nan
+    return A
+
+
+def compressed_rows(A):
+    rows, cols = np.nonzero(~np.isnan(A))
+    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
+    return torch.sparse_csr_tensor(there(ends), there(cols), there(A[rows, cols]), A.shape)
+
+
+@pytest.fixture(params=["noisy", "holes", "exact", "altproj", "compressed rows"])
+def both(request, device):
+    """A model of an array, one of the same as a tensor on the device, and these."""
+    exact = irpca.datasets.make_problem(60, 40, 3, 3, 2, 0.1).M
+    A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(request.param, holed())
+    solver = "altproj" if request.param == "altproj" else "irpca"
+    given = compressed_rows(A) if request.param == "compressed rows" else there(A)
+    plain, model = (InductiveRobustPCA(2, solver=solver).fit(one) for one in (in_host_memory(given), given))
+    assert isinstance(model.sparse_, DeviceSparse) and isinstance(plain.sparse_, csr_array) and plain.sparse_.nnz
+    return plain, model, A, given
+
+
+def test_tables_are_made_on_the_device(both, device):
+    plain, model, _, given = both
+    assert (model.container_, model._device) == ("torch", device)
+    assert model._M.data_ptr() == given.data_ptr() if not is_sparse(given) else is_sparse(model._M)
+    for made, same_made in zip(model.expected(return_std=True), plain.expected(return_std=True), strict=True):
+        same_there(made, same_made)
+    *tables, marks = model.repaired(return_std=True, return_marks=True)
+    *others, plain_marks = plain.repaired(return_std=True, return_marks=True)
+    for made, same_made in zip(tables, others, strict=True):
+        same_there(made, same_made)
+    assert_array_equal(marks, plain_marks)
+    assert Engine.brought == 0
+
+
+CUTS = [{}, {"most": 3}, {"fdr": 0.05}, {"fdr": 0.2, "most": 4}, {"probability": 0.9}, {"probability": 0.2}]
+CUTS += [{"threshold": 0.5}, {"threshold": 0.1, "most": 7}, {"most": 0}]
+
+
+@pytest.mark.parametrize("cut", CUTS, ids=str)
+@pytest.mark.parametrize("both", ["noisy", "holes", "exact", "altproj"], indirect=True)
+def test_lists_of_outliers_are_made_on_the_device(both, cut, monkeypatch):
+    from irpca.engines.gpu import tables as gpu_tables
+
+    plain, model, *_ = both
+    monkeypatch.setattr(gpu_tables, "LISTED_ENTRIES", 50)  # several pieces
+    if plain.solver == "altproj" and {"fdr", "probability"} & set(cut):
+        for one in (plain, model):
+            with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):
+                one.outliers(**cut)
+        return
+    found, right = model.outliers(**cut), plain.outliers(**cut)
+    assert list(found) == list(right.dtype.names)
+    for name, column in found.items():
+        same_there(column, right[name])
+    assert Engine.brought == 0
+
+
+def test_what_else_is_answered(both):
+    plain, model, *_ = both
+    head = "Clearest outliers (row, column):"
+    assert model.summary().partition(head)[2] == plain.summary().partition(head)[2] != ""
+    assert Engine.brought == 0
+    for ask in ("outlier_rows", "outlier_columns"):
+        made, right = getattr(model, ask)(), getattr(plain, ask)()
+        assert list(made) == list(right.dtype.names)
+        for name in made:
+            same_there(made[name], right[name])
+    assert Engine.brought == 2  # this is counted in host memory
+
+
+def test_new_rows(both, device):
+    plain, model, A, _ = both
+    A = A[~np.isnan(A).all(axis=1)]
+    for some in (A[:40], A[:10]):  # some are on the device, some too few for that
+        for rows in (there(some), some):
+            same_there(model.repaired(rows), plain.repaired(some))
+            assert_array_equal(model.repaired(rows, return_marks=True)[1], plain.repaired(some, return_marks=True)[1])
+            found, right = model.outliers(rows), plain.outliers(some)
+            for name, column in found.items():
+                same_there(column, right[name], rtol=1e-8)
+        assert_allclose(model.transform(there(some)), plain.transform(some), rtol=1e-9, atol=1e-12)
+        assert model.score(there(some)) == pytest.approx(plain.score(some))
+        assert plain.score(there(some)) == pytest.approx(plain.score(some))
+    same_there(model.inverse_transform(there(model.transform(some))), plain.inverse_transform(plain.transform(some)))
+    assert model.decompose(there(A)).engine == "gpu (torch on cpu)"
+    assert isinstance(plain.repaired(there(A)), np.ndarray)
+
+
+def test_a_saved_model_answers_on_the_cpu(both, tmp_path):
+    plain, model, *_ = both
+    model.save(tmp_path / "m.irpca")
+    for again in (irpca.load(tmp_path / "m.irpca"), pickle.loads(pickle.dumps(model))):
+        assert isinstance(again.sparse_, csr_array) and again.sparse_ is again.result_.S
+        assert not hasattr(again, "_device") and not hasattr(again, "_M") and again.container_ == "torch"
+        same(again.expected(), plain.expected())
+        found, right = again.outliers(), plain.outliers()
+        for name, column in found.items():
+            same(column, right[name])
+    assert isinstance(model.sparse_, DeviceSparse)
+    irpca.persistence.save(model.result_, tmp_path / "r.irpca")
+    assert (plain.sparse_ != irpca.persistence.load_result(tmp_path / "r.irpca").S).nnz == 0
+
+
+def test_pictures_and_reports_bring_the_outliers_to_the_host(both, tmp_path):
+    plain, model, *_ = both
+    assert (fitted.outliers_of(model) != plain.sparse_).nnz == 0
+    assert Engine.brought == 1
+    irpca.report.write(model, tmp_path / "report.html")
+    assert (tmp_path / "report.html").stat().st_size > 10_000
+
+
+def test_the_assumptions_are_checked_without_the_host(device):
+    result = irpca.solve(there(M), F1, F2, rank=2, solver="irpca_iht")
+    plain = irpca.solve(M, F1, F2, rank=2, solver="irpca_iht")
+    found, right = (irpca.diagnostics.check_assumptions(None, F1, F2, one) for one in (result, plain))
+    assert str(found) == str(right) and Engine.brought == 0
+
+
+def test_a_small_matrix_on_the_device(device, monkeypatch):
+    for module in (constants, checks):
+        monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", 1 << 24)
+    A = holed()
+    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
+    assert isinstance(model.sparse_, csr_array) and model._device == device
+    for made, right in zip(model.expected(True), plain.expected(True), strict=True):
+        same_there(made, right)
+    for made, right in zip(model.repaired(return_std=True), plain.repaired(return_std=True), strict=True):
+        same_there(made, right)
+    found, right = model.outliers(fdr=0.1), plain.outliers(fdr=0.1)
+    for name, column in found.items():
+        same_there(column, right[name])
+    assert_array_equal(model.__getstate__()["_observed"], plain.__getstate__()["_observed"])
+    same_there(model.outliers(there(A))["row"], plain.outliers(A)["row"])  # it is recognised
+
+
+def test_a_large_table_is_refused_in_host_memory_and_made_on_the_device(device, monkeypatch):
+    monkeypatch.setattr(irpca.tables, "MOST_CELLS", 2000)
+    plain, model = InductiveRobustPCA(2).fit(there(NOISY.M)), InductiveRobustPCA(2).fit(there(NOISY.M))
+    del plain._device
+    for ask in ("expected", "repaired"):
+        with pytest.raises(ValueError, match="does not fit into memory"):
+            getattr(plain, ask)()
+        assert getattr(model, ask)().shape == (60, 40)
+    with pytest.raises(ValueError, match="does not fit into memory"):
+        model.repaired(return_marks=True)  # these are an array
+
+
+def test_what_does_not_fit_on_the_device_is_said(device, monkeypatch):
+    def full(*args, **kwargs):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    model = InductiveRobustPCA(2).fit(there(NOISY.M))
+    monkeypatch.setattr(torch, "empty", full)
+    with pytest.raises(MemoryError, match=r"a table of 60 × 40 values does not fit .* on c.*:0.*low_rank_.entries"):
+        model.expected()
+    with pytest.raises(MemoryError, match=r"a list of .* outliers does not fit .* on (cpu|cuda):0.*most="):
+        model.outliers()
+
+
+def test_a_fit_of_an_array_after_one_of_a_tensor_is_of_an_array(device):
+    model = InductiveRobustPCA(2).fit(there(NOISY.M))
+    model.fit(NOISY.M)
+    assert not hasattr(model, "_device") and isinstance(model.expected(), np.ndarray)
+
+
+@pytest.mark.parametrize("cut", [{"threshold": 0.1}, {"fdr": 0.2}, {"probability": 0.9}], ids=str)
+@pytest.mark.parametrize("both", ["holes", "exact"], indirect=True)
+def test_a_table_repaired_by_another_criterion_is_made_on_the_device(both, cut):
+    plain, model, *_ = both
+    same_there(model.repaired(**cut), plain.repaired(**cut))
+    assert Engine.brought == 0
+
+
+def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
+    """Whose outliers stay there, where answers are not."""
+    plain, model = InductiveRobustPCA(2).fit(NOISY.M), InductiveRobustPCA(2).fit(there(NOISY.M))
+    del model._device
+    some = NOISY.M[:40]
+    assert isinstance(model.decompose(there(some)).S, DeviceSparse)
+    same(model.repaired(there(some)), plain.repaired(some))
+    found, right = model.outliers(there(some)), plain.outliers(some)
+    for name, column in found.items():
+        same(column, right[name])
+    assert_allclose(plain.repaired(there(some)), plain.repaired(some))
+    assert_array_equal(plain.outliers(there(some))["row"], right["row"])
+
+
+def test_outliers_of_new_rows_with_labels_are_a_frame():
+    pd = pytest.importorskip("pandas")
+    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    found = model.outliers(pd.DataFrame(NOISY.M[:20], index=[f"r{i}" for i in range(20)]))
+    assert isinstance(found, pd.DataFrame) and found["row"][0].startswith("r")
+
+
+def test_a_model_whose_arrays_are_read_only_answers():
+    """As those that joblib hands to its workers are."""
+    model = InductiveRobustPCA(2).fit(tensor(NOISY.M))
+    right = model.expected()
+    for array in (model.components_, model.low_rank_.left, model.low_rank_.core, model.low_rank_.right):
+        array.setflags(write=False)
+    same(model.expected(), right.numpy())
+    same(model.repaired(), model.repaired(tensor(NOISY.M)).numpy())
+
+
+def test_an_array_is_not_moved_to_the_device_again_to_look_at_it(monkeypatch):
+    asked = []
+
+    def chosen(M, engine="auto"):
+        asked.append(engine)
+        return choose(M, "memory" if engine == "gpu" else engine)
+
+    for module in (loop, answers, estimator):
+        monkeypatch.setattr(module, "choose", chosen)
+    model = InductiveRobustPCA(2, engine="gpu").fit(NOISY.M)
+    model.outliers()
+    model.repaired()
+    assert asked[0] == "gpu" and "gpu" not in asked[1:]
