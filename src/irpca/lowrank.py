@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+Answer = TypeVar("Answer")
 
 SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
 MOST_CONDITION = 1e4  # its square leaves 8 digits to go by
+ORTHOGONAL = 1.5  # the same of columns so close to orthogonal that one step leaves nothing but rounding
+ROWS_IN_CACHE = 1 << 10
+ROWS_IN_SHARE = 1 << 12  # at least, of a tall matrix: a product takes longer than to wake a thread
+MOST_SHARES = 16
 LEAST = 1e-140  # the length of a column whose square keeps all digits
 
 
@@ -29,33 +36,75 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
     return u, s, v
 
 
-def tall_qr(B: Array) -> tuple[Array, Array]:
-    """``B = Q @ R`` with orthonormal Q, for many more rows than columns.
+def tall_qr(B: Array, A: Array | None = None) -> tuple[Array, Array]:
+    """``B = Q @ R`` with orthonormal Q, for many more rows than columns; with A, the same of ``B @ A``.
 
-    By Cholesky, again until Q hardly changes: as accurate as Householder's way where B is well conditioned, and several
-    times as fast. Elsewhere Householder's way is taken.
+    By Cholesky, again unless the columns were close to orthogonal: as accurate as Householder's way where B is well
+    conditioned, and several times as fast. Elsewhere Householder's way is taken.
     """
-    n, d = B.shape
+    n, d = len(B), (B if A is None else A).shape[1]
     if n < 4 * d or n * d < SMALL:
-        return _householder(B)
-    Q, R = B, np.eye(d)
+        return _householder(B if A is None else B @ A)
+    Q = B if A is None else np.empty((n, d))
+    G, R = _product(B, A, Q), np.eye(d)
     while True:
-        with np.errstate(over="ignore", invalid="ignore"):
-            G = Q.T @ Q
         size = np.sqrt(np.diag(G))
         if not (size.min() > LEAST and size.max() < 1 / LEAST):
-            return _householder(B)
+            break
         try:
             step = np.linalg.cholesky(G / size / size[:, None]).T
         except np.linalg.LinAlgError:
-            return _householder(B)
+            break
         back = np.linalg.inv(step)
         condition = np.linalg.norm(step) * np.linalg.norm(back) / d
         if condition > MOST_CONDITION:
-            return _householder(B)
-        Q, R = Q @ (back / size[:, None]), (step * size) @ R
-        if condition < 1.1:
+            break
+        new = np.empty((n, d)) if Q is B else Q
+        G, Q, R = _product(Q, back / size[:, None], new), new, (step * size) @ R
+        if condition < ORTHOGONAL:
             return Q, R
+    return _householder(B if A is None else B @ A)
+
+
+def _product(B: Array, A: Array | None, out: Array) -> Array:
+    """The Gram matrix of ``B @ A``, which goes to ``out``; of B itself if A is None. ``out`` may be B."""
+
+    def work(share: slice) -> Array:
+        G = np.zeros((out.shape[1], out.shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(share.start, share.stop, ROWS_IN_CACHE):
+                rows = slice(first, min(first + ROWS_IN_CACHE, share.stop))
+                part = B[rows]
+                if A is not None:
+                    part = out[rows] = part @ A
+                G += part.T @ part
+        return G
+
+    return np.sum(over_rows(work, len(B)), axis=0)
+
+
+def squared_lengths(B: Array, A: Array | None = None) -> Array:
+    """Of the rows of ``B @ A``, or of B itself."""
+    lengths = np.empty(len(B))
+
+    def work(share: slice) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(share.start, share.stop, ROWS_IN_CACHE):
+                rows = slice(first, min(first + ROWS_IN_CACHE, share.stop))
+                part = B[rows] if A is None else B[rows] @ A
+                np.einsum("ij,ij->i", part, part, out=lengths[rows])
+
+    over_rows(work, len(B))
+    return lengths
+
+
+def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
+    """``work`` on all of n rows, in shares that do not depend on how many threads there are: nor do sums over them."""
+    from .engines.threads import available_cores, in_order  # engines import this module
+
+    step = max(ROWS_IN_SHARE, -(-n // MOST_SHARES))
+    shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
+    return list(in_order(work, shares, min(available_cores(), len(shares)), ahead=len(shares)))
 
 
 def _householder(B: Array) -> tuple[Array, Array]:
@@ -136,23 +185,34 @@ class LowRank:
             return self.left, self.right @ self.core.T
         return self.left @ self.core, self.right
 
+    def short(self) -> tuple[Array, Array]:
+        """As :meth:`thin`, with the core in the factor of the shorter side where both would do: fewer flops."""
+        k1, k2 = self.core.shape
+        if k1 == k2 and len(self.left) > len(self.right):
+            return self.left, self.right @ self.core.T
+        return self.thin()
+
+    def part(self, rows: ArrayLike, cols: ArrayLike) -> LowRank:
+        """Some rows and columns of this matrix."""
+        return LowRank(self.left[np.asarray(rows)], self.core, self.right[np.asarray(cols)])
+
     def rows(self, index: ArrayLike) -> Array:
         """The dense rows ``index``."""
-        U, V = self.thin()
-        picked: Array = U[np.asarray(index)] @ V.T
+        picked: Array = (self.left[np.asarray(index)] @ self.core) @ self.right.T
         return picked
 
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
-        U, V = self.thin()
         rows, cols = np.broadcast_arrays(rows, cols)
-        found = np.empty(rows.shape, np.result_type(U, V))
+        few = rows.size < min(self.shape)  # then the core is multiplied with what is gathered
+        U, V = (self.left, self.right) if few else self.short()
+        found = np.empty(rows.shape, np.result_type(U, self.core, V))
         at, out = (rows.ravel(), cols.ravel()), found.ravel()
         step = max(1, SMALL // max(1, U.shape[1]))  # what is gathered stays in cache
         for first in range(0, len(out), step):
             some = slice(first, first + step)
             left, right = np.take(U, at[0][some], axis=0), np.take(V, at[1][some], axis=0)
-            np.einsum("kr,kr->k", left, right, out=out[some])
+            np.einsum("kr,kr->k", left @ self.core if few else left, right, out=out[some])
         return found
 
     def dense(self) -> Array:
@@ -167,6 +227,41 @@ class LowRank:
 
     def __repr__(self) -> str:
         return f"LowRank(shape={self.shape}, rank={self.rank})"
+
+
+class Deferred(LowRank):
+    """A low-rank matrix whose factors are made when somebody asks for them.
+
+    Parameters
+    ----------
+    make : callable that returns it
+
+    Examples
+    --------
+    >>> L = Deferred(lambda: LowRank.zero((4, 3)))
+    >>> L.shape
+    (4, 3)
+    """
+
+    def __init__(self, make: Callable[[], LowRank]) -> None:
+        object.__setattr__(self, "make", make)
+
+    @cached_property
+    def made(self) -> LowRank:
+        make: Callable[[], LowRank] = self.__dict__.pop("make")  # with all that it holds
+        return make()
+
+    @property
+    def left(self) -> Array:  # type: ignore[override]
+        return self.made.left
+
+    @property
+    def core(self) -> Array:  # type: ignore[override]
+        return self.made.core
+
+    @property
+    def right(self) -> Array:  # type: ignore[override]
+        return self.made.right
 
 
 def relative_distance(new: LowRank, old: LowRank) -> float:

@@ -17,7 +17,7 @@ from . import constants
 from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels
-from .lowrank import Array, LowRank
+from .lowrank import Array, LowRank, squared_lengths
 from .result import Doubt, State, Status
 from .sampling import children, resolution
 
@@ -156,9 +156,16 @@ class Case:
         return self.engine.draw(size, np.random.default_rng(self.places.seeds["entries"]))
 
     @cached_property
+    def expected(self) -> Array:
+        """L at those entries."""
+        rows, cols, _ = self.drawn
+        return self.L.entries(rows, cols)
+
+    @cached_property
     def sample(self) -> Residuals:
         """At random entries."""
-        return self.at(*self.drawn)
+        rows, cols, values = self.drawn
+        return self._residuals(values, self.expected, self._scale(rows, cols))
 
     @cached_property
     def block(self) -> Residuals:
@@ -166,20 +173,22 @@ class Case:
         return self.across(*self.places.lines)
 
     def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
-        scale = np.full(len(rows), self.common)
+        return self._residuals(values, self.L.entries(rows, cols), self._scale(rows, cols))
+
+    def _scale(self, rows: Array, cols: Array) -> Array:
         if self.state.weights is not None:
-            scale = Standardised(self.state.weights, 1.0).of_entries(rows, cols)
-        return self._residuals(values, self.L.entries(rows, cols), scale)
+            return Standardised(self.state.weights, 1.0).of_entries(rows, cols)
+        return np.full(len(rows), self.common)
 
     def across(self, rows: Array, cols: Array) -> Residuals:
         """All entries of some rows and columns."""
-        U, V = self.L.thin()
-        scale = np.full((len(rows), len(cols)), self.common)
-        if (weights := self.state.weights) is not None:
+        if (weights := self.state.weights) is None:
+            scale = np.full((len(rows), len(cols)), self.common)
+        else:
             s2 = np.multiply.outer(weights.rows[rows], weights.cols[cols])
             var = weights.row_spread[rows] @ weights.col_spread[cols].T
             scale = np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
-        return self._residuals(self.engine.block(rows, cols), U[rows] @ V[cols].T, scale)
+        return self._residuals(self.engine.block(rows, cols), self.L.part(rows, cols).dense(), scale)
 
     def _residuals(self, values: Array, L: Array, scale: Array) -> Residuals:
         values = np.asarray(values, float)
@@ -190,8 +199,7 @@ class Case:
     @cached_property
     def common(self) -> float:
         """One standard deviation for all entries, where there is no noise model: that of those that are kept."""
-        rows, cols, values = self.drawn
-        R = np.abs(np.asarray(values, float) - self.L.entries(rows, cols))
+        R = np.abs(np.asarray(self.drawn[2], float) - self.expected)
         kept = R if isinstance(self.limit, Standardised) else R[self.limit >= R]
         size = float(np.sqrt(np.mean(kept**2))) if len(kept) else 0.0
         return max(size, 1e-150)
@@ -438,11 +446,11 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
     """L at the entries where it is largest, against the range of the entries that are not outliers."""
     if case.L.rank == 0:
         return
-    U, V = case.L.thin()
-    lines = [_longest(B, known) for B, known in ((U, case.known[0]), (V, case.known[1]))]
+    L = case.L
+    lines = _longest(L.left, L.core, case.known[0]), _longest(L.right, None, case.known[1])
     if not all(map(len, lines)):
         return
-    far = U[lines[0]] @ V[lines[1]].T
+    far = L.part(*lines).dense()
     look = case.sample
     seen = look.values[look.kept]
     if not len(seen):
@@ -466,9 +474,14 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
             yield Doubt("out-of-range", text, (int(i),), (int(j),), template)
 
 
-def _longest(B: Array, known: Array) -> Array:
-    lines = np.flatnonzero(known)
-    return lines[np.argsort(-np.linalg.norm(B[lines], axis=1), kind="stable")[: constants.CHECK_LINES]]
+def _longest(B: Array, A: Array | None, known: Array) -> Array:
+    """The known lines that are longest in ``B @ A``, A None being the identity; of equally long ones, the first."""
+    lengths = np.where(known, squared_lengths(B, A), -1.0)
+    most = min(constants.CHECK_LINES, int(np.count_nonzero(known)))
+    if not most:
+        return np.zeros(0, np.intp)
+    lines = np.flatnonzero(lengths >= np.partition(lengths, -most)[-most])  # to sort all would take longer
+    return lines[np.argsort(-lengths[lines], kind="stable")[:most]]
 
 
 def few_values(case: Case) -> Iterator[Doubt]:
@@ -700,6 +713,8 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
     for axis in (0, 1):
         counts, found = case.engine.counts[axis], case.outliers[axis]
         share = found / np.maximum(counts, 1)
+        if share.max() <= constants.MAX_LINE_OUTLIER_SHARE:
+            continue
         usual = float(np.clip(np.median(share), 1e-3, 1.0))
         chance = usual * counts + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(usual * (1 - usual) * counts)
         lines = np.flatnonzero((share > constants.MAX_LINE_OUTLIER_SHARE) & (found > chance))

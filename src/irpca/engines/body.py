@@ -99,10 +99,7 @@ class PiecedEngine(ABC):
         return rows | of_rows, cols | of_cols, common | {"zeta": limit.limit}
 
     def factors(self, L: LowRank) -> tuple[Arrays, Arrays]:
-        if self.shape[0] > self.shape[1]:  # the core goes to the shorter side: less to compute, less to move
-            V, U = L.T.thin()
-        else:
-            U, V = L.thin()
+        U, V = L.short()  # less to compute, less to move
         return {"L": self.placed(U, 0)}, {"L": self.placed(V, 1)}
 
     def placed(self, B: Array, axis: int) -> Array:

@@ -15,7 +15,7 @@ import numpy as np
 from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
-from ..lowrank import Array, LowRank, relative_distance
+from ..lowrank import Array, Deferred, LowRank, relative_distance
 from ..regression import conjugate_gradients
 from ..sampling import Block, Sample, blocks, draw_lines
 from ..threshold import quantile, rounding_floor
@@ -66,12 +66,24 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
 
 @dataclass(frozen=True, eq=False)
 class Trimmed:
-    """The best fit found on blocks, and whether sampled entries show it to be exact."""
+    """The best fit found on blocks, and whether sampled entries show it to be exact.
 
-    L: LowRank
+    Attributes
+    ----------
+    on_block, block : the fit, and the block that it was made on
+    spanned : the same as a matrix of the size of M; its outer factors are the features
+    exact : Exactness
+    """
+
     on_block: LowRank
     block: Block
+    spanned: LowRank
     exact: Exactness
+
+    @property
+    def L(self) -> LowRank:
+        """The same with orthonormal outer factors: to make those takes time, and hardly anybody asks."""
+        return Deferred(lambda: self.block.lift(self.on_block))
 
 
 def trimmed_fits(
@@ -92,8 +104,9 @@ def trimmed_fits(
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
         for q, k in starts:
             on_block = _start(block, rank, q, k, rng)
-            L = block.lift(on_block)
-            found = Trimmed(L, on_block, block, exactness(sample, L, block.engine.n_observed, _unknowns(L, F1, F2)))
+            L = block.spanned(on_block)
+            exact = exactness(sample, L, block.engine.n_observed, _unknowns(on_block, F1, F2))
+            found = Trimmed(on_block, block, L, exact)
             if best is None or best.block.small or found.exact.score < best.exact.score:
                 best = found
             yield best

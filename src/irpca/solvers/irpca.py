@@ -79,7 +79,7 @@ def irpca(
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
-        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
+        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.spanned, trimmed.exact, rng):
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
     # Candidate fits on a part of M; choice by held-out entries.
@@ -289,8 +289,8 @@ def _part(
     least = finest(sample, unit, typical)
     start = None
     if trimmed is not None:
-        U, V = trimmed.L.thin()
-        start = LowRank(U[lines[0]], np.eye(U.shape[1]), V[lines[1]] / unit[lines[1], None])
+        L = trimmed.spanned
+        start = LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
     table = Table(
         engine.block(*lines) / unit[lines[1]],
         lines,
