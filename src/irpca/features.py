@@ -108,14 +108,6 @@ class Features:
         assert self.F is not None
         return (self.exact[0], A) if self.exact else (self.F, self.to_basis @ A)
 
-    def extend(self, A: Array) -> tuple[Array, Array]:
-        """``basis @ A`` as ``Q @ R`` with orthonormal Q: that of all features, if A has as many columns."""
-        assert self.F is not None
-        if A.shape[1] < self.d:
-            return tall_qr(*self.spanned(A))
-        assert self.Q is not None and self.R is not None
-        return self.Q, A if self.exact else self.R @ (self.to_basis @ A)
-
     def coefficients(self, B: Array) -> Array:
         """A with ``F @ A = B`` for a B in the span of F; the shortest such A if there are several."""
         if self.F is None:
@@ -220,7 +212,7 @@ def _rng(F: Array) -> np.random.Generator:
     """Random numbers that follow from F: equal features are sampled alike, whatever the user's seeds."""
     n, d = F.shape
     some = np.ascontiguousarray(F[:: max(1, n // 16)][:16], np.float64)
-    return np.random.default_rng(np.r_[np.uint32([n % 2**32, d]), np.frombuffer(some.tobytes(), np.uint32)])
+    return np.random.default_rng(np.r_[np.array([n % 2**32, d], np.uint32), np.frombuffer(some.tobytes(), np.uint32)])
 
 
 def _whitening(F: Array) -> Array | None:

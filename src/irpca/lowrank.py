@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+Span = tuple[Array, Array | None]
 Answer = TypeVar("Answer")
 
 SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
@@ -36,17 +37,26 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
     return u, s, v
 
 
-def tall_qr(B: Array, A: Array | None = None) -> tuple[Array, Array]:
-    """``B = Q @ R`` with orthonormal Q, for many more rows than columns; with A, the same of ``B @ A``.
+def tall_qr(B: Array) -> tuple[Array, Array]:
+    """``B = Q @ R`` with orthonormal Q, for many more rows than columns.
 
     By Cholesky, again unless the columns were close to orthogonal: as accurate as Householder's way where B is well
     conditioned, and several times as fast. Elsewhere Householder's way is taken.
     """
+    Y, T, R = _nearly_qr(B)
+    return (Y if T is None else _times(Y, T, Y is B)), R
+
+
+def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, Array]:
+    """``Y, T, R`` with ``B @ A = Y @ T @ R`` and orthonormal ``Y @ T``; None stands for the identity.
+
+    Whoever wants this in other coordinates has one product less to make.
+    """
     n, d = len(B), (B if A is None else A).shape[1]
     if n < 4 * d or n * d < SMALL:
         return _householder(B if A is None else B @ A)
-    Q = B if A is None else np.empty((n, d))
-    G, R = _product(B, A, Q), np.eye(d)
+    Y = B if A is None else np.empty((n, d))
+    G, R = _product(B, A, Y), np.eye(d)
     while True:
         size = np.sqrt(np.diag(G))
         if not (size.min() > LEAST and size.max() < 1 / LEAST):
@@ -59,11 +69,24 @@ def tall_qr(B: Array, A: Array | None = None) -> tuple[Array, Array]:
         condition = np.linalg.norm(step) * np.linalg.norm(back) / d
         if condition > MOST_CONDITION:
             break
-        new = np.empty((n, d)) if Q is B else Q
-        G, Q, R = _product(Q, back / size[:, None], new), new, (step * size) @ R
+        T, R = back / size[:, None], (step * size) @ R
         if condition < ORTHOGONAL:
-            return Q, R
+            return Y, T, R
+        new = np.empty((n, d)) if Y is B else Y
+        G, Y = _product(Y, T, new), new
     return _householder(B if A is None else B @ A)
+
+
+def _times(Y: Array, T: Array, keep: bool) -> Array:
+    """``Y @ T``, in the place of Y where that fits and need not be kept."""
+    out = np.empty((len(Y), T.shape[1])) if keep or Y.shape[1] != T.shape[1] else Y
+
+    def work(share: slice) -> None:
+        for rows in in_cache(share):
+            out[rows] = Y[rows] @ T
+
+    over_rows(work, len(Y))
+    return out
 
 
 def _product(B: Array, A: Array | None, out: Array) -> Array:
@@ -72,8 +95,7 @@ def _product(B: Array, A: Array | None, out: Array) -> Array:
     def work(share: slice) -> Array:
         G = np.zeros((out.shape[1], out.shape[1]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(share.start, share.stop, ROWS_IN_CACHE):
-                rows = slice(first, min(first + ROWS_IN_CACHE, share.stop))
+            for rows in in_cache(share):
                 part = B[rows]
                 if A is not None:
                     part = out[rows] = part @ A
@@ -89,8 +111,7 @@ def squared_lengths(B: Array, A: Array | None = None) -> Array:
 
     def work(share: slice) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            for first in range(share.start, share.stop, ROWS_IN_CACHE):
-                rows = slice(first, min(first + ROWS_IN_CACHE, share.stop))
+            for rows in in_cache(share):
                 part = B[rows] if A is None else B[rows] @ A
                 np.einsum("ij,ij->i", part, part, out=lengths[rows])
 
@@ -107,9 +128,15 @@ def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
     return list(in_order(work, shares, min(available_cores(), len(shares)), ahead=len(shares)))
 
 
-def _householder(B: Array) -> tuple[Array, Array]:
+def in_cache(rows: slice) -> Iterator[slice]:
+    """Runs of so few rows that a product of them stays in cache."""
+    for first in range(rows.start, rows.stop, ROWS_IN_CACHE):
+        yield slice(first, min(first + ROWS_IN_CACHE, rows.stop))
+
+
+def _householder(B: Array) -> tuple[Array, None, Array]:
     Q, R = np.linalg.qr(B)
-    return Q, R
+    return Q, None, R
 
 
 def relative_change(new: Array, old: Array) -> float:
@@ -158,9 +185,18 @@ class LowRank:
     @classmethod
     def from_product(cls, U: Array, V: Array, rank: int | None = None) -> LowRank:
         """``U @ V.T`` with orthonormal outer factors, truncated to ``rank``."""
-        Q1, R1 = tall_qr(U)
-        Q2, R2 = tall_qr(V)
-        return cls.from_core(Q1, R1 @ R2.T, Q2, rank)
+        return cls.from_spans((U, None), None, (V, None), rank)
+
+    @classmethod
+    def from_spans(cls, left: Span, core: Array | None, right: Span, rank: int | None = None) -> LowRank:
+        """``(B1 @ A1) @ core @ (B2 @ A2).T`` with orthonormal outer factors, truncated to ``rank``.
+
+        Each side is a pair (B, A) of a tall and a small matrix; None stands for the identity.
+        """
+        (Y1, T1, R1), (Y2, T2, R2) = _nearly_qr(*left), _nearly_qr(*right)
+        u, s, v = singular_triplets(R1 @ R2.T if core is None else R1 @ core @ R2.T, rank)
+        u, v = u if T1 is None else T1 @ u, v if T2 is None else T2 @ v
+        return cls(_times(Y1, u, Y1 is left[0]), np.diag(s), _times(Y2, v, Y2 is right[0]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -204,6 +240,8 @@ class LowRank:
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
         rows, cols = np.broadcast_arrays(rows, cols)
+        if 4 * rows.size >= len(self.left) * len(self.right):
+            return self.dense()[rows, cols]  # a product is faster than to gather factors
         few = rows.size < min(self.shape)  # then the core is multiplied with what is gathered
         U, V = (self.left, self.right) if few else self.short()
         found = np.empty(rows.shape, np.result_type(U, self.core, V))
@@ -252,15 +290,15 @@ class Deferred(LowRank):
         return make()
 
     @property
-    def left(self) -> Array:  # type: ignore[override]
+    def left(self) -> Array:
         return self.made.left
 
     @property
-    def core(self) -> Array:  # type: ignore[override]
+    def core(self) -> Array:
         return self.made.core
 
     @property
-    def right(self) -> Array:  # type: ignore[override]
+    def right(self) -> Array:
         return self.made.right
 
 

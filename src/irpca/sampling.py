@@ -44,22 +44,20 @@ class Sample:
         return cls(rows, cols, values.astype(float), values.dtype)
 
     @cached_property
-    def distinct(self) -> tuple[Array, Array, Array]:
-        """The values in order, each once; which of them every entry has; and how many have it."""
-        distinct, which, counts = np.unique(self.values, return_inverse=True, return_counts=True)
-        return distinct, which, counts
+    def distinct(self) -> tuple[Array, Array]:
+        """The values in order, each once, and how often each occurs."""
+        values, counts = np.unique(self.values, return_counts=True)
+        return values, counts
 
     @cached_property
     def rare(self) -> Array:
         """Which values few others share: to meet those exactly is a feat."""
-        distinct, which, counts = self.distinct
-        often = np.isin(distinct, atoms(distinct, counts))
-        return ~often[which]
+        return ~np.isin(self.values, atoms(*self.distinct))
 
     @cached_property
     def by_chance(self) -> float:
         """The share of the entries that a fit to few different values may meet exactly without being exact."""
-        distinct, _, counts = self.distinct
+        distinct, counts = self.distinct
         if len(distinct) > 0.5 * len(self.values):
             return 0.0
         return max(0.5, min(1.5 * float(counts.max() / counts.sum()), 0.95))
@@ -70,8 +68,7 @@ class Sample:
 
     @cached_property
     def _stored(self) -> float:
-        distinct, _, counts = self.distinct
-        return stored_precision(distinct, counts)
+        return stored_precision(*self.distinct)
 
     def at(self, L: LowRank) -> Array:
         """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
@@ -152,22 +149,17 @@ class Block:
 
         Its outer factors are the features, or a basis of them, as they are: to make it takes no time, whatever M is.
         """
-        (B1, A1), (B2, A2) = self.F1.spanned(self._rows_of(L)), self.F2.spanned(self._columns_of(L))
+        (B1, A1), (B2, A2) = self._spans(L)
         return LowRank(B1, A1 @ L.core @ A2.T, B2)
 
     def lift(self, L: LowRank) -> LowRank:
         """The same with orthonormal outer factors."""
-        (Q1, R1), (Q2, R2) = self.F1.extend(self._rows_of(L)), self.F2.extend(self._columns_of(L))
-        core = R1 @ L.core @ R2.T
-        # At full rank Q1 and Q2 are those of all features: no need for another two of their size.
-        return LowRank(Q1, core, Q2) if L.rank == min(self.F1.d, self.F2.d) else LowRank.from_core(Q1, core, Q2)
+        left, right = self._spans(L)
+        return LowRank.from_spans(left, L.core, right)
 
-    def _rows_of(self, L: LowRank) -> Array:
-        """The left factor in coordinates of the basis."""
-        return np.linalg.solve(self.R1, self.Q1.T @ L.left)
-
-    def _columns_of(self, L: LowRank) -> Array:
-        return np.linalg.solve(self.R2, self.Q2.T @ L.right)
+    def _spans(self, L: LowRank) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        left, right = np.linalg.solve(self.R1, self.Q1.T @ L.left), np.linalg.solve(self.R2, self.Q2.T @ L.right)
+        return self.F1.spanned(left), self.F2.spanned(right)
 
 
 def in_memory(piece: Array) -> Engine:

@@ -15,7 +15,7 @@ import numpy as np
 from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
-from ..lowrank import Array, Deferred, LowRank, relative_distance
+from ..lowrank import Array, Deferred, LowRank, relative_change
 from ..regression import conjugate_gradients
 from ..sampling import Block, Sample, blocks, draw_lines
 from ..threshold import quantile, rounding_floor
@@ -195,8 +195,9 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Low
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
     step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
-    new = LowRank.from_core(block.Q1, C + step, block.Q2, rank)
-    return new, relative_distance(new, L), normal.trim
+    core = LowRank.from_core(None, C + step, None, rank)
+    new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
+    return new, relative_change(core.dense(), C), normal.trim
 
 
 def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:

@@ -558,7 +558,7 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
     """Lower bound of the noise of each column, in its unit: rounding, the step between values, MIN_DETECTABLE_NOISE."""
     x = sample.values
-    step = 2 * resolution(*np.unique(x, return_counts=True), most=1.0) / np.sqrt(12)
+    step = 2 * resolution(*sample.distinct, most=1.0) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
     spread = typical if typical > 0 else float(np.abs(x).max())  # NaN where all values are one
     return np.maximum(max(step, rounding) / unit, constants.MIN_DETECTABLE_NOISE * spread)
