@@ -192,6 +192,7 @@ def solve(
     if journal is not None:
         journal.ending()
     assert state is not None
+    state = state.whole() if state.whole else state
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
 

@@ -44,7 +44,7 @@ def tall_qr(B: Array) -> tuple[Array, Array]:
     conditioned, and several times as fast. Elsewhere Householder's way is taken.
     """
     Y, T, R = _nearly_qr(B)
-    return (Y if T is None else _times(Y, T, Y is B)), R
+    return (Y if T is None else times(Y, T, None if Y is B else Y)), R
 
 
 def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, Array]:
@@ -77,15 +77,16 @@ def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, A
     return _householder(B if A is None else B @ A)
 
 
-def _times(Y: Array, T: Array, keep: bool) -> Array:
-    """``Y @ T``, in the place of Y where that fits and need not be kept."""
-    out = np.empty((len(Y), T.shape[1])) if keep or Y.shape[1] != T.shape[1] else Y
+def times(B: Array, A: Array, spare: Array | None = None) -> Array:
+    """``B @ A`` for a tall B, by rows that stay in cache; where it fits, in the place of ``spare``, which may be B."""
+    fits = spare is not None and spare.shape[1] == A.shape[1]
+    out = spare if spare is not None and fits else np.empty((len(B), A.shape[1]))
 
     def work(share: slice) -> None:
         for rows in in_cache(share):
-            out[rows] = Y[rows] @ T
+            out[rows] = B[rows] @ A
 
-    over_rows(work, len(Y))
+    over_rows(work, len(B))
     return out
 
 
@@ -180,7 +181,7 @@ class LowRank:
         None stands for the identity.
         """
         u, s, v = singular_triplets(C, rank)
-        return cls(u if Q1 is None else Q1 @ u, np.diag(s), v if Q2 is None else Q2 @ v)
+        return cls(u if Q1 is None else times(Q1, u), np.diag(s), v if Q2 is None else times(Q2, v))
 
     @classmethod
     def from_product(cls, U: Array, V: Array, rank: int | None = None) -> LowRank:
@@ -196,7 +197,8 @@ class LowRank:
         (Y1, T1, R1), (Y2, T2, R2) = _nearly_qr(*left), _nearly_qr(*right)
         u, s, v = singular_triplets(R1 @ R2.T if core is None else R1 @ core @ R2.T, rank)
         u, v = u if T1 is None else T1 @ u, v if T2 is None else T2 @ v
-        return cls(_times(Y1, u, Y1 is left[0]), np.diag(s), _times(Y2, v, Y2 is right[0]))
+        spare = [None if Y is given else Y for Y, given in ((Y1, left[0]), (Y2, right[0]))]
+        return cls(times(Y1, u, spare[0]), np.diag(s), times(Y2, v, spare[1]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -300,6 +302,12 @@ class Deferred(LowRank):
     @property
     def right(self) -> Array:
         return self.made.right
+
+
+def core_of(U: Array, V: Array) -> Array:
+    """A small matrix with the singular values of ``U @ V.T``."""
+    core: Array = _nearly_qr(U)[2] @ _nearly_qr(V)[2].T
+    return core
 
 
 def relative_distance(new: LowRank, old: LowRank) -> float:
