@@ -205,9 +205,15 @@ class Case:
         return max(size, 1e-150)
 
     @cached_property
+    def distinct(self) -> tuple[Array, Array]:
+        """The values at random entries in order, each once, and how often each occurs."""
+        values, counts = np.unique(self.sample.values, return_counts=True)
+        return values, counts
+
+    @cached_property
     def step(self) -> float:
         """The step between values that come in steps; 0 if they do not."""
-        return 2 * resolution(*np.unique(self.sample.values, return_counts=True))
+        return 2 * resolution(*self.distinct)
 
     @cached_property
     def statistical(self) -> float:
@@ -398,9 +404,11 @@ def _least_moments(B: Array, kept: Array, seen: Array) -> Array:
 
 def piled_up(case: Case) -> Iterator[Doubt]:
     """Entries that share one value far more often than its neighbours occur, and are not outliers."""
+    if case.exact:  # it meets them all
+        return
     look = case.sample
     values, counts = np.unique(look.values[look.kept], return_counts=True)
-    if len(values) < 6 or case.exact:  # an exact fit meets them all
+    if len(values) < 6:
         return
     most = constants.MIN_REPEATED_SHARE * len(look.values)
     for k in np.flatnonzero((counts > most) & (counts < (1 - constants.MIN_REPEATED_SHARE) * counts.sum())):
@@ -486,7 +494,7 @@ def _longest(B: Array, A: Array | None, known: Array) -> Array:
 
 def few_values(case: Case) -> Iterator[Doubt]:
     """Yes and no, or three grades: noise about a number between them is no such value."""
-    values = np.unique(case.sample.values)
+    values, _ = case.distinct
     if not case.noiseless and len(values) <= constants.MAX_FEW_VALUES and case.L.rank:
         shown = ", ".join(f"{value:g}" for value in values)
         yield Doubt(
@@ -598,11 +606,11 @@ def _lower(case: Case) -> str:
 def _neighbours(case: Case, axis: int) -> tuple[float, int]:
     """Correlation of kept residuals one line apart, beyond that of lines far apart; and from how many pairs."""
     first, near, far, other = case.places.pairs(axis)
-    found = []
-    for second in (near, far):
-        pair = [_line_entries(case, axis, lines, other) for lines in (first, second)]
-        both = pair[0].kept & pair[1].kept & (first != second)
-        x, y = pair[0].z[both], pair[1].z[both]
+    one, found = _line_entries(case, axis, first, other), []
+    for lines in (near, far):
+        second = _line_entries(case, axis, lines, other)
+        both = one.kept & second.kept & (first != lines)
+        x, y = one.z[both], second.z[both]
         spread = float(np.sqrt((x @ x) * (y @ y)))
         found.append(float(x @ y) / spread if spread > 0 else 0.0)
     return found[0] - max(found[1], 0.0), int(both.sum())
@@ -621,7 +629,7 @@ def structure_left(case: Case) -> Iterator[Doubt]:
     squares = Z**2
     lengths = [float(np.sqrt(squares.sum(axis=axis).max(initial=0.0))) for axis in (0, 1)]
     edge = sum(lengths) + float(np.sqrt(squares.sum() / max(int(case.block.kept.sum()), 1)))
-    s = float(np.linalg.norm(Z, 2))
+    s = float(np.sqrt(np.linalg.eigvalsh(Z.T @ Z)[-1]))  # all singular values would take longer
     if s > constants.NOISE_EDGE_FACTOR * edge > 0:
         yield Doubt(
             "structure-left",

@@ -161,7 +161,7 @@ class WholeNormal(FrozenNormal):
 
     def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array, turned: bool) -> None:
         super().__init__(engine, L, zeta, Q1, Q2)
-        K = self.common["K"]
+        K: Array = self.common["K"]
         self.kept = (K.T if turned else K).astype(engine.dtype)
 
     def times(self, P: Array) -> Array:

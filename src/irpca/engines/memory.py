@@ -119,7 +119,7 @@ class MemoryEngine(PiecedEngine):
         return lambda name, *args: [getattr(band, name)(*args)], sums
 
     def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
-        if isinstance(self.piece, Dense) and self.piece.small:
+        if isinstance(self.piece, Dense) and self.piece.small and self.remembered():
             return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
         return super().normal(L, zeta, Q1, Q2)
 

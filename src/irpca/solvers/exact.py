@@ -105,8 +105,7 @@ def trimmed_fits(
         for q, k in starts:
             on_block = _start(block, rank, q, k, rng)
             L = block.spanned(on_block)
-            exact = exactness(sample, L, block.engine.n_observed, _unknowns(on_block, F1, F2))
-            found = Trimmed(on_block, block, L, exact)
+            found = Trimmed(on_block, block, L, judged(block, L, on_block.rank, sample))
             if best is None or best.block.small or found.exact.score < best.exact.score:
                 best = found
             yield best
@@ -116,8 +115,9 @@ def trimmed_fits(
             return  # hardly any entry is fitted exactly: larger blocks would only cost more
 
 
-def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
-    return L.rank * (F1.d + F2.d - L.rank)
+def judged(block: Block, L: LowRank, rank: int, sample: Sample) -> Exactness:
+    """Whether L, of the size of M and of this rank, which was fitted on a block, is exact."""
+    return exactness(sample, L, block.engine.n_observed, rank * (block.F1.d + block.F2.d - rank))
 
 
 def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:

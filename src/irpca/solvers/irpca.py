@@ -26,7 +26,7 @@ from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
-from .exact import Trimmed, exactness, missed_lines, trimmed_fits
+from .exact import Exactness, Trimmed, exactness, judged, missed_lines, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
@@ -544,28 +544,35 @@ def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
 
 
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
-    """An exact fit of the features; its rank from the singular values larger than rounding."""
-    L, found = trimmed.L, trimmed.exact
+    """An exact fit of the features; its rank from the singular values larger than rounding.
+
+    What rounding is, the residuals of its own factors tell, too: they round otherwise than the features themselves.
+    """
+    exact, L = trimmed.exact, LowRank.zero(trimmed.spanned.shape)
+    for _ in range(2):
+        value = trimmed.on_block.rank if rank is not None else _exact_rank(trimmed.on_block, exact, F1, F2)
+        if L.rank != value:
+            L = trimmed.block.lift(trimmed.on_block.truncate(value))
+            own = judged(trimmed.block, L, value, sample)
+            exact = own if (own.zeta or 0.0) > (exact.zeta or 0.0) else exact
     chosen: tuple[Choice, ...] = ()
-    assert found.zeta is not None
     if rank is None:
-        # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-        s = trimmed.on_block.singular_values
-        edge = (
-            (np.sqrt(F1.d) + np.sqrt(F2.d) + 1)
-            * found.zeta
-            / constants.ROUNDING_SPREAD
-            / np.sqrt(max(found.clean, 0.01))
-        )
-        value = max(int(np.count_nonzero(s > edge)), 1)
         reason = (
             f"the singular values after the first {value} are rounding errors"
-            if value < len(s)
+            if value < trimmed.on_block.rank
             else "all singular values are larger than rounding errors"
         )
         chosen = (Choice("rank", value, reason),)
-        L = trimmed.block.lift(trimmed.on_block.truncate(value))
-    return State(L, found.zeta, 0.0, noise=0.0, expected_corruption=1 - found.clean, choices=(*chosen, EXACT))
+    assert exact.zeta is not None
+    return State(L, exact.zeta, 0.0, noise=0.0, expected_corruption=1 - exact.clean, choices=(*chosen, EXACT))
+
+
+def _exact_rank(on_block: LowRank, exact: Exactness, F1: Features, F2: Features) -> int:
+    """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
+    assert exact.zeta is not None
+    rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(max(exact.clean, 0.01))
+    edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * rounding
+    return max(int(np.count_nonzero(on_block.singular_values > edge)), 1)
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
