@@ -3,7 +3,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from irpca.lowrank import LowRank, relative_change, relative_distance, singular_triplets, tall_qr
+from irpca.lowrank import (
+    Deferred,
+    LowRank,
+    relative_change,
+    relative_distance,
+    singular_triplets,
+    squared_lengths,
+    tall_qr,
+)
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 9)
@@ -268,3 +276,56 @@ def test_tall_qr_of_a_column_of_zeros():
     Q, R = tall_qr(B)
     np.testing.assert_allclose(Q.T @ Q, np.eye(4), rtol=0, atol=1e-14)
     np.testing.assert_allclose(Q @ R, B, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("shape", [(9000, 20), (300, 500)])
+@pytest.mark.parametrize("rank", [None, 2])
+def test_from_spans(rng, shape, rank):
+    """The product of what each side spans, with orthonormal factors; what was given stays as it was."""
+    sides = [(rng.standard_normal((n, 5)), rng.standard_normal((5, 3))) for n in shape]
+    before, core = [B.copy() for B, _ in sides], rng.standard_normal((3, 3))
+    L = LowRank.from_spans(sides[0], core, sides[1], rank)
+    U, V = (B @ A for B, A in sides)
+    full = U @ core @ V.T
+    u, s, vt = np.linalg.svd(full, full_matrices=False)
+    r = rank or 3
+    np.testing.assert_allclose(L.dense(), (u[:, :r] * s[:r]) @ vt[:r], rtol=0, atol=1e-11 * np.abs(full).max())
+    for Q in (L.left, L.right):
+        np.testing.assert_allclose(Q.T @ Q, np.eye(r), rtol=0, atol=1e-13)
+    for (B, _), old in zip(sides, before, strict=True):
+        np.testing.assert_array_equal(B, old)
+
+
+@pytest.mark.parametrize("n", [3, 5000, 40_000])
+def test_squared_lengths(rng, n):
+    B, A = rng.standard_normal((n, 4)), rng.standard_normal((4, 3))
+    np.testing.assert_allclose(squared_lengths(B, A), ((B @ A) ** 2).sum(axis=1), rtol=1e-12)
+    np.testing.assert_allclose(squared_lengths(B), (B**2).sum(axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(40, 3), (3, 40), (20, 20)])
+@pytest.mark.parametrize("core", [(2, 3), (3, 2), (2, 2)])
+def test_the_core_goes_to_the_shorter_side(rng, shape, core):
+    L = LowRank(
+        rng.standard_normal((shape[0], core[0])), rng.standard_normal(core), rng.standard_normal((shape[1], core[1]))
+    )
+    U, V = L.short()
+    np.testing.assert_allclose(U @ V.T, L.dense(), rtol=0, atol=1e-13)
+    if core[0] == core[1]:
+        assert (U is L.left) == (shape[0] > shape[1])
+
+
+@pytest.mark.parametrize("entries", [1, 30, 5000])
+def test_entries_however_many(rng, entries):
+    L = LowRank(rng.standard_normal((90, 3)), rng.standard_normal((3, 2)), rng.standard_normal((70, 2)))
+    rows, cols = rng.integers(90, size=entries), rng.integers(70, size=entries)
+    np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)
+
+
+def test_a_deferred_matrix_is_made_once_and_only_if_asked_for(L):
+    made = []
+    later = Deferred(lambda: made.append(L) or L)
+    assert not made
+    assert later.shape == L.shape and later.left is L.left and later.core is L.core and later.right is L.right
+    np.testing.assert_array_equal(later.dense(), L.dense())
+    assert len(made) == 1

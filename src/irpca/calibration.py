@@ -28,6 +28,8 @@ import numpy as np
 from . import constants
 from .lowrank import Array
 
+AT_ONCE = 256  # points of the grid that are tried together: what they make stays in cache
+
 
 class Calibration:
     """The probability of a gross error as a function of the standardised residual.
@@ -222,6 +224,13 @@ def _misfit(counts: Array, expected: Array) -> Array:
 
 def _fitted(shape: Array, shift: Array, log_edges: Array, counts: Array) -> tuple[Array, Array, Array]:
     """For noise of some shapes and scales: misfit, expected clean counts, and which bins are outside the fence."""
+    parts = [slice(first, first + AT_ONCE) for first in range(0, len(shape), AT_ONCE)]
+    found = zip(*(_fitted_some(shape[part], shift[part], log_edges, counts) for part in parts), strict=True)
+    misfit, expected, outside = (np.concatenate(some) for some in found)
+    return misfit, expected, outside
+
+
+def _fitted_some(shape: Array, shift: Array, log_edges: Array, counts: Array) -> tuple[Array, Array, Array]:
     steps = constants.STEPS_PER_DOUBLING
     position = (log_edges - constants.TABLE_RANGE[0]) * steps
     i = np.floor(position).astype(int)
@@ -232,12 +241,15 @@ def _fitted(shape: Array, shift: Array, log_edges: Array, counts: Array) -> tupl
     outside: Array = np.r_[-np.inf, log_edges] >= (shift[:, None] / steps + constants.TUKEY_FENCE - 1e-9)
     weight = 1 / (1 + constants.NOISE_DENSITY_ERROR**2 * counts)
     penalty = np.where(outside, 0.5 * np.log1p(counts) + constants.EXCESS_PENALTY, np.inf)
+    log_ratio = np.log(np.maximum(counts, 1e-9)) - np.log(likely)
     clean = ~outside
     for _ in range(3):  # the number of clean entries, from the bins that agree with f0
         total = (clean @ counts) / (clean * likely).sum(axis=1)
         expected = total[:, None] * likely
-        cost = weight * _misfit(counts, expected)
-        clean = (cost <= penalty) | (expected > counts)
+        cost = weight * (expected - counts + counts * (log_ratio - np.log(total)[:, None]))  # as _misfit
+        before, clean = clean, (cost <= penalty) | (expected > counts)
+        if np.array_equal(clean, before):
+            break
     return np.where(clean, cost, penalty).sum(axis=1), expected, outside
 
 

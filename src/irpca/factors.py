@@ -10,6 +10,7 @@ is a row or a column; s is the scale of the noise.
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy as np
 from . import constants
 from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior
 from .features import Features
-from .lowrank import Array, LowRank, relative_distance
+from .lowrank import Array, LowRank, core_of, relative_distance, times
 from .noise import NoiseModel, refit_mixture
 from .sampling import in_memory
 
@@ -107,28 +108,37 @@ class Side:
 
     def some(self, lines: Array) -> Side:
         """These lines only."""
-        new = Side(self.mean[lines], self.basis[lines], self.tied, self.variance, self.slope_variance)
-        new.mean, new.expected = self.mean[lines], self.expected[lines]
-        new.coefficients, new.covariance, new.spread = self.coefficients, self.covariance, self.spread[lines]
+        new = copy(self)
+        new.mean, new.expected, new.basis = self.mean[lines], self.expected[lines], self.basis[lines]
+        new.spread = self.spread[lines]
         return new
 
     def turned(self, R: Array) -> Side:
         """The same factors in other coordinates, ``mean @ R``; the prior is transformed as well."""
-        new = Side(self.mean @ R, self.basis, self.tied, self.variance @ (R * R), self.slope_variance @ (R * R))
+        new = copy(self)
+        new.variance, new.slope_variance = self.variance @ (R * R), self.slope_variance @ (R * R)
         new.expected, new.coefficients = self.expected @ R, self.coefficients @ R
-        new.covariance, new.spread = R.T @ self.covariance @ R, self.spread
+        new.mean = new.expected if self.tied else self.mean @ R
+        new.covariance = R.T @ self.covariance @ R
         return new
 
     def extended(self, basis: Array, coefficients: Array, index: Array) -> Side:
         """The side of a larger table, in which these lines are at ``index``; others are at their prior means."""
-        new = Side(basis @ coefficients, basis, self.tied, self.variance, self.slope_variance)
-        new.coefficients, new.covariance = coefficients, self.covariance
-        new.expected = new.mean
+        new = copy(self)
+        new.basis, new.coefficients, new.expected = basis, coefficients, times(basis, coefficients)
+        new.mean, new.spread = new.expected, np.ones(len(basis))
         if not self.tied:
             new.mean = new.mean.copy()
             new.mean[index] = self.mean
-        new.spread = np.ones(len(basis))
         new.spread[index] = self.spread
+        return new
+
+    def certain(self, mean: Array, coefficients: Array) -> Side:
+        """This side, tied to its basis, with other factors ``mean = basis @ coefficients``; nothing is uncertain."""
+        new, (n, K) = copy(self), mean.shape
+        new.mean, new.expected, new.coefficients = mean, mean, coefficients
+        new.variance, new.slope_variance = np.zeros(K), np.ones(K)
+        new.covariance, new.spread = np.zeros((K, K)), np.ones(n)
         return new
 
 
@@ -234,7 +244,7 @@ class Fit:
             # Weaker components are hidden by noise (Baik, Ben Arous and Péché 2005; Nadler 2008).
             noise = self.noise
             scaled = self.rows.mean / np.sqrt(noise.rows)[:, None], self.cols.mean / np.sqrt(noise.cols)[:, None]
-            seen = LowRank.from_product(*scaled).singular_values ** 2
+            seen = np.linalg.svd(core_of(*scaled), compute_uv=False) ** 2
             hidden = constants.MIN_COMPONENT_ENERGY * noise.s**2 * np.sqrt(n1 * n2)
             hidden = max(hidden, constants.ROUNDING**2 * seen.max(initial=0.0))
             visible = int(np.count_nonzero(seen > hidden))

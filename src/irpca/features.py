@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from .arrays import as_numpy
-from .lowrank import Array, LowRank, tall_qr
+from .lowrank import Array, LowRank, squared_lengths, tall_qr
 
 SAMPLED_ROWS_PER_FEATURE = 8
 MIN_SAMPLED_ROWS = 256
@@ -104,13 +104,10 @@ class Features:
         rows = self.exact[0][index] if self.exact else self.F[index] @ self.to_basis
         return tall_qr(rows)
 
-    def extend(self, A: Array) -> tuple[Array, Array]:
-        """``basis @ A`` as ``Q @ R`` with orthonormal Q: that of all features, if A has as many columns."""
+    def spanned(self, A: Array) -> tuple[Array, Array]:
+        """``basis @ A`` as a product of two matrices of which the first, tall one is at hand."""
         assert self.F is not None
-        if A.shape[1] < self.d:
-            return tall_qr(self.exact[0] @ A if self.exact else self.F @ (self.to_basis @ A))
-        assert self.Q is not None and self.R is not None
-        return self.Q, A if self.exact else self.R @ (self.to_basis @ A)
+        return (self.exact[0], A) if self.exact else (self.F, self.to_basis @ A)
 
     def coefficients(self, B: Array) -> Array:
         """A with ``F @ A = B`` for a B in the span of F; the shortest such A if there are several."""
@@ -216,7 +213,7 @@ def _rng(F: Array) -> np.random.Generator:
     """Random numbers that follow from F: equal features are sampled alike, whatever the user's seeds."""
     n, d = F.shape
     some = np.ascontiguousarray(F[:: max(1, n // 16)][:16], np.float64)
-    return np.random.default_rng([n, d, *np.frombuffer(some.tobytes(), np.uint32).tolist()])
+    return np.random.default_rng(np.r_[np.array([n % 2**32, d], np.uint32), np.frombuffer(some.tobytes(), np.uint32)])
 
 
 def _whitening(F: Array) -> Array | None:
@@ -239,9 +236,7 @@ def _whitening(F: Array) -> Array | None:
     if s[-1] < 1e-3 * s[0] or np.einsum("ij,ij->i", Q, Q).max() > 4 * d / len(rows) or _rarest(Q) < MIN_COLUMN_SUPPORT:
         return None
     A = np.linalg.inv(R * scale) * np.sqrt(len(rows) / n)
-    with np.errstate(over="ignore", invalid="ignore"):
-        lengths = F @ (A @ _rng(F).standard_normal((d, LENGTH_PROBES)))
-        longest = np.einsum("ij,ij->i", lengths, lengths).max() / LENGTH_PROBES
+    longest = squared_lengths(F, A @ _rng(F).standard_normal((d, LENGTH_PROBES))).max() / LENGTH_PROBES
     return A if longest * n / d <= MAX_ROW_LENGTH else None
 
 

@@ -169,7 +169,7 @@ def solve(
     try:
         for state in method.run(owner, F1, F2, chosen_rank, **options):
             history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
-            if not np.isfinite(state.step) or not np.isfinite(state.L.core).all():
+            if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
                 status = Status.DIVERGED
                 break
             stop = [watch(state, history) for watch in watchers]
@@ -200,6 +200,7 @@ def solve(
     if journal is not None:
         journal.ending()
     assert state is not None
+    state = state.whole() if state.whole else state
     if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
         status = Status.SATURATED
 
@@ -544,8 +545,7 @@ def _latent(state: State, F1: Features, F2: Features) -> Array | None:
         return W
     if not (F1.given or F2.given):
         return None
-    left, right = state.L.thin()
-    W = F1.coefficients(left) @ F2.coefficients(right).T
+    W = F1.coefficients(state.L.left) @ state.L.core @ F2.coefficients(state.L.right).T
     return W
 
 

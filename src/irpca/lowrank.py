@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Array = NDArray[Any]
+Span = tuple[Array, Array | None]
+Answer = TypeVar("Answer")
 
 SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
 MOST_CONDITION = 1e4  # its square leaves 8 digits to go by
+ORTHOGONAL = 1.5  # the same of columns so close to orthogonal that one step leaves nothing but rounding
+ROWS_IN_CACHE = 1 << 10
+ROWS_IN_SHARE = 1 << 12  # at least, of a tall matrix: a product takes longer than to wake a thread
+MOST_SHARES = 16
 LEAST = 1e-140  # the length of a column whose square keeps all digits
 
 
@@ -32,35 +40,104 @@ def singular_triplets(C: Array, rank: int | None = None) -> tuple[Array, Array, 
 def tall_qr(B: Array) -> tuple[Array, Array]:
     """``B = Q @ R`` with orthonormal Q, for many more rows than columns.
 
-    By Cholesky, again until Q hardly changes: as accurate as Householder's way where B is well conditioned, and several
-    times as fast. Elsewhere Householder's way is taken.
+    By Cholesky, again unless the columns were close to orthogonal: as accurate as Householder's way where B is well
+    conditioned, and several times as fast. Elsewhere Householder's way is taken.
     """
-    n, d = B.shape
+    Y, T, R = _nearly_qr(B)
+    return (Y if T is None else times(Y, T, None if Y is B else Y)), R
+
+
+def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, Array]:
+    """``Y, T, R`` with ``B @ A = Y @ T @ R`` and orthonormal ``Y @ T``; None stands for the identity.
+
+    Whoever wants this in other coordinates has one product less to make.
+    """
+    n, d = len(B), (B if A is None else A).shape[1]
     if n < 4 * d or n * d < SMALL:
-        return _householder(B)
-    Q, R = B, np.eye(d)
+        return _householder(B if A is None else B @ A)
+    Y = B if A is None else np.empty((n, d))
+    G, R = _product(B, A, Y), np.eye(d)
     while True:
-        with np.errstate(over="ignore", invalid="ignore"):
-            G = Q.T @ Q
         size = np.sqrt(np.diag(G))
         if not (size.min() > LEAST and size.max() < 1 / LEAST):
-            return _householder(B)
+            break
         try:
             step = np.linalg.cholesky(G / size / size[:, None]).T
         except np.linalg.LinAlgError:
-            return _householder(B)
+            break
         back = np.linalg.inv(step)
         condition = np.linalg.norm(step) * np.linalg.norm(back) / d
         if condition > MOST_CONDITION:
-            return _householder(B)
-        Q, R = Q @ (back / size[:, None]), (step * size) @ R
-        if condition < 1.1:
-            return Q, R
+            break
+        T, R = back / size[:, None], (step * size) @ R
+        if condition < ORTHOGONAL:
+            return Y, T, R
+        new = np.empty((n, d)) if Y is B else Y
+        G, Y = _product(Y, T, new), new
+    return _householder(B if A is None else B @ A)
 
 
-def _householder(B: Array) -> tuple[Array, Array]:
+def times(B: Array, A: Array, spare: Array | None = None) -> Array:
+    """``B @ A`` for a tall B, by rows that stay in cache; where it fits, in the place of ``spare``, which may be B."""
+    fits = spare is not None and spare.shape[1] == A.shape[1]
+    out = spare if spare is not None and fits else np.empty((len(B), A.shape[1]), np.result_type(B, A))
+
+    def work(share: slice) -> None:
+        for rows in in_cache(share):
+            out[rows] = B[rows] @ A
+
+    over_rows(work, len(B))
+    return out
+
+
+def _product(B: Array, A: Array | None, out: Array) -> Array:
+    """The Gram matrix of ``B @ A``, which goes to ``out``; of B itself if A is None. ``out`` may be B."""
+
+    def work(share: slice) -> Array:
+        G = np.zeros((out.shape[1], out.shape[1]))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in in_cache(share):
+                part = B[rows]
+                if A is not None:
+                    part = out[rows] = part @ A
+                G += part.T @ part
+        return G
+
+    return np.sum(over_rows(work, len(B)), axis=0)
+
+
+def squared_lengths(B: Array, A: Array | None = None) -> Array:
+    """Of the rows of ``B @ A``, or of B itself."""
+    lengths = np.empty(len(B))
+
+    def work(share: slice) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            for rows in in_cache(share):
+                part = B[rows] if A is None else B[rows] @ A
+                np.einsum("ij,ij->i", part, part, out=lengths[rows])
+
+    over_rows(work, len(B))
+    return lengths
+
+
+def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
+    """``work`` on all of n rows, in shares that do not depend on how many threads there are: nor do sums over them."""
+    from .engines.threads import available_cores, in_order  # engines import this module
+
+    step = max(ROWS_IN_SHARE, -(-n // MOST_SHARES))
+    shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
+    return list(in_order(work, shares, min(available_cores(), len(shares)), ahead=len(shares)))
+
+
+def in_cache(rows: slice) -> Iterator[slice]:
+    """Runs of so few rows that a product of them stays in cache."""
+    for first in range(rows.start, rows.stop, ROWS_IN_CACHE):
+        yield slice(first, min(first + ROWS_IN_CACHE, rows.stop))
+
+
+def _householder(B: Array) -> tuple[Array, None, Array]:
     Q, R = np.linalg.qr(B)
-    return Q, R
+    return Q, None, R
 
 
 def relative_change(new: Array, old: Array) -> float:
@@ -104,14 +181,24 @@ class LowRank:
         None stands for the identity.
         """
         u, s, v = singular_triplets(C, rank)
-        return cls(u if Q1 is None else Q1 @ u, np.diag(s), v if Q2 is None else Q2 @ v)
+        return cls(u if Q1 is None else times(Q1, u), np.diag(s), v if Q2 is None else times(Q2, v))
 
     @classmethod
     def from_product(cls, U: Array, V: Array, rank: int | None = None) -> LowRank:
         """``U @ V.T`` with orthonormal outer factors, truncated to ``rank``."""
-        Q1, R1 = tall_qr(U)
-        Q2, R2 = tall_qr(V)
-        return cls.from_core(Q1, R1 @ R2.T, Q2, rank)
+        return cls.from_spans((U, None), None, (V, None), rank)
+
+    @classmethod
+    def from_spans(cls, left: Span, core: Array | None, right: Span, rank: int | None = None) -> LowRank:
+        """``(B1 @ A1) @ core @ (B2 @ A2).T`` with orthonormal outer factors, truncated to ``rank``.
+
+        Each side is a pair (B, A) of a tall and a small matrix; None stands for the identity.
+        """
+        (Y1, T1, R1), (Y2, T2, R2) = _nearly_qr(*left), _nearly_qr(*right)
+        u, s, v = singular_triplets(R1 @ R2.T if core is None else R1 @ core @ R2.T, rank)
+        u, v = u if T1 is None else T1 @ u, v if T2 is None else T2 @ v
+        spare = [None if Y is given else Y for Y, given in ((Y1, left[0]), (Y2, right[0]))]
+        return cls(times(Y1, u, spare[0]), np.diag(s), times(Y2, v, spare[1]))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -136,23 +223,36 @@ class LowRank:
             return self.left, self.right @ self.core.T
         return self.left @ self.core, self.right
 
+    def short(self) -> tuple[Array, Array]:
+        """As :meth:`thin`, with the core in the factor of the shorter side where both would do: fewer flops."""
+        k1, k2 = self.core.shape
+        if k1 == k2 and len(self.left) > len(self.right):
+            return self.left, self.right @ self.core.T
+        return self.thin()
+
+    def part(self, rows: ArrayLike, cols: ArrayLike) -> LowRank:
+        """Some rows and columns of this matrix."""
+        return LowRank(self.left[np.asarray(rows)], self.core, self.right[np.asarray(cols)])
+
     def rows(self, index: ArrayLike) -> Array:
         """The dense rows ``index``."""
-        U, V = self.thin()
-        picked: Array = U[np.asarray(index)] @ V.T
+        picked: Array = (self.left[np.asarray(index)] @ self.core) @ self.right.T
         return picked
 
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
         """The scattered entries ``(rows[k], cols[k])``."""
-        U, V = self.thin()
         rows, cols = np.broadcast_arrays(rows, cols)
-        found = np.empty(rows.shape, np.result_type(U, V))
+        if 4 * rows.size >= len(self.left) * len(self.right):
+            return self.dense()[rows, cols]  # a product is faster than to gather factors
+        few = rows.size < min(self.shape)  # then the core is multiplied with what is gathered
+        U, V = (self.left, self.right) if few else self.short()
+        found = np.empty(rows.shape, np.result_type(U, self.core, V))
         at, out = (rows.ravel(), cols.ravel()), found.ravel()
         step = max(1, SMALL // max(1, U.shape[1]))  # what is gathered stays in cache
         for first in range(0, len(out), step):
             some = slice(first, first + step)
             left, right = np.take(U, at[0][some], axis=0), np.take(V, at[1][some], axis=0)
-            np.einsum("kr,kr->k", left, right, out=out[some])
+            np.einsum("kr,kr->k", left @ self.core if few else left, right, out=out[some])
         return found
 
     def dense(self) -> Array:
@@ -167,6 +267,47 @@ class LowRank:
 
     def __repr__(self) -> str:
         return f"LowRank(shape={self.shape}, rank={self.rank})"
+
+
+class Deferred(LowRank):
+    """A low-rank matrix whose factors are made when somebody asks for them.
+
+    Parameters
+    ----------
+    make : callable that returns it
+
+    Examples
+    --------
+    >>> L = Deferred(lambda: LowRank.zero((4, 3)))
+    >>> L.shape
+    (4, 3)
+    """
+
+    def __init__(self, make: Callable[[], LowRank]) -> None:
+        object.__setattr__(self, "make", make)
+
+    @cached_property
+    def made(self) -> LowRank:
+        make: Callable[[], LowRank] = self.__dict__.pop("make")  # with all that it holds
+        return make()
+
+    @property
+    def left(self) -> Array:
+        return self.made.left
+
+    @property
+    def core(self) -> Array:
+        return self.made.core
+
+    @property
+    def right(self) -> Array:
+        return self.made.right
+
+
+def core_of(U: Array, V: Array) -> Array:
+    """A small matrix with the singular values of ``U @ V.T``."""
+    core: Array = _nearly_qr(U)[2] @ _nearly_qr(V)[2].T
+    return core
 
 
 def relative_distance(new: LowRank, old: LowRank) -> float:

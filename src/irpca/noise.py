@@ -172,19 +172,14 @@ def scales(energy: Array, trust: Array) -> Array:
         return ones
     own = np.log(np.maximum(energy[seen], 1e-12 * energy[seen].max() + 1e-300) / trust[seen])
     sampling = constants.LOG_VARIANCE_SAMPLING / trust[seen]
-    centre = float(np.average(own, weights=1 / (sampling + sampling.mean())))
+    weight = 1 / (sampling + sampling.mean())
+    centre = float(own @ weight / weight.sum())
     apart = max(float(np.mean((own - centre) ** 2 - sampling)), 0.0)
-    centre = float(np.average(own, weights=1 / (sampling + apart)))
+    weight = 1 / (sampling + apart)
+    centre = float(own @ weight / weight.sum())
     ones *= np.exp(centre)
     ones[seen] = np.exp(centre + (own - centre) * apart / (apart + sampling))
     return ones
-
-
-def densities(z2: Array, model: NoiseModel) -> tuple[Array, Array]:
-    """Weighted densities of the clean components and of both gross ones, at residuals with squares ``z2``."""
-    variance = SQUARES[:, None] * model.s**2
-    clean = (1 - model.gross) * model.shares[:, None] * np.exp(-0.5 * z2 / variance) / np.sqrt(variance)
-    return clean, np.array(_gross_densities(z2, model.gross, model.broad, model.heavy))
 
 
 def _gross_densities(square: Array, gross: float, broad: float, heavy: float) -> tuple[Array, Array]:
@@ -194,11 +189,6 @@ def _gross_densities(square: Array, gross: float, broad: float, heavy: float) ->
     return light, tails
 
 
-def _energy(z2: Array, broad: float) -> tuple[Array, Array]:
-    """The contribution of a gross error of either kind to ``broad``², in a step of EM."""
-    return z2, 2 * z2 / (MEDIAN**2 + z2 / broad**2)
-
-
 def _cauchy_share(tails: float, gross: float) -> float:
     """The share of Cauchy errors among the gross ones, with a weak prior."""
     prior = constants.CLEAN_SHARES_WEIGHT * gross
@@ -206,21 +196,29 @@ def _cauchy_share(tails: float, gross: float) -> float:
 
 
 def _step(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
-    """One step of EM for the mixture, and the mean log density before it."""
-    clean, wrong = densities(z2, model)
-    total = clean.sum(axis=0) + wrong.sum(axis=0)
-    clean, wrong = clean / total, wrong / total
-    gross, n = float(wrong.sum()), len(z2)
-    s = max(float(np.sqrt((clean / SQUARES[:, None]).sum(axis=0) @ z2 / max(n - gross, 1e-9))), model.lowest)
-    parts = clean.sum(axis=1) + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n
-    energy = sum(float(P @ e) for P, e in zip(wrong, _energy(z2, model.broad), strict=True))
+    """One step of EM for the mixture, at residuals with squares ``z2``, and the mean log density before it."""
+    n, s, gross, broad, heavy = len(z2), model.s, model.gross, model.broad, model.heavy
+    # Of the clean components, and of both kinds of gross errors; a factor of √2π that all have in common is left out.
+    density = np.empty((5, n))
+    normal, tails = density[:4], density[4]
+    deviations = np.r_[np.array(COMPONENTS) * s, broad]
+    np.exp(np.multiply.outer(-0.5 / deviations**2, z2, out=normal), out=normal)
+    normal *= (np.r_[(1 - gross) * model.shares, (1 - heavy) * gross] / deviations)[:, None]
+    inner = 1 / (1 + z2 * (1 / (MEDIAN * broad) ** 2))
+    np.add(heavy * gross * CAUCHY / broad * inner, 1e-300, out=tails)
+    total = density.sum(axis=0)
+    each = 1 / total
+    counts, energies = density @ each, density[:4] @ (z2 * each)
+    parts, wrong = counts[:3] + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n, counts[3:].sum()
+    s = max(float(np.sqrt((energies[:3] / SQUARES).sum() / max(n - wrong, 1e-9))), model.lowest)
+    energy = energies[3] + 2 / MEDIAN**2 * float(tails @ (inner * z2 * each))
     new = replace(
         model,
         s=s,
         shares=parts / parts.sum(),
-        gross=float(np.clip(gross / n, *constants.GROSS_LIMITS)),
-        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.MIN_GROSS_WIDTH * s),
-        heavy=_cauchy_share(float(wrong[1].sum()), gross),
+        gross=float(np.clip(wrong / n, *constants.GROSS_LIMITS)),
+        broad=max(float(np.sqrt(energy / max(wrong, 1e-9))), constants.MIN_GROSS_WIDTH * s),
+        heavy=_cauchy_share(float(counts[4]), float(wrong)),
     )
     return new, float(np.log(total).mean())
 
@@ -231,7 +229,8 @@ def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
     None if it is not better than the present one, or not narrower. Without this, fits with many gross errors converge
     to a wide mixture without any.
     """
-    z2, now = z * z, _step(model, z * z)[1]
+    z2 = z * z
+    now = _step(model, z2)[1]
     best, highest = model, -np.inf
     sizes, whole = np.sort(np.abs(z)), float(z.std())
     for q, k in constants.NOISE_STARTS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -156,6 +157,7 @@ class State:
     stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
     choices, doubts : what was chosen from the data, and what to doubt
+    whole : makes this state with all that belongs to it, where that takes time and is needed only if it is the last
     """
 
     L: LowRank
@@ -176,6 +178,7 @@ class State:
     failure: str | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[Doubt, ...] = ()
+    whole: Callable[[], State] | None = None
 
 
 @dataclass

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .engines import MemoryEngine, both_sides, observed
+from .engines import MemoryEngine, observed
 from .engines.base import Engine
 from .features import Features
 from .lowrank import Array, LowRank
@@ -23,7 +23,6 @@ AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from
 FEWEST_ROWS = 128
 BLOCK_ENTRIES = 1 << 24  # no block is larger
 ONE_LINE = 0.5  # leverage of a line that a direction of a small block all but hangs on
-LARGE = 1 << 17  # numbers, of which a product takes longer than to wake a thread
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
 SPARSE = 0.5  # with a smaller share of M observed, a block would be mostly holes
 
@@ -45,16 +44,20 @@ class Sample:
         return cls(rows, cols, values.astype(float), values.dtype)
 
     @cached_property
+    def distinct(self) -> tuple[Array, Array]:
+        """The values in order, each once, and how often each occurs."""
+        values, counts = np.unique(self.values, return_counts=True)
+        return values, counts
+
+    @cached_property
     def rare(self) -> Array:
         """Which values few others share: to meet those exactly is a feat."""
-        distinct, which, counts = np.unique(self.values, return_inverse=True, return_counts=True)
-        often = np.isin(distinct, atoms(distinct, counts))
-        return ~often[which]
+        return ~np.isin(self.values, atoms(*self.distinct))
 
     @cached_property
     def by_chance(self) -> float:
         """The share of the entries that a fit to few different values may meet exactly without being exact."""
-        distinct, counts = np.unique(self.values, return_counts=True)
+        distinct, counts = self.distinct
         if len(distinct) > 0.5 * len(self.values):
             return 0.0
         return max(0.5, min(1.5 * float(counts.max() / counts.sum()), 0.95))
@@ -65,7 +68,7 @@ class Sample:
 
     @cached_property
     def _stored(self) -> float:
-        return stored_precision(*np.unique(self.values, return_counts=True))
+        return stored_precision(*self.distinct)
 
     def at(self, L: LowRank) -> Array:
         """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
@@ -141,17 +144,22 @@ class Block:
     F2: Features
     small: bool = False
 
+    def spanned(self, L: LowRank) -> LowRank:
+        """The matrix of the size of M whose rows and columns in the block are those of L.
+
+        Its outer factors are the features, or a basis of them, as they are: to make it takes no time, whatever M is.
+        """
+        (B1, A1), (B2, A2) = self._spans(L)
+        return LowRank(B1, A1 @ L.core @ A2.T, B2)
+
     def lift(self, L: LowRank) -> LowRank:
-        """The matrix of the size of M whose rows and columns in the block are those of L."""
-        (Q1, R1), (Q2, R2) = both_sides(
-            lambda F, Q, R, factor: F.extend(np.linalg.solve(R, Q.T @ factor)),
-            (self.F1, self.Q1, self.R1, L.left),
-            (self.F2, self.Q2, self.R2, L.right),
-            at_once=min(self.F1.n * self.F1.d, self.F2.n * self.F2.d) > LARGE,
-        )
-        core = R1 @ L.core @ R2.T
-        # At full rank Q1 and Q2 are those of all features: no need for another two of their size.
-        return LowRank(Q1, core, Q2) if L.rank == min(self.F1.d, self.F2.d) else LowRank.from_core(Q1, core, Q2)
+        """The same with orthonormal outer factors."""
+        left, right = self._spans(L)
+        return LowRank.from_spans(left, L.core, right)
+
+    def _spans(self, L: LowRank) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        left, right = np.linalg.solve(self.R1, self.Q1.T @ L.left), np.linalg.solve(self.R2, self.Q2.T @ L.right)
+        return self.F1.spanned(left), self.F2.spanned(right)
 
 
 def in_memory(piece: Array) -> Engine:

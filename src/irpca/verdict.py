@@ -17,7 +17,7 @@ from . import constants
 from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels
-from .lowrank import Array, LowRank
+from .lowrank import Array, LowRank, squared_lengths
 from .result import Doubt, State, Status
 from .sampling import children, resolution
 
@@ -153,9 +153,16 @@ class Case:
         return self.engine.draw(size, np.random.default_rng(self.places.seeds["entries"]))
 
     @cached_property
+    def expected(self) -> Array:
+        """L at those entries."""
+        rows, cols, _ = self.drawn
+        return self.L.entries(rows, cols)
+
+    @cached_property
     def sample(self) -> Residuals:
         """At random entries."""
-        return self.at(*self.drawn)
+        rows, cols, values = self.drawn
+        return self._residuals(values, self.expected, self._scale(rows, cols))
 
     @cached_property
     def block(self) -> Residuals:
@@ -163,20 +170,22 @@ class Case:
         return self.across(*self.places.lines)
 
     def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
-        scale = np.full(len(rows), self.common)
+        return self._residuals(values, self.L.entries(rows, cols), self._scale(rows, cols))
+
+    def _scale(self, rows: Array, cols: Array) -> Array:
         if self.state.weights is not None:
-            scale = Standardised(self.state.weights, 1.0).of_entries(rows, cols)
-        return self._residuals(values, self.L.entries(rows, cols), scale)
+            return Standardised(self.state.weights, 1.0).of_entries(rows, cols)
+        return np.full(len(rows), self.common)
 
     def across(self, rows: Array, cols: Array) -> Residuals:
         """All entries of some rows and columns."""
-        U, V = self.L.thin()
-        scale = np.full((len(rows), len(cols)), self.common)
-        if (weights := self.state.weights) is not None:
+        if (weights := self.state.weights) is None:
+            scale = np.full((len(rows), len(cols)), self.common)
+        else:
             s2 = np.multiply.outer(weights.rows[rows], weights.cols[cols])
             var = weights.row_spread[rows] @ weights.col_spread[cols].T
             scale = np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
-        return self._residuals(self.engine.block(rows, cols), U[rows] @ V[cols].T, scale)
+        return self._residuals(self.engine.block(rows, cols), self.L.part(rows, cols).dense(), scale)
 
     def _residuals(self, values: Array, L: Array, scale: Array) -> Residuals:
         values = np.asarray(values, float)
@@ -187,16 +196,21 @@ class Case:
     @cached_property
     def common(self) -> float:
         """One standard deviation for all entries, where there is no noise model: that of those that are kept."""
-        rows, cols, values = self.drawn
-        R = np.abs(np.asarray(values, float) - self.L.entries(rows, cols))
+        R = np.abs(np.asarray(self.drawn[2], float) - self.expected)
         kept = R if isinstance(self.limit, Standardised) else R[self.limit >= R]
         size = float(np.sqrt(np.mean(kept**2))) if len(kept) else 0.0
         return max(size, 1e-150)
 
     @cached_property
+    def distinct(self) -> tuple[Array, Array]:
+        """The values at random entries in order, each once, and how often each occurs."""
+        values, counts = np.unique(self.sample.values, return_counts=True)
+        return values, counts
+
+    @cached_property
     def step(self) -> float:
         """The step between values that come in steps; 0 if they do not."""
-        return 2 * resolution(*np.unique(self.sample.values, return_counts=True))
+        return 2 * resolution(*self.distinct)
 
     @cached_property
     def statistical(self) -> float:
@@ -387,9 +401,11 @@ def _least_moments(B: Array, kept: Array, seen: Array) -> Array:
 
 def piled_up(case: Case) -> Iterator[Doubt]:
     """Entries that share one value far more often than its neighbours occur, and are not outliers."""
+    if case.exact:  # it meets them all
+        return
     look = case.sample
     values, counts = np.unique(look.values[look.kept], return_counts=True)
-    if len(values) < 6 or case.exact:  # an exact fit meets them all
+    if len(values) < 6:
         return
     most = constants.MIN_REPEATED_SHARE * len(look.values)
     for k in np.flatnonzero((counts > most) & (counts < (1 - constants.MIN_REPEATED_SHARE) * counts.sum())):
@@ -435,11 +451,11 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
     """L at the entries where it is largest, against the range of the entries that are not outliers."""
     if case.L.rank == 0:
         return
-    U, V = case.L.thin()
-    lines = [_longest(B, known) for B, known in ((U, case.known[0]), (V, case.known[1]))]
+    L = case.L
+    lines = _longest(L.left, L.core, case.known[0]), _longest(L.right, None, case.known[1])
     if not all(map(len, lines)):
         return
-    far = U[lines[0]] @ V[lines[1]].T
+    far = L.part(*lines).dense()
     look = case.sample
     seen = look.values[look.kept]
     if not len(seen):
@@ -463,14 +479,19 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
             yield Doubt("out-of-range", text, (int(i),), (int(j),), template)
 
 
-def _longest(B: Array, known: Array) -> Array:
-    lines = np.flatnonzero(known)
-    return lines[np.argsort(-np.linalg.norm(B[lines], axis=1), kind="stable")[: constants.CHECK_LINES]]
+def _longest(B: Array, A: Array | None, known: Array) -> Array:
+    """The known lines that are longest in ``B @ A``, A None being the identity; of equally long ones, the first."""
+    lengths = np.where(known, squared_lengths(B, A), -1.0)
+    most = min(constants.CHECK_LINES, int(np.count_nonzero(known)))
+    if not most:
+        return np.zeros(0, np.intp)
+    lines = np.flatnonzero(lengths >= np.partition(lengths, -most)[-most])  # to sort all would take longer
+    return lines[np.argsort(-lengths[lines], kind="stable")[:most]]
 
 
 def few_values(case: Case) -> Iterator[Doubt]:
     """Yes and no, or three grades: noise about a number between them is no such value."""
-    values = np.unique(case.sample.values)
+    values, _ = case.distinct
     if not case.noiseless and len(values) <= constants.MAX_FEW_VALUES and case.L.rank:
         shown = ", ".join(f"{value:g}" for value in values)
         yield Doubt(
@@ -582,11 +603,11 @@ def _lower(case: Case) -> str:
 def _neighbours(case: Case, axis: int) -> tuple[float, int]:
     """Correlation of kept residuals one line apart, beyond that of lines far apart; and from how many pairs."""
     first, near, far, other = case.places.pairs(axis)
-    found = []
-    for second in (near, far):
-        pair = [_line_entries(case, axis, lines, other) for lines in (first, second)]
-        both = pair[0].kept & pair[1].kept & (first != second)
-        x, y = pair[0].z[both], pair[1].z[both]
+    one, found = _line_entries(case, axis, first, other), []
+    for lines in (near, far):
+        second = _line_entries(case, axis, lines, other)
+        both = one.kept & second.kept & (first != lines)
+        x, y = one.z[both], second.z[both]
         spread = float(np.sqrt((x @ x) * (y @ y)))
         found.append(float(x @ y) / spread if spread > 0 else 0.0)
     return found[0] - max(found[1], 0.0), int(both.sum())
@@ -605,7 +626,7 @@ def structure_left(case: Case) -> Iterator[Doubt]:
     squares = Z**2
     lengths = [float(np.sqrt(squares.sum(axis=axis).max(initial=0.0))) for axis in (0, 1)]
     edge = sum(lengths) + float(np.sqrt(squares.sum() / max(int(case.block.kept.sum()), 1)))
-    s = float(np.linalg.norm(Z, 2))
+    s = float(np.sqrt(np.linalg.eigvalsh(Z.T @ Z)[-1]))  # all singular values would take longer
     if s > constants.NOISE_EDGE_FACTOR * edge > 0:
         yield Doubt(
             "structure-left",
@@ -687,6 +708,8 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
     for axis in (0, 1):
         counts, found = case.engine.counts[axis], case.outliers[axis]
         share = found / np.maximum(counts, 1)
+        if share.max() <= constants.MAX_LINE_OUTLIER_SHARE:
+            continue
         usual = float(np.clip(np.median(share), 1e-3, 1.0))
         chance = usual * counts + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(usual * (1 - usual) * counts)
         lines = np.flatnonzero((share > constants.MAX_LINE_OUTLIER_SHARE) & (found > chance))

@@ -13,7 +13,7 @@ from . import holes
 from .base import Ascent, Cut, Dual, Engine, Normal, Trim
 from .memory import MemoryEngine
 from .reference import ReferenceEngine
-from .threads import both_sides, single_threaded_blas
+from .threads import single_threaded_blas
 
 __all__ = [
     "Ascent",
@@ -25,7 +25,6 @@ __all__ = [
     "ReferenceEngine",
     "Trim",
     "as_matrix",
-    "both_sides",
     "choose",
     "is_engine",
     "observed",

@@ -99,10 +99,7 @@ class PiecedEngine(ABC):
         return rows | of_rows, cols | of_cols, common | {"zeta": limit.limit}
 
     def factors(self, L: LowRank) -> tuple[Arrays, Arrays]:
-        if self.shape[0] > self.shape[1]:  # the core goes to the shorter side: less to compute, less to move
-            V, U = L.T.thin()
-        else:
-            U, V = L.thin()
+        U, V = L.short()  # less to compute, less to move
         return {"L": self.placed(U, 0)}, {"L": self.placed(V, 1)}
 
     def placed(self, B: Array, axis: int) -> Array:
@@ -157,6 +154,22 @@ class FrozenNormal:
     def _masked(self, L: LowRank) -> tuple[Arrays, Arrays]:
         rows, cols = self.engine.factors(L)
         return rows | self.rows, cols | self.cols
+
+
+class WholeNormal(FrozenNormal):
+    """The same for a small array, in one product: to cut it into tiles takes longer."""
+
+    def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array, turned: bool) -> None:
+        super().__init__(engine, L, zeta, Q1, Q2)
+        K: Array = self.common["K"]
+        self.kept = (K.T if turned else K).astype(engine.dtype)
+
+    def times(self, P: Array) -> Array:
+        self.engine.reads += 1
+        masked = self.engine.place(self.Q1 @ P) @ self.Q2.T
+        masked *= self.kept
+        found: Array = self.Q1.T @ (masked @ self.Q2)
+        return found.astype(np.float64, copy=False)
 
 
 def _frozen(rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Arrays, Arrays, Numbers]:

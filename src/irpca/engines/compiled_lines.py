@@ -400,9 +400,9 @@ def prepare(
 ) -> None:
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    extra, uncertain = np.empty((1, LANES)), np.empty(LANES)
+    extra, uncertain, tied = np.empty((1, LANES)), np.empty(LANES), len(factor) == 0
     for block in range(len(H)):
-        first, h, f = block * LANES, H[block], factor[block]
+        first, h, f = block * LANES, H[block], H[block] if tied else factor[block]
         side_by_side(packed, first, h)
         side_by_side(g, first, y)
         side_by_side(mean, first, x)
@@ -421,8 +421,12 @@ def prepare(
                 one = 1.0 if p == q else 0.0
                 for lane in range(LANES):
                     h[at, lane] += c * uncertain[lane]
-                    f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
+                if not tied:
+                    for lane in range(LANES):
+                        f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
                 at += 1
+            if tied:
+                continue
             for q in range(p + 1):  # Cholesky, row by row; the diagonal is inverted
                 other = q * (q + 1) // 2
                 if p > q:
@@ -440,7 +444,7 @@ def prepare(
 
 @compiled
 def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    n, K = X.shape
+    (n, K), tied = X.shape, len(factor) == 0
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     for block in range(len(H)):
         first = block * LANES
@@ -448,10 +452,11 @@ def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
         side_by_side(D, first, d)
         y[:] = 0.0
         symmetric(H[block], x, y)
-        within(factor[block], d, y)
+        if not tied:
+            within(factor[block], d, y)
         for lane in range(min(LANES, n - first)):
             for p in range(K):
-                out[first + lane, p] = y[p, lane] / (d[p, lane] * d[p, lane])
+                out[first + lane, p] = y[p, lane] if tied else y[p, lane] / (d[p, lane] * d[p, lane])
 
 
 @compiled

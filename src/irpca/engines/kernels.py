@@ -324,7 +324,8 @@ def _prepare(
     """H with the other side's uncertainty, Cholesky factors of I + D H D, their diagonals inverted, and b, of lines.
 
     ``packed`` has the lower triangle of a line in a row; H and ``factor`` receive LANES of them side by side, in
-    arrays of shape (blocks, places, LANES): what is at the same place of as many triangles lies together.
+    arrays of shape (blocks, places, LANES): what is at the same place of as many triangles lies together. A ``factor``
+    without blocks is not made: lines are tied to what is expected of them, D is nothing.
     """
     K = mean.shape[1]
     p, q = _lower(K)
@@ -332,12 +333,14 @@ def _prepare(
     whole[:, p, q] = whole[:, q, p] = packed
     b[:] = np.einsum("iab,ib->ia", whole, mean) + g
     whole += kappa[:, None, None] * covariance
+    _side_by_side(whole, H)
+    if not len(factor):
+        return
     inner = D[:, :, None] * whole * D[:, None, :] + np.eye(K)
     # With next to no noise rounding may leave less than the prior's 1.
     lower = np.linalg.cholesky(inner + 1e-14 * np.einsum("iaa->i", inner)[:, None, None] * np.eye(K))
     at = np.arange(K)
     lower[:, at, at] = 1 / lower[:, at, at]
-    _side_by_side(whole, H)
     _side_by_side(lower, factor)
 
 
@@ -350,8 +353,10 @@ def _within(factor: Array, D: Array, X: Array) -> Array:
 
 
 def _reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    """``T x = H x − H C H x`` of every line, as ``D⁻² C H x``: nothing cancels."""
-    out[:] = _within(factor, D, np.einsum("iab,ib->ia", full(H, *X.shape), X)) / D**2
+    """``T x = H x − H C H x`` of every line, as ``D⁻² C H x``: nothing cancels. Without factors C is nothing."""
+    out[:] = np.einsum("iab,ib->ia", full(H, *X.shape), X)
+    if len(factor):
+        out[:] = _within(factor, D, out) / D**2
 
 
 def _reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:

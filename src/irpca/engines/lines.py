@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -106,6 +106,10 @@ def dense_moments(
                 np.matmul(w, moments_of, out=mine.H[rows])
                 np.matmul(t, V, out=mine.g[rows])
                 np.matmul(w, spread, out=mine.kappa[rows])
+            elif first == edges[part]:
+                np.matmul(w.T, moments_of[rows], out=mine.H)
+                np.matmul(t.T, U[rows], out=mine.g)
+                np.matmul(w.T, spread[rows], out=mine.kappa)
             else:
                 mine.H += w.T @ moments_of[rows]
                 mine.g += t.T @ U[rows]
@@ -176,6 +180,7 @@ class Band:
     def __init__(self, moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep: bool = False) -> None:
         self.moments, self.mean, self.prior, self.threads, self.keep = moments, mean, prior, threads, keep
         self.deviation = np.sqrt(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
+        self.tied = not prior.variance.any()  # then posteriors are the prior means, and H C H is nothing
         self.ready: tuple[Array, Array, Array] | None = None
 
     def prepare(self) -> tuple[Array, Array, Array]:
@@ -187,8 +192,10 @@ class Band:
         if self.keep:
             H, factor, self.moments = H.copy(), factor.copy(), Moments.zero(0, 0)
         self.ready = H, factor, b
-        reduced = np.empty_like(b)
-        kernels.reduce_target(H, factor, self.deviation, b, reduced)
+        reduced = b
+        if not self.tied:
+            reduced = np.empty_like(b)
+            kernels.reduce_target(H, factor, self.deviation, b, reduced)
         assert self.prior.basis is not None
         return H.sum(axis=0).sum(axis=1), (self.deviation**2).sum(axis=0), self.prior.basis.T @ reduced
 
@@ -212,6 +219,9 @@ class Band:
         (n, K), prior, ready = self.mean.shape, self.prior, self.ready
         expected = prior.mean if coefficients is None or prior.basis is None else prior.basis @ coefficients
         assert expected is not None
+        if self.tied:
+            spread = np.full(n, NO_VARIANCE * float(np.trace(prior.weigh)))
+            return expected, expected, np.full((n, K), NO_VARIANCE), spread, n * NO_VARIANCE * np.eye(K)
         new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty(n)
 
         def work(lines: slice) -> Array:
@@ -231,10 +241,14 @@ class Band:
         return new, expected, variance, spread, covariance
 
     def _prepared(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
-        """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v."""
+        """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v.
+
+        Without the factors of lines that are tied to what is expected of them.
+        """
         n, K = lines.stop - lines.start, self.mean.shape[1]
         shape = -(-n // LANES), K * (K + 1) // 2, LANES
-        H, factor, b = rooms.room("H", shape), rooms.room("factor", shape), np.empty((n, K))
+        H, b = rooms.room("H", shape), np.empty((n, K))
+        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
         moments, covariance = self.moments, self.prior.other_covariance
 
         def work(at: slice) -> None:
@@ -259,8 +273,12 @@ def solved(ask: Ask, prior: Prior, sums: Sums) -> Lines:
         coefficients, precision = _coefficients(ask, prior, n)
     *parts, covariances = zip(*ask("posterior", coefficients), strict=True)
     new, expected, variance, spread = (_joined(part) for part in parts)
-    covariance = np.sum(covariances, axis=0) / n
+    covariance = _total(covariances) / n
     return Lines(new, expected, variance, spread, covariance, coefficients, precision, sums)
+
+
+def _total(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
 def _joined(parts: tuple[Array, ...]) -> Array:
@@ -289,36 +307,35 @@ def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
     """
     Q, ridge = prior.basis, prior.ridge
     assert Q is not None and ridge is not None
-    H, variance, right = (np.sum(parts, axis=0) for parts in zip(*ask("prepare"), strict=True))
+    H, variance, right = (_total(parts) for parts in zip(*ask("prepare"), strict=True))
     K = len(variance)
     mean, scale = kernels.full(H[None, :, None], 1, K)[0] / n, np.sqrt(variance / n)
     # T of an average line
     average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
     average = 0.5 * (average + average.T)
-    size = float((Q * Q).sum() / Q.shape[1])  # of a column of the basis, squared
+    size = float(np.vdot(Q, Q) / Q.shape[1])  # of a column of the basis, squared
     precision = size * np.maximum(np.diag(average), 0.0)
     floor = 1e-12 * float(precision.max(initial=1e-300))
     inverse = np.linalg.inv(size * average + np.diag(ridge + floor))
 
     def operator(A: Array) -> Array:
-        through: Array = np.sum(ask("through", A), axis=0)
-        return through + ridge * A
+        return _total(ask("through", A)) + ridge * A
 
     A = prior.coefficients if prior.coefficients is not None else np.zeros((Q.shape[1], K))
     residual = right - operator(A)
     z = residual @ inverse
-    p, rz = z, float((residual * z).sum())
-    target = max(CG_DIGITS**2 * rz, 1e-32 * float((right * (right @ inverse)).sum()))
+    p, rz = z, float(np.vdot(residual, z))
+    target = max(CG_DIGITS**2 * rz, 1e-32 * float(np.vdot(right, right @ inverse)))
     for _ in range(CG_STEPS):
         if rz <= target or rz <= 0:
             break
         Ap = operator(p)
-        curvature = float((p * Ap).sum())
+        curvature = float(np.vdot(p, Ap))
         if curvature <= 0:
             break
         step = rz / curvature
         A, residual = A + step * p, residual - step * Ap
         z = residual @ inverse
-        last, rz = rz, float((residual * z).sum())
+        last, rz = rz, float(np.vdot(residual, z))
         p = z + rz / last * p
     return A, precision

@@ -24,7 +24,7 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .body import PiecedEngine, Question, refuse_nothing
+from .body import FrozenNormal, PiecedEngine, Question, WholeNormal, refuse_nothing
 from .lines import Band, Moments
 from .passes import Answer, Arrays, Numbers
 from .pieces import Dense, Listed, piece_of
@@ -117,6 +117,11 @@ class MemoryEngine(PiecedEngine):
         band = Band(Moments(*found), mean, prior, self.threads)
         sums = Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
         return lambda name, *args: [getattr(band, name)(*args)], sums
+
+    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
+        if isinstance(self.piece, Dense) and self.piece.small and self.remembered():
+            return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
+        return super().normal(L, zeta, Q1, Q2)
 
     def remembered(self) -> Numbers:
         return {"remember": self.piece.room(np.uint8)}

@@ -38,19 +38,6 @@ def pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads, thread_name_prefix="irpca")
 
 
-def both_sides(
-    work: Callable[..., Answer], first: tuple[Any, ...], second: tuple[Any, ...], at_once: bool
-) -> tuple[Answer, Answer]:
-    """``work`` on two sets of arguments, at the same time if they are large enough to be worth it."""
-    if not at_once or available_cores() == 1:
-        return work(*first), work(*second)
-    other = pool(available_cores()).submit(work, *second)
-    try:
-        return work(*first), other.result()
-    finally:
-        wait([other])
-
-
 class _SingleThreadedBlas(ContextDecorator):
     """Holds BLAS to one thread for as long as any pass is under way.
 

@@ -15,7 +15,7 @@ import numpy as np
 from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
-from ..lowrank import Array, LowRank, relative_distance
+from ..lowrank import Array, Deferred, LowRank, relative_change
 from ..regression import conjugate_gradients
 from ..sampling import Block, Sample, blocks, draw_lines
 from ..threshold import quantile, rounding_floor
@@ -66,12 +66,24 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
 
 @dataclass(frozen=True, eq=False)
 class Trimmed:
-    """The best fit found on blocks, and whether sampled entries show it to be exact."""
+    """The best fit found on blocks, and whether sampled entries show it to be exact.
 
-    L: LowRank
+    Attributes
+    ----------
+    on_block, block : the fit, and the block that it was made on
+    spanned : the same as a matrix of the size of M; its outer factors are the features
+    exact : Exactness
+    """
+
     on_block: LowRank
     block: Block
+    spanned: LowRank
     exact: Exactness
+
+    @property
+    def L(self) -> LowRank:
+        """The same with orthonormal outer factors: to make those takes time, and hardly anybody asks."""
+        return Deferred(lambda: self.block.lift(self.on_block))
 
 
 def trimmed_fits(
@@ -92,8 +104,8 @@ def trimmed_fits(
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
         for q, k in starts:
             on_block = _start(block, rank, q, k, rng)
-            L = block.lift(on_block)
-            found = Trimmed(L, on_block, block, exactness(sample, L, block.engine.n_observed, _unknowns(L, F1, F2)))
+            L = block.spanned(on_block)
+            found = Trimmed(on_block, block, L, judged(block, L, on_block.rank, sample))
             if best is None or best.block.small or found.exact.score < best.exact.score:
                 best = found
             yield best
@@ -103,8 +115,9 @@ def trimmed_fits(
             return  # hardly any entry is fitted exactly: larger blocks would only cost more
 
 
-def _unknowns(L: LowRank, F1: Features, F2: Features) -> int:
-    return L.rank * (F1.d + F2.d - L.rank)
+def judged(block: Block, L: LowRank, rank: int, sample: Sample) -> Exactness:
+    """Whether L, of the size of M and of this rank, which was fitted on a block, is exact."""
+    return exactness(sample, L, block.engine.n_observed, rank * (block.F1.d + block.F2.d - rank))
 
 
 def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
@@ -182,8 +195,9 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Low
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
     step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
-    new = LowRank.from_core(block.Q1, C + step, block.Q2, rank)
-    return new, relative_distance(new, L), normal.trim
+    core = LowRank.from_core(None, C + step, None, rank)
+    new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
+    return new, relative_change(core.dense(), C), normal.trim
 
 
 def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,14 @@ from .. import constants
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
 from ..engines.base import Engine, Look, Noise
-from ..factors import Fit, Side, basis_of, moved, restricted
+from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features, outside
-from ..lowrank import Array, LowRank, relative_distance
+from ..lowrank import Array, Deferred, LowRank, core_of, times
 from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
-from .exact import Trimmed, exactness, missed_lines, trimmed_fits
+from .exact import Exactness, Trimmed, exactness, judged, missed_lines, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
@@ -79,18 +80,18 @@ def irpca(
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
-        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
+        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.spanned, trimmed.exact, rng):
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
     # Candidate fits on a part of M; choice by held-out entries.
     part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds, imperfect)
     comparison = Comparison(part.nine_tenths, part.held, part.ties)
     for k, fit in enumerate(comparison, 1):
-        yield part.interim(part.lifted(fit), f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
+        yield part.interim(fit, f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
     assert comparison.winner is not None
     candidates = list(comparison.tried.values())
     best, tied = choose(part.held, candidates)
-    yield part.interim(part.lifted(best.fit), "fitting all of the table", 0.7)
+    yield part.interim(best.fit, "fitting all of the table", 0.7)
 
     # The chosen fit to all entries of that part, then to all of M.
     again = part.table.make(comparison.winner)
@@ -106,7 +107,7 @@ def irpca(
         _place_others(fit, part)
     if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
-            yield report.state(stepped, settled=True)
+            yield report.state(stepped[0], True, stepped[1])
     for refits_left in reversed(range(constants.LINE_REFITS + 1)):
         first = fit.sweeps
         while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_TOLERANCE, first):
@@ -213,24 +214,31 @@ class _Part:
         """How many sweeps over all of M may be made: each reads it twice."""
         return constants.MAX_LARGE_SWEEPS if self.large else constants.MAX_FINAL_SWEEPS
 
-    def in_units_of_M(self, L: LowRank) -> LowRank:
-        U, V = L.thin()
-        return LowRank.from_product(U, V * self.unit[:, None])
+    def in_units_of_M(self, fit: Fit) -> LowRank:
+        """L of a fit to all of M."""
+        return LowRank.from_product(fit.rows.mean, fit.cols.mean * self.unit[:, None])
 
     def interim(self, fit: Fit, stage: str, progress: float) -> State:
-        """A fit that is not the last: the answer if time runs out."""
-        deviation, weights = fit.noise.deviation, self.weights_in_units_of_M(fit)
-        return State(
-            self.in_units_of_M(fit.L),
+        """A fit to the part that is not the last: the answer if time runs out. It is extended to M only then."""
+        deviation, now = replace(fit.noise, least=self.least).deviation, fit.copy()
+        state = State(
+            Deferred(lambda: whole().L),
             constants.REPORTED_THRESHOLD * deviation,
             1.0,
             noise=deviation,
             settled=False,
-            weights=weights,
-            fit=replace(fit, unit=self.unit),
             stage=stage,
             progress=progress,
+            whole=lambda: whole(),
         )
+
+        @cache
+        def whole() -> State:
+            fit = self.lifted(now)
+            L, weights = self.in_units_of_M(fit), self.weights_in_units_of_M(fit)
+            return replace(state, L=L, weights=weights, fit=replace(fit, unit=self.unit), whole=None)
+
+        return state
 
     def weights_in_units_of_M(self, fit: Fit) -> Noise:
         square = self.unit**2
@@ -289,8 +297,8 @@ def _part(
     least = finest(sample, unit, typical)
     start = None
     if trimmed is not None:
-        U, V = trimmed.L.thin()
-        start = LowRank(U[lines[0]], np.eye(U.shape[1]), V[lines[1]] / unit[lines[1], None])
+        L = trimmed.spanned
+        start = LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
     table = Table(
         engine.block(*lines) / unit[lines[1]],
         lines,
@@ -333,9 +341,9 @@ def _place_others(fit: Fit, part: _Part) -> None:
 def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
     """An exact fit close to this one, if there is one: trimmed least squares with a decreasing threshold."""
     n1, n2 = fit.engine.shape
-    singular = np.linalg.svd(LowRank.from_product(*fit.L.thin()).core, compute_uv=False)
-    if not len(singular) or not fit.nearly_exact:
+    if not fit.rank or not fit.nearly_exact:
         return None
+    singular = np.linalg.svd(core_of(fit.rows.mean, fit.cols.mean), compute_uv=False)
     edge = constants.MIN_EXACT_SINGULAR_VALUE * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
     for rank in sorted(ranks - {0}):
@@ -346,7 +354,7 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
             exact = fit.least_squares(rank)
         except FloatingPointError:  # it is not exact, and least squares diverged
             continue
-        L = part.in_units_of_M(exact.L)
+        L = part.in_units_of_M(exact)
         found = exactness(sample, L, part.M.n_observed, unknowns)
         if found.zeta is not None:
             return L, found.zeta, found.clean
@@ -358,37 +366,41 @@ def _gaussian(fit: Fit) -> bool:
     return bool(fit.noise.shares[0] >= constants.MIN_GAUSSIAN_SHARE and np.isinf(fit.noise.nu))
 
 
-def _limit(fit: Fit) -> float:
+def _limit(noise: NoiseModel, residuals: Array) -> float:
     """Residuals larger than this are gross errors."""
-    limit = Calibration(fit.residuals / fit.noise.s, fit.noise.gross).limit
-    return fit.noise.s * max(limit, constants.MIN_OUTLIER_LIMIT)
+    limit = Calibration(residuals / noise.s, noise.gross).limit
+    return noise.s * max(limit, constants.MIN_OUTLIER_LIMIT)
 
 
-def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
+def _steps_on_M(fit: Fit, part: _Part) -> tuple[Fit, LowRank] | None:
     """Trimmed least squares on all of M, where features determine both sides; one read a step.
 
     Where the kept entries are evenly distributed, their gradient divided by their share is nearly the solution, and the
     next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
     is heavy-tailed, differs between lines, or is given.
     """
-    fit = replace(fit, noise=widened(fit.noise, fit.residuals))
+    residuals = fit.residuals
+    fit = replace(fit, noise=widened(fit.noise, residuals))
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
     if not all(fit.tied) or not _gaussian(fit) or noise.target is not None or apart > constants.EQUAL_NOISE_SPREAD:
         return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
-    L, zeta = part.in_units_of_M(fit.L), _limit(fit)
+    C = np.sqrt(n1 * n2) * fit.rows.coefficients @ fit.cols.coefficients.T  # M is in units of its own: it is large
+    L, zeta = LowRank.from_core(Q1, C, Q2, fit.rank), _limit(noise, residuals)
     steps = []
     for _ in range(constants.LARGE_STEPS):
         gradient, trim = part.M.core(L, zeta, Q1, Q2)
-        times = n1 * n2 / max(trim.kept, 1)
-        C = Q1.T @ L.left @ L.core @ L.right.T @ Q2 + times * gradient
-        deviation = noise.deviation * np.sqrt(times)  # of every number in C
+        share = n1 * n2 / max(trim.kept, 1)
+        moved = C + share * gradient
+        deviation = noise.deviation * np.sqrt(share)  # of every number in C
         edge = deviation * (np.sqrt(len(C)) + np.sqrt(C.shape[1]))
-        seen = int(np.count_nonzero(np.linalg.svd(C, compute_uv=False) > constants.NOISE_EDGE_FACTOR * edge))
-        before, L = L, LowRank.from_core(Q1, C, Q2, fit.directions or seen)
-        steps.append(relative_distance(L, before) * float(np.linalg.norm(L.core)))
+        seen = int(np.count_nonzero(np.linalg.svd(moved, compute_uv=False) > constants.NOISE_EDGE_FACTOR * edge))
+        core = LowRank.from_core(None, moved, None, fit.directions or seen)
+        before, C = C, core.dense()
+        L = LowRank(times(Q1, core.left), core.core, times(Q2, core.right))
+        steps.append(float(np.linalg.norm(C - before)))
     error = deviation * np.sqrt(max(L.rank, 1) * (sum(C.shape) - L.rank))
     if (
         steps[-1] ** 2 > constants.MAX_REMAINING_STEP * error * steps[-2]
@@ -396,19 +408,20 @@ def _steps_on_M(fit: Fit, part: _Part) -> Fit | None:
         return None
     halves = np.sqrt(L.singular_values)
     rows, cols = (
-        Side(A * halves, side.basis, True, np.zeros(L.rank), np.ones(L.rank))
-        for A, side in zip((L.left, L.right / part.unit[:, None]), sides, strict=True)
+        side.certain(A * halves, a * halves / np.sqrt(len(A)))
+        for side, A, a in zip(sides, (L.left, L.right), (core.left, core.right), strict=True)
     )
     new = replace(fit, rows=rows, cols=cols, step=0.0)
-    return replace(new, noise=_one_component(new, noise))
+    return replace(new, noise=_one_component(new, noise)), L
 
 
 def _efficient(fit: Fit) -> None:
     """Where noise is Gaussian, refine the fit by least squares on all entries but gross errors."""
-    noise = fit.noise = widened(fit.noise, fit.residuals)
+    residuals = fit.residuals
+    noise = fit.noise = widened(fit.noise, residuals)
     if not _gaussian(fit):
         return
-    fit.noise = replace(noise, zeta=_limit(fit))
+    fit.noise = replace(noise, zeta=_limit(noise, residuals))
     for _ in range(constants.SWEEPS_BEFORE_PRIORS):
         fit.sweep()
     fit.noise = _one_component(fit, noise)
@@ -430,9 +443,9 @@ class _Report:
     certificate: Certificate
     looked_for_more: bool
 
-    def state(self, fit: Fit, settled: bool = False) -> State:
+    def state(self, fit: Fit, settled: bool = False, L: LowRank | None = None) -> State:
         part, noise = self.part, fit.noise
-        L = part.in_units_of_M(fit.L)
+        L = part.in_units_of_M(fit) if L is None else L
         deviation = noise.deviation
         why = "so many components predict held-out cells best" if fit.rank else "no component predicts held-out cells"
         chosen = (
@@ -531,34 +544,41 @@ def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
 
 
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
-    """An exact fit of the features; its rank from the singular values larger than rounding."""
-    L, found = trimmed.L, trimmed.exact
+    """An exact fit of the features; its rank from the singular values larger than rounding.
+
+    What rounding is, the residuals of its own factors tell, too: they round otherwise than the features themselves.
+    """
+    exact, L = trimmed.exact, LowRank.zero(trimmed.spanned.shape)
+    for _ in range(2):
+        value = trimmed.on_block.rank if rank is not None else _exact_rank(trimmed.on_block, exact, F1, F2)
+        if L.rank != value:
+            L = trimmed.block.lift(trimmed.on_block.truncate(value))
+            own = judged(trimmed.block, L, value, sample)
+            exact = own if (own.zeta or 0.0) > (exact.zeta or 0.0) else exact
     chosen: tuple[Choice, ...] = ()
-    assert found.zeta is not None
     if rank is None:
-        # In the block's own coordinates: those of all of M stretch the block's rounding errors.
-        s = trimmed.on_block.singular_values
-        edge = (
-            (np.sqrt(F1.d) + np.sqrt(F2.d) + 1)
-            * found.zeta
-            / constants.ROUNDING_SPREAD
-            / np.sqrt(max(found.clean, 0.01))
-        )
-        value = max(int(np.count_nonzero(s > edge)), 1)
         reason = (
             f"the singular values after the first {value} are rounding errors"
-            if value < len(s)
+            if value < trimmed.on_block.rank
             else "all singular values are larger than rounding errors"
         )
         chosen = (Choice("rank", value, reason),)
-        L = trimmed.block.lift(trimmed.on_block.truncate(value))
-    return State(L, found.zeta, 0.0, noise=0.0, expected_corruption=1 - found.clean, choices=(*chosen, EXACT))
+    assert exact.zeta is not None
+    return State(L, exact.zeta, 0.0, noise=0.0, expected_corruption=1 - exact.clean, choices=(*chosen, EXACT))
+
+
+def _exact_rank(on_block: LowRank, exact: Exactness, F1: Features, F2: Features) -> int:
+    """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
+    assert exact.zeta is not None
+    rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(max(exact.clean, 0.01))
+    edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * rounding
+    return max(int(np.count_nonzero(on_block.singular_values > edge)), 1)
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
     """Lower bound of the noise of each column, in its unit: rounding, the step between values, MIN_DETECTABLE_NOISE."""
     x = sample.values
-    step = 2 * resolution(*np.unique(x, return_counts=True), most=1.0) / np.sqrt(12)
+    step = 2 * resolution(*sample.distinct, most=1.0) / np.sqrt(12)
     rounding = float(np.finfo(sample.dtype).eps) * float(np.quantile(np.abs(x), 0.9))
     spread = typical if typical > 0 else float(np.abs(x).max())  # NaN where all values are one
     return np.maximum(max(step, rounding) / unit, constants.MIN_DETECTABLE_NOISE * spread)
