@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def pcpf(M: Tensor, F1: Tensor, F2: Tensor, growth: float = 1.5, start: float = 
     # Y starts at M / max(‖M‖₂, ‖M‖∞ / λ): a step from zero with a larger penalty.
     Y = (M * (p + 1 / max(norm, float(torch.linalg.vector_norm(M, torch.inf)) / lam))).clamp_(-lam, lam)
     H = np.zeros((Q1.shape[1], Q2.shape[1]))
-    move = _fused(_ascent, M.device)
+    move = _fused(M.device.type)
     while True:
         G = (Q1.T @ (Y @ thin).double()).cpu().numpy()
         u, s, vt = np.linalg.svd(H + G / p)
@@ -72,9 +73,18 @@ def _ascent(Y: Tensor, M: Tensor, p: Tensor, lam: Tensor) -> Tensor:
     return Y.copy_((Y + p * M).clamp(-lam, lam))
 
 
-def _fused(work: Callable[..., Any], device: torch.device) -> Callable[..., Any]:
-    """One pass instead of three, where torch can compile it."""
-    return torch.compile(work) if device.type == "cuda" else work
+@cache
+def _fused(device: str) -> Callable[..., Any]:
+    """The step in one pass instead of three, where torch can compile it."""
+    if device != "cuda":
+        return _ascent
+    compiled = torch.compile(_ascent, dynamic=False)
+    try:
+        compiled(*(torch.ones(shape, device=device) for shape in ((4, 4), (4, 4), (), ())))
+    except Exception as error:  # no compiler there, for one
+        print(f"PCPF runs uncompiled: {type(error).__name__}")
+        return _ascent
+    return compiled
 
 
 def accaltproj(
@@ -82,7 +92,8 @@ def accaltproj(
 ) -> Iterator[Iterate]:
     """M − S projected onto the tangent space of L, then to rank r; ``ζ = β (σ_{r+1} + γᵗ σ_1)``.
 
-    The singular value decomposition at the start is a randomised one; it ends if numbers overflow. See ``irpca.solvers.accaltproj``.
+    The singular value decomposition at the start is a randomised one; it ends if numbers overflow. See
+    ``irpca.solvers.accaltproj``.
     """
     norm, V = leading(M, rank + SPARE, seed)
     T = trimmed_(M.clone(), beta_init * norm)
@@ -137,7 +148,7 @@ def _turned(U: Tensor, E: Tensor, u: np.ndarray, back: np.ndarray) -> Tensor:
 
 
 def orthonormal(B: Tensor) -> Tensor:
-    """An orthonormal basis of the columns of a tall block, by Gram matrices; twice, since once loses half the digits."""
+    """An orthonormal basis of a tall block, by Gram matrices; twice, since once loses half the digits."""
     for _ in range(2):
         B = B @ torch.from_numpy(_triangle((B.T @ B).cpu().numpy())[1]).to(B)
     return B
