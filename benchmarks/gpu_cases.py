@@ -17,7 +17,7 @@ from irpca.lowrank import relative_distance
 
 from . import gpu_peers
 from .case import Case, Found
-from .gpu_clock import Bench, breakdown, summed
+from .gpu_clock import Bench, Clocked, breakdown, summed
 from .gpu_report import (
     PEERS,
     SOLVE,
@@ -51,7 +51,7 @@ def add_up(bench: Bench, n: int, d: int, rank: int, corruption: float, repeats: 
 
 
 def one_pass(bench: Bench, n: int, d: int, rank: int, corruption: float, widths: list[int], repeats: int) -> Found:
-    """``engine.core`` with factors from the host, and where the engine has it ``fused`` with those on the device."""
+    """``engine.core`` as a whole, with factors from the host, and its kernel alone."""
     task = bench.problem(Recipe(n, d, rank, corruption))
     engine = bench.engine(task.M)
     L = LowRank(task.L.left, 0.9 * task.L.core, task.L.right)  # the truth would leave rounding, and nothing to check
@@ -60,8 +60,8 @@ def one_pass(bench: Bench, n: int, d: int, rank: int, corruption: float, widths:
     runs: dict[str, Callable[[int], Any]] = {SUM: lambda _: ((None, None), total(bench, task.M))}
     for width, (Q1, Q2) in bases.items():
         runs[f"core, d = {width}"] = partial(_core, bench, engine, L, zeta, Q1, Q2)
-        if hasattr(engine, "fused"):
-            runs[f"kernel alone, d = {width}"] = _fused(bench, engine, L, zeta, Q2)
+        if (alone := kernel_alone(bench, engine, L, zeta, Q1, Q2)) is not None:
+            runs[f"kernel alone, d = {width}"] = alone
     exact = {f"core, d = {width}": core_of(task, L, zeta, *Q, bench.device) for width, Q in bases.items()}
 
     def check(name: str, answer: Any) -> dict[str, Any]:
@@ -70,20 +70,32 @@ def one_pass(bench: Bench, n: int, d: int, rank: int, corruption: float, widths:
         return {"device_seconds": took, "error": error}
 
     records = interleave(runs, repeats, check)
-    return {"M_bytes": task.recipe.bytes, "engine": engine.name, "contenders": summed(records, SUM)}
+    return {"M_bytes": task.recipe.bytes, "engine": f"{engine.name} ({engine.ran})", "contenders": summed(records, SUM)}
 
 
 def _core(bench: Bench, engine: Any, L: LowRank, zeta: float, Q1: Any, Q2: Any, _: int) -> Any:
     return bench.on_device(lambda: engine.core(L, zeta, Q1, Q2))
 
 
-def _fused(bench: Bench, engine: Any, L: LowRank, zeta: float, B: np.ndarray) -> Callable[[int], Any]:
-    """The kernel, its factors being there before the clock starts."""
-    factors, block = tuple(engine.on_device(part) for part in L.thin()), engine.on_device(B)
+def kernel_alone(bench: Bench, engine: Any, L: LowRank, zeta: float, Q1: Any, Q2: Any) -> Callable[[int], Any] | None:
+    """The same pass, of which only what its kernel takes is counted; None where there is no kernel.
+
+    That is ``engine.fused``, with factors that are on the device already, or else ``engine.triton.trimmed``, timed
+    within a call of ``core``.
+    """
+    if hasattr(engine, "fused"):
+        factors, block = tuple(engine.on_device(part) for part in L.thin()), engine.on_device(Q2)
+        return lambda _: ((None, None), bench.on_device(lambda: engine.fused(factors, zeta, block))[1])
+    if getattr(engine, "triton", None) is None:
+        return None
 
     def run(_: int) -> Any:
-        _, took = bench.on_device(lambda: engine.fused(factors, zeta, block))
-        return (None, None), took
+        kernels, engine.triton = engine.triton, Clocked(engine.triton, "trimmed", bench)
+        try:
+            engine.core(L, zeta, Q1, Q2)
+            return (None, None), engine.triton.seconds
+        finally:
+            engine.triton = kernels
 
     return run
 

@@ -83,6 +83,26 @@ class Bench:
         return answer
 
 
+class Clocked:
+    """A module, of which one function is timed on the device."""
+
+    def __init__(self, module: Any, name: str, bench: Bench) -> None:
+        self.module, self.name, self.bench = module, name, bench
+        self.seconds = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.module, name)
+        return self._timed(found) if name == self.name else found
+
+    def _timed(self, work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **options: Any) -> Any:
+            answer, seconds = self.bench.on_device(lambda: work(*args, **options))
+            self.seconds += seconds
+            return answer
+
+        return run
+
+
 def summed(records: dict[str, list[dict[str, Any]]], yardstick: str) -> Found:
     """Medians of all contenders and their ratios to one, with every round."""
     return {

@@ -71,6 +71,8 @@ def remarks_of(found: Found) -> list[str]:
         remarks.append(f"with the support known, noise costs an error of {found['least_error']:.1e}")
     if "first_seconds" in found:
         remarks.append(f"the first call, which compiles, took {found['first_seconds']:.1f} s")
+    if "engine" in found:
+        remarks.append(found["engine"])
     if "breakdown" in found:
         spent = found["breakdown"]
         parts = [f"{name} {in_units(row['seconds'])} ({row['calls']})" for name, row in spent["questions"].items()]

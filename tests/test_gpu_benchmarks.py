@@ -180,6 +180,26 @@ def test_questions_are_timed_once(load):
     assert vars(engine) == {} and engine.draw() == 2
 
 
+def test_a_kernel_is_timed_within_a_pass(load):
+    cases, bench = load("gpu_cases"), load("gpu_clock").Bench("cpu")
+
+    class Engine:
+        triton = SimpleNamespace(trimmed=lambda x: x + 1, width=8)
+
+        def core(self, *asked):
+            return self.triton.trimmed(self.triton.width) + self.triton.trimmed(1), None
+
+    engine = Engine()
+    clocked = load("gpu_clock").Clocked(engine.triton, "trimmed", bench)
+    assert clocked.width == 8 and clocked.seconds == 0
+    assert clocked.trimmed(2) == 3 and clocked.seconds > 0
+    run = cases.kernel_alone(bench, engine, None, 0.0, None, None)
+    _, seconds = run(0)
+    assert seconds > 0 and isinstance(engine.triton, SimpleNamespace)
+    engine.triton = None
+    assert cases.kernel_alone(bench, engine, None, 0.0, None, None) is None
+
+
 # The whole
 
 
