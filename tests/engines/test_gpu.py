@@ -41,6 +41,7 @@ slabs = importlib.import_module("irpca.engines.gpu.slabs")
 storage_module = importlib.import_module("irpca.engines.gpu.storage")
 GPUEngine, DeviceSparse = gpu.GPUEngine, gpu.DeviceSparse
 
+torch.set_num_threads(1)  # these matrices are small, and other tests want the cores
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 KERNELS = ["torch", "triton"]
@@ -70,7 +71,7 @@ class TestTorch(FullSuite):
 
     @pytest.fixture(autouse=True)
     def small_slabs(self, monkeypatch):
-        monkeypatch.setattr(engine_module, "AT_ONCE", 400)
+        monkeypatch.setattr(engine_module, "AT_ONCE", 2000)
         monkeypatch.setattr(engine_module, "WRITTEN_AT_ONCE", 300)
         monkeypatch.setattr(storage_module, "SCANNED", 300)
 

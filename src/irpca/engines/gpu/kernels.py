@@ -262,7 +262,7 @@ def _list_kernel(
     M, stride0, stride1, A, B, numbers, row_limits, col_limits, row_spreads, col_spreads,
     STARTS, ENDS, COLS, VALUES, FOUND, KEPT, MISSING, ENERGY, LARGEST, n1, n2, share,
     K: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr, WRITE: tl.constexpr,
-    UNROLLED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    UNROLLED: tl.constexpr, STAGES: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit or, in a second read, WRITE each to its place; those of a row from STARTS on.
 
@@ -297,7 +297,7 @@ def _list_kernel(
         energy = tl.zeros((BM,), tl.float64)
         largest = tl.zeros((BM,), wide)
     last = tl.minimum(part * share + share, n2)
-    for first in range(part * share, last, BN):
+    for first in tl.range(part * share, last, BN, num_stages=STAGES):
         cols = first + tl.arange(0, BN)
         if FULL:
             m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
@@ -591,8 +591,8 @@ def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, in
             M, M.stride(0), M.stride(1), A, B, numbers, limits.rows, limits.cols, limits.row_spread, limits.col_spread,
             starts, ends, cols, values, found, kept, missing, energy, largest, n1, n2, share,
             K=len(A), LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M), WRITE=write,
-            UNROLLED=UNROLLED, MOST=MOST_SPREAD,
-            BM=height, BN=width, num_warps=warps, num_stages=stages,
+            UNROLLED=UNROLLED, STAGES=stages, MOST=MOST_SPREAD,
+            BM=height, BN=width, num_warps=warps,
         )  # fmt: skip
 
     read(counts, counts, counts, energy, counts, write=False)
