@@ -15,7 +15,9 @@ from math import lgamma
 import numpy as np
 
 from . import constants
+from .engines import kernels
 from .engines.base import CAUCHY, COMPONENTS, MEDIAN, Noise, Sums
+from .engines.pieces import read_only
 from .lowrank import Array
 
 SQUARES = np.square(COMPONENTS)
@@ -195,32 +197,25 @@ def _cauchy_share(tails: float, gross: float) -> float:
     return (tails + constants.INITIAL_CAUCHY_SHARE * prior) / (gross + prior)
 
 
-def _step(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
-    """One step of EM for the mixture, at residuals with squares ``z2``, and the mean log density before it."""
-    n, s, gross, broad, heavy = len(z2), model.s, model.gross, model.broad, model.heavy
-    # Of the clean components, and of both kinds of gross errors; a factor of √2π that all have in common is left out.
-    density = np.empty((5, n))
-    normal, tails = density[:4], density[4]
-    deviations = np.r_[np.array(COMPONENTS) * s, broad]
-    np.exp(np.multiply.outer(-0.5 / deviations**2, z2, out=normal), out=normal)
-    normal *= (np.r_[(1 - gross) * model.shares, (1 - heavy) * gross] / deviations)[:, None]
-    inner = 1 / (1 + z2 * (1 / (MEDIAN * broad) ** 2))
-    np.add(heavy * gross * CAUCHY / broad * inner, 1e-300, out=tails)
-    total = density.sum(axis=0)
-    each = 1 / total
-    counts, energies = density @ each, density[:4] @ (z2 * each)
-    parts, wrong = counts[:3] + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n, counts[3:].sum()
-    s = max(float(np.sqrt((energies[:3] / SQUARES).sum() / max(n - wrong, 1e-9))), model.lowest)
-    energy = energies[3] + 2 / MEDIAN**2 * float(tails @ (inner * z2 * each))
+def _step(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
+    """One step of EM for the mixture, at standardised residuals z, and the mean log density before it."""
+    n, sums = len(z), Sums.zero((1, len(z)))
+    certain, scale = np.zeros((n, 2)), np.array([model.s**2])
+    mixture = model.shares, model.gross, model.broad, np.inf, np.inf, model.heavy
+    noise = Noise(scale, np.ones(n), certain[:1], certain, *mixture)
+    kernels.weigh_tile(z[None], np.zeros((1, n)), np.empty((1, n)), noise.part(slice(0, 1)), sums.part(slice(0, 1)))
+    gross, energy, log_density, tails = sums.totals[3:]
+    s = max(model.s * float(np.sqrt(sums.rows[0, 0] / max(n - gross, 1e-9))), model.lowest)
+    parts = sums.totals[:3] + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n
     new = replace(
         model,
         s=s,
         shares=parts / parts.sum(),
-        gross=float(np.clip(wrong / n, *constants.GROSS_LIMITS)),
-        broad=max(float(np.sqrt(energy / max(wrong, 1e-9))), constants.MIN_GROSS_WIDTH * s),
-        heavy=_cauchy_share(float(counts[4]), float(wrong)),
+        gross=float(np.clip(gross / n, *constants.GROSS_LIMITS)),
+        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.MIN_GROSS_WIDTH * s),
+        heavy=_cauchy_share(float(tails), float(gross)),
     )
-    return new, float(np.log(total).mean())
+    return new, float(log_density) / n
 
 
 def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
@@ -229,25 +224,25 @@ def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
     None if it is not better than the present one, or not narrower. Without this, fits with many gross errors converge
     to a wide mixture without any.
     """
-    z2 = z * z
-    now = _step(model, z2)[1]
+    z = read_only(z)
+    now = _step(model, z)[1]
     best, highest = model, -np.inf
     sizes, whole = np.sort(np.abs(z)), float(z.std())
     for q, k in constants.NOISE_STARTS:
         s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
         found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
-        found, score = _converged(found, z2)
+        found, score = _converged(found, z)
         if score > highest:
             best, highest = found, score
     return best if highest > now + constants.MIN_MIXTURE_GAIN and best.s < model.s else None
 
 
-def _converged(model: NoiseModel, z2: Array) -> tuple[NoiseModel, float]:
+def _converged(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
     """EM for the mixture until it hardly improves, and the mean log density."""
     score = -np.inf
     for _ in range(constants.MAX_EM_STEPS):
         last = score
-        model, score = _step(model, z2)
+        model, score = _step(model, z)
         if score < last + constants.MIN_EM_GAIN:
             break
     return model, score
@@ -262,7 +257,7 @@ def widened(model: NoiseModel, z: Array) -> NoiseModel:
     if not largest or np.isfinite(model.nu):
         return model
     wider = replace(model, s=float(np.sqrt(SQUARES[largest])) * model.s, shares=np.array(constants.CLEAN_SHARES))
-    return _converged(wider, z * z)[0]
+    return _converged(wider, read_only(z))[0]
 
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:

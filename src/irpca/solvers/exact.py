@@ -49,7 +49,7 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     sizes = np.abs(sample.values - fitted)
     floor = max(rounding_floor(sample.dtype, float(np.abs(fitted).max(initial=0.0))), sample.stored_precision(fitted))
     telling = sizes[sample.rare]
-    close = np.sort(telling[telling <= constants.ROUNDING_MARGIN * floor])
+    close = telling[telling <= constants.ROUNDING_MARGIN * floor]
     score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
     needed = max(constants.MIN_CLEAN_SHARE, constants.MIN_ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance)
     needed *= len(telling)
