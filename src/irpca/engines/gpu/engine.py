@@ -344,35 +344,26 @@ class GPUEngine(PiecedEngine):
         here, there = (self._sides(side) for side in (rows, cols))
         common = self._in_precision(common, standardised="scale" in rows)
         index = torch.int32 if storage.shape[1] < 2**31 else torch.int64
-        counts: list[Tensor] = []
-        columns: list[Tensor] = []
-        values: list[Tensor] = []
+        parts: list[Any] = []
         along: list[Tensor] = []
         for slab in storage.slabs(AT_ONCE if self.triton is None else math.prod(storage.shape)):
             if self.triton is not None and isinstance(slab, Dense):
-                count, column, value, rode = self._fused_list(slab, here, there, common, index)
+                limits = self.triton.Limits.of(here, there, common, slab.rows)
+                scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
+                found = self.triton.listed(slab.M, (here["L"][slab.rows], there["L"]), limits, scale, index)
             else:
-                count, column, value, rode = slabs.flagged(slab, here, there, common)
-            for part, found in zip(
-                (counts, columns, values, along), (count, column.to(index), value, rode), strict=True
-            ):
-                part.append(found)
+                found = slabs.flagged(slab, here, there, common, index)
+            parts.append(found)
+            along.append(found.rode)
         entries = storage.slab.entries if isinstance(storage, Entries) else math.prod(storage.shape)
         tally = slabs.tally_of(slabs.gathered(along), entries)
         self._take_note(tally)
-        count = _joined(counts)
-        ends = torch.cat([count.new_zeros(1, dtype=torch.int64), count.cumsum(0, dtype=torch.int64)])
-        return DeviceSparse(storage.shape, ends, _joined(columns), _joined(values)), tally
-
-    def _fused_list(
-        self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        assert self.triton is not None
-        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
-        L = rows["L"][slab.rows], cols["L"]
-        scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
-        found = self.triton.listed(slab.M, L, limits, scale, index)
-        return found.ends.diff(), found.cols, found.values, found.rode
+        counted = _to_host(_joined([part.counts[0] for part in parts])), _to_host(sum(part.counts[1] for part in parts))
+        ends = parts[0].ends
+        if len(parts) > 1:
+            ends = torch.cat([ends[:1], _joined([part.ends.diff() for part in parts]).cumsum(0)])
+        columns, values = (_joined([getattr(part, name) for part in parts]) for name in ("cols", "values"))
+        return DeviceSparse(storage.shape, ends, columns, values, counted), tally
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
         self.reads += 1
@@ -643,10 +634,12 @@ def _transposed(S: DeviceSparse) -> DeviceSparse:
     order = torch.argsort(S.indices, stable=True)
     counts = torch.bincount(S.indices, minlength=m)
     ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return DeviceSparse((m, n), ends, at[order].to(S.indices.dtype), S.data[order])
+    return DeviceSparse(
+        (m, n), ends, at[order].to(S.indices.dtype), S.data[order], None if S.counts is None else S.counts[::-1]
+    )
 
 
-def _joined(parts: list[Tensor]) -> Tensor:
+def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

@@ -21,18 +21,16 @@ from torch import Tensor
 
 from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
 from ..kernels import LOG_2PI, TINY
-from .slabs import Sides, student_constant
+from .slabs import Found, Sides, student_constant
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
 LARGE = 1 << 28  # entries, from which on it pays to try several shapes of tiles
 WIDEST = 128  # columns of a block that one read multiplies with, half as many of float64: its sums stay in registers
 CHUNK = 32  # columns of factors that are multiplied at a time
 PROGRAMS = 1024  # at least so many keep every multiprocessor busy to the end
-UNROLLED = 32  # components up to which a loop over them is written out
 ALIGNED = 32 if INTERPRETED else 128  # every tile divides this
-LISTED = (
-    (16, 32, 4, 1) if INTERPRETED else (16, 128, 4, 2)
-)  # tile whose outliers are listed: rows, columns, warps, stages
+# Tiles whose outliers are listed, of float32 and of float64: rows, columns, warps, stages
+LISTED = [(16, 32, 4, 1)] * 2 if INTERPRETED else [(64, 64, 4, 2), (64, 32, 4, 1)]
 WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # the same, of weights
 ALONG_ALL = 0
 BY_LINES = 1
@@ -246,30 +244,20 @@ def _trim_kernel(
     tl.store(LARGEST + to, largest, mask=there)
 
 
-@triton.jit
-def _outer(A, B, rows, cols, n1, n2, k, FULL: tl.constexpr):
-    """The product of column k of both factors, which are transposed."""
-    if FULL:
-        a, b = tl.load(A + k * n1 + rows), tl.load(B + k * n2 + cols)
-    else:
-        a = tl.load(A + k * n1 + rows, mask=rows < n1, other=0.0)
-        b = tl.load(B + k * n2 + cols, mask=cols < n2, other=0.0)
-    return a[:, None] * b[None, :]
-
-
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
-    M, stride0, stride1, A, B, numbers, row_limits, col_limits, row_spreads, col_spreads,
-    STARTS, ENDS, COLS, VALUES, FOUND, KEPT, MISSING, ENERGY, LARGEST, n1, n2, share,
-    K: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr, WRITE: tl.constexpr,
-    UNROLLED: tl.constexpr, STAGES: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_limits, col_limits, row_spreads, col_spreads,
+    STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, ENERGY, LARGEST, n1, n2, share,
+    K: tl.constexpr, CHUNK: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+    WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """Count the entries beyond the limit or, in a second read, WRITE each to its place; those of a row from STARTS on.
+    """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
-    The factors are transposed, and multiplied without tensor cores: the threads of a warp then have the entries of one
-    row, and write to one place. Both reads do the same arithmetic, so they find the same entries.
+    Those of a row and part go from STARTS on. How many come before an entry of the tile is a product with a triangle of
+    ones. Both reads do the same arithmetic in the same order, so they find the same entries.
     """
     strip, part = tl.program_id(0), tl.program_id(1)
+    parts = tl.num_programs(1)
     rows = strip * BM + tl.arange(0, BM)
     there = rows < n1
     zeta, scale = tl.load(numbers), tl.load(numbers + 1)
@@ -279,17 +267,26 @@ def _list_kernel(
     else:
         down = tl.arange(0, BM).to(tl.int64) * stride0
     wide = tl.float64 if DOUBLE else tl.float32
-    parts = tl.num_programs(1)
     to = rows.to(tl.int64) * parts + part
+    if K <= CHUNK:
+        a_hi = _lines(A_hi, rows, n1, 0, K, CHUNK, FULL)
+        if not DOUBLE:
+            a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
+        else:
+            a_lo = a_hi
     if LIMIT != 0:
         row_limit = tl.load(row_limits + rows, mask=there, other=0.0)
         row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
         row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
+    within = tl.arange(0, BN)
     if WRITE:
         begin = tl.load(STARTS + strip.to(tl.int64) * BM * parts)  # of the strip: the rest is counted from there
         at = (tl.load(STARTS + to, mask=there, other=0) - begin).to(tl.int32)
         end = (tl.load(ENDS + to, mask=there, other=0) - begin).to(tl.int32)
         to_cols, to_values = COLS + begin, VALUES + begin
+        triangle = (within[:, None] <= within[None, :]).to(tl.float32)
+        if not WIDENED:
+            triangle = triangle.to(tl.bfloat16)
     else:
         found = tl.zeros((BM,), tl.int32)
         counts = tl.zeros((BM,), tl.int32)
@@ -297,21 +294,24 @@ def _list_kernel(
         energy = tl.zeros((BM,), tl.float64)
         largest = tl.zeros((BM,), wide)
     last = tl.minimum(part * share + share, n2)
-    for first in tl.range(part * share, last, BN, num_stages=STAGES):
-        cols = first + tl.arange(0, BN)
+    for first in range(part * share, last, BN):
+        cols = first + within
         if FULL:
             m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
         else:
             inside = there[:, None] & (cols < last)[None, :]
             where = down[:, None] + (cols.to(tl.int64) * stride1)[None, :]
             m = tl.load(base + where, mask=inside, other=float("nan")).to(wide)
-        P = tl.zeros((BM, BN), wide)
-        if K <= UNROLLED:
-            for k in tl.static_range(K):
-                P += _outer(A, B, rows, cols, n1, n2, k, FULL)
+        if K <= CHUNK:
+            P = tl.zeros((BM, BN), wide)
+            b_hi = _lines(B_hi, cols, n2, 0, K, CHUNK, FULL)
+            if not DOUBLE:
+                b_lo = _lines(B_lo, cols, n2, 0, K, CHUNK, FULL)
+            else:
+                b_lo = b_hi
+            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
         else:
-            for k in range(K):
-                P += _outer(A, B, rows, cols, n1, n2, k, FULL)
+            P = _low_rank(A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL)
         R = m - P
         size = tl.abs(R)
         if LIMIT == 0:
@@ -323,27 +323,31 @@ def _list_kernel(
             limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
             beyond = size > limit
         beyond = beyond & (size < float("inf"))
-        ones = beyond.to(tl.int32)
         if WRITE:
-            place = at[:, None] + (tl.cumsum(ones, 1) - 1)
-            fits = beyond & (place < end[:, None])
+            ones = beyond.to(tl.float32)
+            if not WIDENED:
+                ones = ones.to(tl.bfloat16)
+            before = tl.dot(ones, triangle).to(tl.int32)
+            place = at[:, None] + (before - 1)
+            fits = beyond & (place < end[:, None])  # in vain, unless M changed in between
             tl.store(to_cols + place, tl.broadcast_to(cols[None, :], (BM, BN)), mask=fits)
             tl.store(to_values + place, R, mask=fits)
-            at += tl.sum(ones, 1)
+            at += tl.max(before, 1)
         else:
+            ones = beyond.to(tl.int32)
             found += tl.sum(ones, 1)
+            tl.atomic_add(ACROSS + cols, tl.sum(ones, 0), mask=cols < last, sem="relaxed")
             gone = m != m
             if not FULL:
                 gone = gone & inside
             missing += tl.sum(gone.to(tl.int32), 1)
             kept = (beyond == 0) & (size < float("inf"))
             counts += tl.sum(kept.to(tl.int32), 1)
-            T = tl.where(kept, R * scale, 0.0)
+            T = tl.where(kept, R, 0.0)
+            largest = tl.maximum(largest, tl.max(tl.abs(T), 1))
+            T *= scale
             energy += tl.sum(T * T, 1).to(tl.float64)
-            largest = tl.maximum(largest, tl.max(tl.where(kept, size, 0.0), 1))
-    if WRITE:
-        tl.store(FOUND + to, at.to(tl.int64) + begin, mask=there)
-    else:
+    if not WRITE:
         tl.store(FOUND + to, found.to(tl.int64), mask=there)
         tl.store(KEPT + to, counts, mask=there)
         tl.store(MISSING + to, missing, mask=there)
@@ -565,48 +569,36 @@ def trimmed(
     return Trimmed(product, torch.stack([part.double() for part in (*counted, total, largest.amax())]))
 
 
-@dataclass(eq=False)
-class Found:
-    """The entries beyond the limit: where the rows end, their columns, M − L; and what rode along."""
-
-    ends: Tensor
-    cols: Tensor
-    values: Tensor
-    rode: Tensor
-
-
 def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, index: torch.dtype) -> Found:
-    """S of a dense M, in two reads: one counts, so that the other knows where to write."""
+    """S of a dense M, in two reads: one counts, so that the other knows where to write. Empty if not all is finite."""
     (n1, n2), wide = M.shape, L[0].dtype
-    A, B = (side.T.contiguous() for side in L)
+    A, B = (Split.factor(side) for side in L)
     parts, share = _shares(n1, n2)
     numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
     kept, missing = M.new_empty((2, n1, parts), dtype=torch.int32)
     energy, largest = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((n1, parts), dtype=wide)
-    counts, again = M.new_empty((2, n1, parts), dtype=torch.int64)
-    height, width, warps, stages = LISTED
+    counts, across = M.new_empty((n1, parts), dtype=torch.int64), M.new_zeros(n2, dtype=torch.int32)
+    height, width, warps, stages = LISTED[int(wide == torch.float64)]
 
-    def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, found: Tensor, write: bool) -> None:
+    def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, write: bool) -> None:
         _list_kernel[(triton.cdiv(n1, height), parts)](
-            M, M.stride(0), M.stride(1), A, B, numbers, limits.rows, limits.cols, limits.row_spread, limits.col_spread,
-            starts, ends, cols, values, found, kept, missing, energy, largest, n1, n2, share,
-            K=len(A), LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M), WRITE=write,
-            UNROLLED=UNROLLED, STAGES=stages, MOST=MOST_SPREAD,
-            BM=height, BN=width, num_warps=warps,
+            M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, limits.row_spread,
+            limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, energy, largest, n1, n2,
+            share, K=A.columns, CHUNK=A.chunk, LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M),
+            WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width, num_warps=warps,
+            num_stages=stages,
         )  # fmt: skip
 
-    read(counts, counts, counts, energy, counts, write=False)
+    read(counts, counts, across, energy, write=False)
     ends = counts.view(-1).cumsum(0)
-    rode = [kept.sum(), missing.sum(), ends[-1], energy.sum() * scale**2, largest.amax()]
-    if n1 * n2 != sum(int(part) for part in rode[:3]):
-        ends = torch.zeros_like(ends)  # not finite: nothing to list
-    cols, values = M.new_empty(int(ends[-1]), dtype=index), M.new_empty(int(ends[-1]), dtype=wide)
-    if len(cols):
-        read(torch.cat([ends.new_zeros(1), ends[:-1]]), ends, cols, values, again, write=True)
-        if not torch.equal(again.view(-1), ends):
-            raise RuntimeError("two reads of M on the GPU found different outliers: M changed in between")
-    row_ends = torch.cat([ends.new_zeros(1), ends[parts - 1 :: parts]])
-    return Found(row_ends, cols, values, torch.stack([part.double() for part in rode]))
+    found = kept.sum(), missing.sum(), ends[-1], energy.sum() * scale**2, largest.amax()
+    rode = torch.stack([part.double() for part in found]).cpu()
+    lines = counts.sum(1).cpu(), across.long().cpu()  # now: what is asked for later waits for the second read
+    n = int(rode[2]) if int(rode[:3].sum()) == n1 * n2 else 0
+    cols, values = M.new_empty(n, dtype=index), M.new_empty(n, dtype=wide)
+    if n:
+        read(torch.cat([ends.new_zeros(1), ends[:-1]]), ends, cols, values, write=True)
+    return Found(torch.cat([ends.new_zeros(1), ends[parts - 1 :: parts]]), lines, cols, values, rode)
 
 
 def weighed(M: Tensor, P: Tensor, rows: Sides, cols: Sides, some: slice, parameters: list[float]) -> Any:

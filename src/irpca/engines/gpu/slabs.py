@@ -248,15 +248,37 @@ def ascend(slab: Slab, rows: Sides, cols: Sides, step: tuple[float, float, float
     return torch.stack([part.double() for part in found])
 
 
-def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The entries beyond the limit: how many in each row, their columns, M − L; and what rides along."""
+@dataclass(eq=False)
+class Found:
+    """The entries beyond the limit.
+
+    Attributes
+    ----------
+    ends : where the rows of the slab end, with a 0 before them
+    counts : how many each of its rows, and each column, has; in host memory
+    cols, values : their columns and M − L, row by row; a kernel may still be writing them
+    rode : what rides along
+    """
+
+    ends: Tensor
+    counts: tuple[Tensor, Tensor]
+    cols: Tensor
+    values: Tensor
+    rode: Tensor
+
+
+def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any], index: torch.dtype) -> Found:
+    """The entries beyond the limit."""
     M = slab.values(rows["L"].dtype)
     R = M - slab.low_rank(rows["L"], cols["L"])
     size, limit = R.abs(), limits(slab, rows, cols, common)
     kept = size <= limit
     along = rode(M, size, limit, kept, torch.where(kept, R, 0))
     chosen = size > limit
-    return *slab.places(chosen), R[chosen], along
+    counts, columns = slab.places(chosen)
+    across = torch.bincount(columns, minlength=len(cols["L"]))
+    ends = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])
+    return Found(ends, (counts.cpu(), across.cpu()), columns.to(index), R[chosen], along)
 
 
 # Weights under a noise model, in double precision

@@ -26,6 +26,12 @@ class DeviceSparse:
     indices : tensor of int32 or int64, of shape (nnz,)
         Columns, sorted in each row.
     data : tensor of shape (nnz,)
+    counts : pair of NumPy arrays, or None
+        How many entries each row, and each column, has, if that is known.
+
+    Notes
+    -----
+    A kernel may still be writing the entries when this is made; whoever reads them on the device waits for it.
 
     Examples
     --------
@@ -38,6 +44,7 @@ class DeviceSparse:
     indptr: torch.Tensor
     indices: torch.Tensor
     data: torch.Tensor
+    counts: tuple[Array, Array] | None = None
 
     @property
     def nnz(self) -> int:
@@ -53,6 +60,8 @@ class DeviceSparse:
 
     def flagged(self, axis: int) -> Array:
         """How many entries each row (0), or column, has."""
+        if self.counts is not None:
+            return self.counts[axis]
         counts = self.indptr.diff() if axis == 0 else torch.bincount(self.indices, minlength=self.shape[1])
         return counts.cpu().numpy()
 
