@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: venv demo test lint bench docs clean
+.PHONY: venv demo test test-gpu lint bench bench-gpu docs clean
 
 venv: .venv/.dev
 
@@ -13,6 +13,10 @@ demo: .venv/.demo
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2
 
+# On a machine with a GPU: every question to the GPU engine, by kernels and by torch, and tensors in and out.
+test-gpu: .venv/.gpu
+	$(BIN)/python -m pytest tests/engines/test_gpu.py tests/test_tensors.py tests/test_gpu_benchmarks.py
+
 lint: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -21,6 +25,10 @@ lint: .venv/.dev
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks --json benchmarks/results/latest.json
 	$(BIN)/python -m benchmarks table
+
+bench-gpu: .venv/.gpu
+	$(BIN)/python -m benchmarks.gpu --json benchmarks/results/gpu.json
+	$(BIN)/python -m benchmarks.gpu table
 
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
@@ -38,3 +46,7 @@ clean:
 .venv/.dev: pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	touch .venv/.demo $@
+
+.venv/.gpu: .venv/.dev
+	$(BIN)/pip install -q --disable-pip-version-check -e '.[gpu]'
+	touch $@

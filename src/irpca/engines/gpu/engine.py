@@ -348,9 +348,7 @@ class GPUEngine(PiecedEngine):
         along: list[Tensor] = []
         for slab in storage.slabs(AT_ONCE if self.triton is None else math.prod(storage.shape)):
             if self.triton is not None and isinstance(slab, Dense):
-                limits = self.triton.Limits.of(here, there, common, slab.rows)
-                scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
-                found = self.triton.listed(slab.M, (here["L"][slab.rows], there["L"]), limits, scale, index)
+                found = self._fused_list(slab, here, there, common, index)
             else:
                 found = slabs.flagged(slab, here, there, common, index)
             parts.append(found)
@@ -364,6 +362,17 @@ class GPUEngine(PiecedEngine):
             ends = torch.cat([ends[:1], _joined([part.ends.diff() for part in parts]).cumsum(0)])
         columns, values = (_joined([getattr(part, name) for part in parts]) for name in ("cols", "values"))
         return DeviceSparse(storage.shape, ends, columns, values, counted), tally
+
+    def _fused_list(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype) -> slabs.Found:
+        """The same by a kernel."""
+        assert self.triton is not None
+        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
+        scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
+        asked = slab.M, (rows["L"][slab.rows], cols["L"]), limits, scale, index
+        found = self.triton.listed(*asked, self.holes)
+        if not self.holes and bool(found.rode[0].isnan()):
+            found = self.triton.listed(*asked, True)
+        return found
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
         self.reads += 1

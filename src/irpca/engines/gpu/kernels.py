@@ -30,7 +30,7 @@ CHUNK = 32  # columns of factors that are multiplied at a time
 PROGRAMS = 1024  # at least so many keep every multiprocessor busy to the end
 ALIGNED = 32 if INTERPRETED else 128  # every tile divides this
 # Tiles whose outliers are listed, of float32 and of float64: rows, columns, warps, stages
-LISTED = [(16, 32, 4, 1)] * 2 if INTERPRETED else [(64, 64, 4, 2), (64, 32, 4, 1)]
+LISTED = [(16, 32, 4, 1)] * 2 if INTERPRETED else [(64, 32, 4, 3), (64, 32, 4, 1)]
 WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # the same, of weights
 ALONG_ALL = 0
 BY_LINES = 1
@@ -247,14 +247,16 @@ def _trim_kernel(
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
     M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_limits, col_limits, row_spreads, col_spreads,
-    STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, ENERGY, LARGEST, n1, n2, share,
+    STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
     K: tl.constexpr, CHUNK: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+    HOLES: tl.constexpr,
     WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
     Those of a row and part go from STARTS on. How many come before an entry of the tile is a product with a triangle of
-    ones. Both reads do the same arithmetic in the same order, so they find the same entries.
+    ones. Both reads do the same arithmetic in the same order, so they find the same entries. Without HOLES, BAD is NaN
+    if M − L is not finite somewhere, and what is not beyond the limit is kept.
     """
     strip, part = tl.program_id(0), tl.program_id(1)
     parts = tl.num_programs(1)
@@ -291,6 +293,7 @@ def _list_kernel(
         found = tl.zeros((BM,), tl.int32)
         counts = tl.zeros((BM,), tl.int32)
         missing = tl.zeros((BM,), tl.int32)
+        bad = tl.zeros((BM,), wide)
         energy = tl.zeros((BM,), tl.float64)
         largest = tl.zeros((BM,), wide)
     last = tl.minimum(part * share + share, n2)
@@ -322,7 +325,8 @@ def _list_kernel(
             col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
             limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
             beyond = size > limit
-        beyond = beyond & (size < float("inf"))
+        if HOLES:
+            beyond = beyond & (size < float("inf"))
         if WRITE:
             ones = beyond.to(tl.float32)
             if not WIDENED:
@@ -334,23 +338,34 @@ def _list_kernel(
             tl.store(to_values + place, R, mask=fits)
             at += tl.max(before, 1)
         else:
+            if not FULL:
+                beyond = beyond & inside
             ones = beyond.to(tl.int32)
             found += tl.sum(ones, 1)
             tl.atomic_add(ACROSS + cols, tl.sum(ones, 0), mask=cols < last, sem="relaxed")
-            gone = m != m
-            if not FULL:
-                gone = gone & inside
-            missing += tl.sum(gone.to(tl.int32), 1)
-            kept = (beyond == 0) & (size < float("inf"))
-            counts += tl.sum(kept.to(tl.int32), 1)
+            kept = beyond == 0
+            if HOLES:
+                gone = m != m
+                if not FULL:
+                    gone = gone & inside
+                missing += tl.sum(gone.to(tl.int32), 1)
+                kept = kept & (size < float("inf"))
+                counts += tl.sum(kept.to(tl.int32), 1)
+            else:
+                if not FULL:
+                    R = tl.where(inside, R, 0.0)
+                bad += tl.sum(R * 0.0, 1)
             T = tl.where(kept, R, 0.0)
             largest = tl.maximum(largest, tl.max(tl.abs(T), 1))
             T *= scale
             energy += tl.sum(T * T, 1).to(tl.float64)
     if not WRITE:
         tl.store(FOUND + to, found.to(tl.int64), mask=there)
-        tl.store(KEPT + to, counts, mask=there)
-        tl.store(MISSING + to, missing, mask=there)
+        if HOLES:
+            tl.store(KEPT + to, counts, mask=there)
+            tl.store(MISSING + to, missing, mask=there)
+        else:
+            tl.store(BAD + to, bad, mask=there)
         tl.store(ENERGY + to, energy, mask=there)
         tl.store(LARGEST + to, largest, mask=there)
 
@@ -569,32 +584,40 @@ def trimmed(
     return Trimmed(product, torch.stack([part.double() for part in (*counted, total, largest.amax())]))
 
 
-def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, index: torch.dtype) -> Found:
-    """S of a dense M, in two reads: one counts, so that the other knows where to write. Empty if not all is finite."""
+def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, index: torch.dtype, holes: bool) -> Found:
+    """S of a dense M, in two reads: one counts, so that the other knows where to write.
+
+    What rode along begins with NaN if M − L is not finite, and holes were not looked for. Nothing is listed then.
+    """
     (n1, n2), wide = M.shape, L[0].dtype
     A, B = (Split.factor(side) for side in L)
     parts, share = _shares(n1, n2)
     numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
     kept, missing = M.new_empty((2, n1, parts), dtype=torch.int32)
-    energy, largest = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((n1, parts), dtype=wide)
+    energy, (bad, largest) = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((2, n1, parts), dtype=wide)
     counts, across = M.new_empty((n1, parts), dtype=torch.int64), M.new_zeros(n2, dtype=torch.int32)
     height, width, warps, stages = LISTED[int(wide == torch.float64)]
 
     def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, write: bool) -> None:
         _list_kernel[(triton.cdiv(n1, height), parts)](
             M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, limits.row_spread,
-            limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, energy, largest, n1, n2,
-            share, K=A.columns, CHUNK=A.chunk, LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M),
-            WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width, num_warps=warps,
+            limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
+            n2, share, K=A.columns, CHUNK=A.chunk, LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M),
+            HOLES=holes, WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width, num_warps=warps,
             num_stages=stages,
         )  # fmt: skip
 
     read(counts, counts, across, energy, write=False)
     ends = counts.view(-1).cumsum(0)
-    found = kept.sum(), missing.sum(), ends[-1], energy.sum() * scale**2, largest.amax()
+    total = energy.sum() * scale**2
+    if holes:
+        counted = kept.sum(), missing.sum()
+    else:
+        counted = n1 * n2 - ends[-1] + bad.sum().double(), torch.zeros_like(total)
+    found = *counted, ends[-1], total, largest.amax()
     rode = torch.stack([part.double() for part in found]).cpu()
     lines = counts.sum(1).cpu(), across.long().cpu()  # now: what is asked for later waits for the second read
-    n = int(rode[2]) if int(rode[:3].sum()) == n1 * n2 else 0
+    n = int(rode[2]) if float(rode[:3].sum()) == n1 * n2 else 0
     cols, values = M.new_empty(n, dtype=index), M.new_empty(n, dtype=wide)
     if n:
         read(torch.cat([ends.new_zeros(1), ends[:-1]]), ends, cols, values, write=True)
