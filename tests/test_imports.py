@@ -29,7 +29,7 @@ EVERYTHING = FOUNDATION | {
 EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
 EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
-    "lowrank": set(),
+    "lowrank": {"engines.threads"},  # which knows nothing of this package
     "arrays": {"lowrank"},
     "features": {"lowrank", "arrays"},
     "threshold": {"lowrank", "features"},
@@ -42,7 +42,7 @@ ROOMS = {
     "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
     "sampling": FOUNDATION,
     "regression": FOUNDATION,
-    "noise": {"lowrank", "constants", "engines.base"},
+    "noise": {"lowrank", "constants", "engines.base", "engines.kernels"},
     "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},

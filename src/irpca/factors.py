@@ -274,7 +274,7 @@ class Fit:
         typical = float(np.sum(side.covariance * across.second))
         start = side.mean[lines] if from_own else None
         found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical, start)
-        side.mean[lines], side.spread[lines] = found.mean, found.spread / max(typical, TINY)
+        side.mean[lines], side.spread[lines] = found.mean, _in_units(found.spread, typical)
 
     def copy(self) -> Fit:
         """Another fit to the same M, to continue from."""
@@ -550,11 +550,16 @@ def placed(
         along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
         weights = model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread]))
         lines = engine.solve_rows(mean, V, weights, prior)
-        mean, spread = lines.mean, lines.spread / max(typical, TINY)
+        mean, spread = lines.mean, _in_units(lines.spread, typical)
         last -= bool(scale.max(initial=1.0) <= 1.0)
         if not last:
             return lines
         scale = np.maximum(scale / constants.NEW_LINE_SCALE_DECREASE, 1.0)
+
+
+def _in_units(spread: Array, typical: float) -> Array:
+    """The uncertainty of lines relative to that of a typical one; an exact fit has none, and nothing to relate to."""
+    return spread / typical if typical > 0 else np.ones(len(spread))
 
 
 def moved(new: LowRank, old: LowRank) -> float:

@@ -122,10 +122,12 @@ def squared_lengths(B: Array, A: Array | None = None) -> Array:
 
 def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
     """``work`` on all of n rows, in shares that do not depend on how many threads there are: nor do sums over them."""
-    from .engines.threads import available_cores, in_order  # engines import this module
-
     step = max(ROWS_IN_SHARE, -(-n // MOST_SHARES))
     shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
+    if len(shares) <= 1:
+        return [work(share) for share in shares]
+    from .engines.threads import available_cores, in_order  # engines import this module
+
     return list(in_order(work, shares, min(available_cores(), len(shares)), ahead=len(shares)))
 
 

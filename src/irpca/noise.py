@@ -17,7 +17,6 @@ import numpy as np
 from . import constants
 from .engines import kernels
 from .engines.base import CAUCHY, COMPONENTS, MEDIAN, Noise, Sums
-from .engines.pieces import read_only
 from .lowrank import Array
 
 SQUARES = np.square(COMPONENTS)
@@ -203,7 +202,8 @@ def _step(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
     certain, scale = np.zeros((n, 2)), np.array([model.s**2])
     mixture = model.shares, model.gross, model.broad, np.inf, np.inf, model.heavy
     noise = Noise(scale, np.ones(n), certain[:1], certain, *mixture)
-    kernels.weigh_tile(z[None], np.zeros((1, n)), np.empty((1, n)), noise.part(slice(0, 1)), sums.part(slice(0, 1)))
+    entries = np.broadcast_to(z, (1, n))  # read-only, as M is: one compiled kernel serves both
+    kernels.weigh_tile(entries, np.zeros((1, n)), np.empty((1, n)), noise.part(slice(0, 1)), sums.part(slice(0, 1)))
     gross, energy, log_density, tails = sums.totals[3:]
     s = max(model.s * float(np.sqrt(sums.rows[0, 0] / max(n - gross, 1e-9))), model.lowest)
     parts = sums.totals[:3] + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * n
@@ -224,7 +224,6 @@ def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
     None if it is not better than the present one, or not narrower. Without this, fits with many gross errors converge
     to a wide mixture without any.
     """
-    z = read_only(z)
     now = _step(model, z)[1]
     best, highest = model, -np.inf
     sizes, whole = np.sort(np.abs(z)), float(z.std())
@@ -257,7 +256,7 @@ def widened(model: NoiseModel, z: Array) -> NoiseModel:
     if not largest or np.isfinite(model.nu):
         return model
     wider = replace(model, s=float(np.sqrt(SQUARES[largest])) * model.s, shares=np.array(constants.CLEAN_SHARES))
-    return _converged(wider, read_only(z))[0]
+    return _converged(wider, z)[0]
 
 
 def with_piles(model: NoiseModel, left_out: Array, entries: int) -> NoiseModel:

@@ -352,7 +352,7 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
             continue  # so many unknowns could fit any entries
         try:
             exact = fit.least_squares(rank)
-        except FloatingPointError:  # it is not exact, and least squares diverged
+        except (FloatingPointError, np.linalg.LinAlgError):  # it is not exact, and least squares diverged
             continue
         L = part.in_units_of_M(exact)
         found = exactness(sample, L, part.M.n_observed, unknowns)

@@ -249,8 +249,8 @@ def _list_kernel(
     M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_limits, col_limits, row_spreads, col_spreads,
     STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
     K: tl.constexpr, CHUNK: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
-    HOLES: tl.constexpr,
-    WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
