@@ -182,7 +182,7 @@ def solve(
                 if files is not None and streamed:
                     known = known_lines(owner, F1, F2, state)
                     sink = _sink(files, owner, state, state.zeta, known, None, bool(state.failure))
-                final = _outliers(owner, state, state.zeta, sink and sink.trial())
+                final = _outliers(owner, state, state.zeta, sink and sink.trial(), seeds["check"])
                 if _as_expected(state, final[2]):
                     if sink is not None:
                         sink.begin()  # it refuses a folder that holds part of another fit
@@ -217,11 +217,11 @@ def solve(
                 failed = status is Status.SATURATED
                 sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
             if sparse and final is None:
-                S, counted, trim = _outliers(owner, state, limit, sink if streamed else None)
+                S, counted, trim = _outliers(owner, state, limit, sink if streamed else None, seeds["check"])
         except KeyboardInterrupt:  # the fit is there, and all but its S
             status, sink = Status.INTERRUPTED, None
             if sparse and not streamed:
-                S, counted, trim = _outliers(owner, state, limit, None)
+                S, counted, trim = _outliers(owner, state, limit, None, seeds["check"])
     if counted is not None and trim is not None:
         trim = _less(trim, trim.trimmed - int(counted[0].sum()))
     if S is not None and trim is not None:
@@ -331,8 +331,12 @@ def _sink(
     return files.of(state.L, limit, known, calibration, exact, getattr(owner, "edges", None))
 
 
-def _outliers(owner: Engine, state: State, limit: float | Standardised, sink: OutlierFiles | None) -> Outliers:
+def _outliers(
+    owner: Engine, state: State, limit: float | Standardised, sink: OutlierFiles | None, checks: np.random.SeedSequence
+) -> Outliers:
     """The final read of M: S, or S written to files, and then how many each row and each column has."""
+    if getattr(owner, "asynchronous", False):
+        owner.survey(Places(owner.shape, checks).looks())  # now: the device will be busy with S while a fit is checked
     if sink is None:
         S, trim = owner.corruption(state.L, limit)
         return S, None, trim

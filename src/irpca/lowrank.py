@@ -20,6 +20,7 @@ ORTHOGONAL = 1.5  # the same of columns so close to orthogonal that one step lea
 ROWS_IN_CACHE = 1 << 10
 ROWS_IN_SHARE = 1 << 12  # at least, of a tall matrix: a product takes longer than to wake a thread
 MOST_SHARES = 16
+MOST_THREADS = 4  # of 16 cores: more wait for each other (80,000 rows: 1 to 4 threads took 61 to 66 ms, 16 took 82)
 LEAST = 1e-140  # the length of a column whose square keeps all digits
 
 
@@ -128,7 +129,7 @@ def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
         return [work(share) for share in shares]
     from .engines.threads import available_cores, in_order  # engines import this module
 
-    return list(in_order(work, shares, min(available_cores(), len(shares)), ahead=len(shares)))
+    return list(in_order(work, shares, min(available_cores(), len(shares), MOST_THREADS), ahead=len(shares)))
 
 
 def in_cache(rows: slice) -> Iterator[slice]:

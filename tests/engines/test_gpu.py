@@ -374,3 +374,23 @@ def test_standardised_limits_come_in_double_precision():
     limit, L, M = Standardised(case.noise, 3.0), LowRank(case.U, np.eye(3), case.V), case.M.astype(np.float32)
     S, right = (engine.corruption(L, limit)[0] for engine in (made(tensor(M)), ReferenceEngine(M)))
     same_sparse(S, right, np.float32)
+
+
+def test_an_exact_fit_is_checked_without_waiting_for_S(monkeypatch):
+    """What the checks look at was looked at before the device was told to write S."""
+    p = irpca.datasets.make_problem(500, 400, d1=8, d2=6, rank=2, corruption=0.1)
+    engine = made(p.M)
+    looked, corruption = [], engine.corruption
+
+    def told(*asked):
+        found = corruption(*asked)
+        for name in ("at", "block"):
+            ask = getattr(engine.storage, name)
+            monkeypatch.setattr(engine.storage, name, lambda *at, ask=ask: looked.append(at) or ask(*at))
+        return found
+
+    monkeypatch.setattr(engine, "corruption", told)
+    right = irpca.solve(p.M, p.F1, p.F2, engine=MemoryEngine(p.M))
+    result = irpca.solve(p.M, p.F1, p.F2, engine=engine)
+    assert result.status.ok and not looked
+    assert [doubt.kind for doubt in result.doubts] == [doubt.kind for doubt in right.doubts]

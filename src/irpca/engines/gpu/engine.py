@@ -72,6 +72,7 @@ class GPUEngine(PiecedEngine):
     ----------
     ran : what answers the questions, such as "triton on NVIDIA H200"
     in_kind : whether M was given as a tensor, so that S stays on the device
+    asynchronous : the device may still be writing S when it is returned
 
     Notes
     -----
@@ -86,6 +87,7 @@ class GPUEngine(PiecedEngine):
 
     name = "gpu"
     capabilities = frozenset({"cut", "dual"})
+    asynchronous = True
 
     def __init__(
         self,
@@ -109,6 +111,8 @@ class GPUEngine(PiecedEngine):
             raise ValueError("every cell of M is missing")
         self._counts: tuple[Array, Array] | None = None
         self._typical: float | None = None
+        self._known: dict[tuple[str, bytes, bytes], Array] = {}  # what a survey has seen
+        self._drawing = False
 
     @property
     def ran(self) -> str:
@@ -145,7 +149,16 @@ class GPUEngine(PiecedEngine):
         return self._counts
 
     def survey(self, looks: Sequence[Look]) -> Any:
-        """Nothing to prepare: any entry is at hand."""
+        """Look now: whoever looks later waits for all that the device was told to do before."""
+        for look in looks:
+            if look.lines is not None:
+                self._known[_key("block", *look.lines)] = self.block(*look.lines)
+            elif look.cells is not None:
+                self._known[_key("entries", *look.cells)] = self.entries(*look.cells)
+            elif not self._listed:
+                self._drawing = True
+                self.draw(look.size, np.random.default_rng(look.seed))
+                self._drawing = False
 
     def recall(self, found: Any) -> None:
         """Nothing was prepared."""
@@ -396,10 +409,20 @@ class GPUEngine(PiecedEngine):
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
-        return self._seen(self.storage.block(rows, cols))
+        found = self._surveyed("block", rows, cols)
+        return self._seen(self.storage.block(rows, cols)) if found is None else found
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        return self._seen(self.storage.at(rows, cols))
+        found = self._surveyed("entries", rows, cols)
+        if found is None:
+            found = self._seen(self.storage.at(rows, cols))
+            if self._drawing:
+                self._known[_key("entries", rows, cols)] = found
+        return found
+
+    def _surveyed(self, kind: str, rows: Array, cols: Array) -> Array | None:
+        found = self._known.get(_key(kind, rows, cols)) if self._known else None
+        return None if found is None else found.copy()
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         if not isinstance(self.storage, Entries):
@@ -561,6 +584,10 @@ class DeviceDual:
     def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
         """Without a step M is not read, and what is not observed not met."""
         return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
+
+
+def _key(kind: str, rows: Array, cols: Array) -> tuple[str, bytes, bytes]:
+    return kind, np.asarray(rows, np.int64).tobytes(), np.asarray(cols, np.int64).tobytes()
 
 
 def _device(M: Any, device: Any) -> torch.device:
