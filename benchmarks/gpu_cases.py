@@ -78,14 +78,7 @@ def _core(bench: Bench, engine: Any, L: LowRank, zeta: float, Q1: Any, Q2: Any, 
 
 
 def kernel_alone(bench: Bench, engine: Any, L: LowRank, zeta: float, Q1: Any, Q2: Any) -> Callable[[int], Any] | None:
-    """The same pass, of which only what its kernel takes is counted; None where there is no kernel.
-
-    That is ``engine.fused``, with factors that are on the device already, or else ``engine.triton.trimmed``, timed
-    within a call of ``core``.
-    """
-    if hasattr(engine, "fused"):
-        factors, block = tuple(engine.on_device(part) for part in L.thin()), engine.on_device(Q2)
-        return lambda _: ((None, None), bench.on_device(lambda: engine.fused(factors, zeta, block))[1])
+    """The same pass, of which only what its kernel takes is counted; None where there is no kernel."""
     if getattr(engine, "triton", None) is None:
         return None
 
