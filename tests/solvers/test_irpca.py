@@ -570,3 +570,17 @@ def test_noise_in_single_precision_is_not_taken_for_rounding():
     result = irpca.solve(M.astype(np.float32), problem.F1, problem.F2)
     assert result.history.stage.count("looking for an exact fit") <= 1 + len(constants.TRIM_STARTS)
     assert result.rank == 4 and result.usable == "usable"
+
+
+def test_small_gross_errors_are_no_rounding_in_single_precision():
+    """Some are within a thousand times the rounding of float32; the threshold is that of rounding all the same."""
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((2000, 12)), rng.standard_normal((1500, 10))
+    L = F1 @ rng.standard_normal((12, 3)) @ rng.standard_normal((3, 10)) @ F2.T
+    gross = np.where(rng.random(L.shape) < 0.1, 3 * L.std() * rng.standard_normal(L.shape), 0.0)
+    result = irpca.solve((L + gross).astype(np.float32), F1, F2)
+    assert result.noise == 0 and result.rank == 3
+    large = np.abs(gross) > 1e-3 * L.std()
+    found = result.S.toarray() != 0
+    assert not (found & (gross == 0)).any()
+    assert found[large].all() and large.sum() > 0.998 * np.count_nonzero(gross)

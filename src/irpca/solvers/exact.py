@@ -60,8 +60,21 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
         once, twice = (int(np.count_nonzero(telling <= k * constants.ROUNDING_SPREAD * floor)) for k in (1, 2))
         return Exactness(None, max(2 * once - twice, 0) / max(len(telling), 1), score)
     # Rounding grows where features are coherent; gross errors are far larger than the residuals of clean entries.
-    zeta = max(floor, constants.ROUNDING_SPREAD * float(np.quantile(close, 0.999)))
+    zeta = max(floor, constants.ROUNDING_SPREAD * _largest_rounding(close, constants.ROUNDING_MARGIN * floor))
     return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
+
+
+def _largest_rounding(close: Array, limit: float) -> float:
+    """A size that all but a thousandth of the rounding errors among residuals up to ``limit`` are within.
+
+    The others are gross errors that happen to be small: evenly distributed, so that those in the upper half of the
+    range tell how many are below any size.
+    """
+    sizes = np.sort(close)
+    density = np.count_nonzero(sizes > 0.5 * limit) / (0.5 * limit) if limit > 0 else 0.0
+    rounding = np.arange(1, len(sizes) + 1) - density * sizes  # how many there are up to each size
+    enough = rounding >= 0.999 * (len(sizes) - density * limit)
+    return float(sizes[int(np.argmax(enough))])
 
 
 @dataclass(frozen=True, eq=False)
