@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import torch
 from scipy.sparse import csr_array
 
 import irpca
 from irpca.engines import single_threaded_blas
 from irpca.lowrank import relative_distance
 
+torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parent.parent
 SECTIONS = ("sum", "pass", "exact", "noise", "float64", "table", "peers", "stream")
 

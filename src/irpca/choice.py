@@ -40,14 +40,14 @@ class HeldOut:
         L, noise = fit.L, fit.noise
         row_spread, col_spread = fit.spreads
         i, j = self.rows, self.cols
-        R = self.values - L.entries(i, j)
+        R = self.values - L.sampled(i, j)
         var = np.einsum("kq,kq->k", row_spread[i], col_spread[j])
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
         return Score(noise.log_density(R, s2, var), np.abs(R))
 
     def nearly_exact(self, fit: Fit) -> bool:
         """Whether most held-out entries are predicted exactly and no line is poorly fitted: no fit can be better."""
-        L = fit.L.entries(self.rows, self.cols)
+        L = fit.L.sampled(self.rows, self.cols)
         rounding = float(np.median(self.least))
         distinguishable = rounding <= 10 * constants.MAX_RELATIVE_ROUNDING * float(np.std(L))  # else all would be exact
         if not distinguishable or not fit.nearly_exact or len(fit.poorly_fitted(0)) or len(fit.poorly_fitted(1)):

@@ -257,7 +257,7 @@ class Fit:
         """Residuals at the sampled entries, divided by the noise scales of their row and column."""
         i, j, values = self.sample
         noise = self.noise
-        return (values - self.L.entries(i, j)) / np.sqrt(noise.rows[i] * noise.cols[j])
+        return (values - self.L.sampled(i, j)) / np.sqrt(noise.rows[i] * noise.cols[j])
 
     def place(self, X: Array, axis: int, lines: Array, others: Array, from_own: bool = False) -> None:
         """Estimate the factors of some rows (0) or columns from their entries X in some lines of the other side.

@@ -377,7 +377,7 @@ def _calibrated(
     assert state.weights is not None
     rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
     scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
-    calibration = Calibration((values - state.L.entries(rows, cols)) / scale, state.weights.gross)
+    calibration = Calibration((values - state.L.sampled(rows, cols)) / scale, state.weights.gross)
     limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT)
     if np.isinf(limit):
         return calibration, np.inf, np.inf

@@ -243,11 +243,18 @@ class LowRank:
         return picked
 
     def entries(self, rows: ArrayLike, cols: ArrayLike) -> Array:
-        """The scattered entries ``(rows[k], cols[k])``."""
-        rows, cols = np.broadcast_arrays(rows, cols)
+        """The scattered entries ``(rows[k], cols[k])``; each the same to the bit, however many are asked for."""
+        at, across = np.broadcast_arrays(rows, cols)
+        return self._gathered(at, across, few=False)
+
+    def sampled(self, rows: Array, cols: Array) -> Array:
+        """As :meth:`entries`, to rounding and by the shortest way for so many."""
         if 4 * rows.size >= len(self.left) * len(self.right):
             return self.dense()[rows, cols]  # a product is faster than to gather factors
-        few = rows.size < min(self.shape)  # then the core is multiplied with what is gathered
+        return self._gathered(rows, cols, few=rows.size < min(self.shape))
+
+    def _gathered(self, rows: Array, cols: Array, few: bool) -> Array:
+        """Of a few the core is multiplied with what is gathered, not with all of a factor."""
         U, V = (self.left, self.right) if few else self.short()
         found = np.empty(rows.shape, np.result_type(U, self.core, V))
         at, out = (rows.ravel(), cols.ravel()), found.ravel()

@@ -73,7 +73,7 @@ class Sample:
     def at(self, L: LowRank) -> Array:
         """L at the sampled entries; those of the last one are remembered, since a judge has many questions."""
         if self.last is None or self.last[0] is not L:
-            self.last = L, L.entries(self.rows, self.cols)
+            self.last = L, L.sampled(self.rows, self.cols)
         return self.last[1]
 
     def sizes(self, L: LowRank) -> Array:

@@ -156,7 +156,7 @@ class Case:
     def expected(self) -> Array:
         """L at those entries."""
         rows, cols, _ = self.drawn
-        return self.L.entries(rows, cols)
+        return self.L.sampled(rows, cols)
 
     @cached_property
     def sample(self) -> Residuals:
@@ -170,7 +170,7 @@ class Case:
         return self.across(*self.places.lines)
 
     def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
-        return self._residuals(values, self.L.entries(rows, cols), self._scale(rows, cols))
+        return self._residuals(values, self.L.sampled(rows, cols), self._scale(rows, cols))
 
     def _scale(self, rows: Array, cols: Array) -> Array:
         if self.state.weights is not None:

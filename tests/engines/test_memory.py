@@ -623,7 +623,7 @@ def test_choose():
         with pytest.raises(ValueError, match=f"engine='{former}' is unknown"):
             choose(M, former)
     with pytest.raises(
-        ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'memory', 'distributed', 'reference'"
+        ValueError, match="engine='abacus' is unknown; choose one of 'auto', 'memory', 'gpu', 'distributed'"
     ):
         choose(M, "abacus")
 
