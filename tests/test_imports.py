@@ -29,11 +29,12 @@ EVERYTHING = FOUNDATION | {
 EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
 EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
-    "lowrank": {"engines.threads"},  # which knows nothing of this package
+    "threads": set(),
+    "lowrank": {"threads"},
     "arrays": {"lowrank"},
     "features": {"lowrank", "arrays"},
     "threshold": {"lowrank", "features"},
-    "engines": {"lowrank", "arrays", "engines"},
+    "engines": {"lowrank", "arrays", "threads", "engines"},
     "constants": set(),
     "calibration": {"lowrank", "constants"},
     "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration"},
@@ -88,7 +89,7 @@ LIBRARIES = {
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
-    "threadpoolctl": {"engines.threads"},
+    "threadpoolctl": {"threads"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},

@@ -326,7 +326,7 @@ def test_outliers_that_are_too_many_for_the_host_are_not_brought(device, monkeyp
     there = DeviceSparse.of(S)
     assert to_host(S, "a plot") is S
     assert (to_host(there, "a plot") != S).nnz == 0
-    monkeypatch.setattr(sparse_part, "_memory", lambda: 4.0 * (1200 * 12 + 31 * 4) - 1)
+    monkeypatch.setattr(sparse_part, "machine_memory", lambda: 4.0 * (1200 * 12 + 31 * 4) - 1)
     assert to_host(S, "a plot") is S
     with pytest.raises(MemoryError, match=r"a plot needs the 1,200 outliers in host memory.*S.*outliers_to"):
         to_host(there, "a plot")

@@ -335,7 +335,7 @@ def _outliers(
     owner: Engine, state: State, limit: float | Standardised, sink: OutlierFiles | None, checks: np.random.SeedSequence
 ) -> Outliers:
     """The final read of M: S, or S written to files, and then how many each row and each column has."""
-    if getattr(owner, "asynchronous", False):
+    if owner.asynchronous:
         owner.survey(Places(owner.shape, checks).looks())  # now: the device will be busy with S while a fit is checked
     if sink is None:
         S, trim = owner.corruption(state.L, limit)

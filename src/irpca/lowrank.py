@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .threads import available_cores, in_order
+
 Array = NDArray[Any]
 Span = tuple[Array, Array | None]
 Answer = TypeVar("Answer")
@@ -17,10 +19,10 @@ Answer = TypeVar("Answer")
 SMALL = 1 << 13  # numbers, that stay in cache; for so few, Householder's way is as fast as any
 MOST_CONDITION = 1e4  # its square leaves 8 digits to go by
 ORTHOGONAL = 1.5  # the same of columns so close to orthogonal that one step leaves nothing but rounding
-ROWS_IN_CACHE = 1 << 10
+ROWS_IN_CACHE = 1 << 10  # of up to 64 numbers: half a megabyte
 ROWS_IN_SHARE = 1 << 12  # at least, of a tall matrix: a product takes longer than to wake a thread
-MOST_SHARES = 16
-MOST_THREADS = 4  # of 16 cores: more wait for each other (80,000 rows: 1 to 4 threads took 61 to 66 ms, 16 took 82)
+MOST_SHARES = 16  # in which all rows are worked on
+MOST_THREADS = 4  # more wait for each other (a solve with 80,000 rows, 16 cores: 61 to 66 ms with 1 to 4, 82 with 16)
 LEAST = 1e-140  # the length of a column whose square keeps all digits
 
 
@@ -127,8 +129,6 @@ def over_rows(work: Callable[[slice], Answer], n: int) -> list[Answer]:
     shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
     if len(shares) <= 1:
         return [work(share) for share in shares]
-    from .engines.threads import available_cores, in_order  # engines import this module
-
     return list(in_order(work, shares, min(available_cores(), len(shares), MOST_THREADS), ahead=len(shares)))
 
 

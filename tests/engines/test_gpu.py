@@ -30,14 +30,16 @@ from engines.conformance import (
 from scipy.sparse import csr_array
 
 import irpca
-from irpca.engines import MemoryEngine, ReferenceEngine, choose
-from irpca.engines.base import Cut, Standardised
+from irpca import constants
+from irpca.engines import MemoryEngine, ReferenceEngine, body, choose
+from irpca.engines.base import Cut, Look, Standardised
 from irpca.lowrank import LowRank
 
 torch = pytest.importorskip("torch")
 gpu = importlib.import_module("irpca.engines.gpu")
 engine_module = importlib.import_module("irpca.engines.gpu.engine")
 slabs = importlib.import_module("irpca.engines.gpu.slabs")
+sparse_module = importlib.import_module("irpca.engines.gpu.sparse")
 storage_module = importlib.import_module("irpca.engines.gpu.storage")
 GPUEngine, DeviceSparse = gpu.GPUEngine, gpu.DeviceSparse
 
@@ -72,7 +74,7 @@ class TestTorch(FullSuite):
     @pytest.fixture(autouse=True)
     def small_slabs(self, monkeypatch):
         monkeypatch.setattr(engine_module, "AT_ONCE", 2000)
-        monkeypatch.setattr(engine_module, "WRITTEN_AT_ONCE", 300)
+        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
         monkeypatch.setattr(storage_module, "SCANNED", 300)
 
     def make(self, M):
@@ -147,7 +149,8 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 class TestHoles:
-    def test_every_question(self, kind, dtype, tmp_path):
+    def test_every_question(self, kind, dtype, tmp_path, monkeypatch):
+        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
         case = with_holes((40, 33), dtype)
         engine, reference = KINDS[kind](case.M), ReferenceEngine(case.M)
         rng = np.random.default_rng(3)
@@ -240,13 +243,17 @@ def test_many_components_and_columns(rank):
 
 def test_what_the_user_set_for_products_stays(monkeypatch):
     """Residuals need all digits, whatever the user lets others lose."""
-    case = Case((40, 33), np.float32)
+    case, asked, during = Case((40, 33), np.float32), slabs.asked, []
+
+    def spied(*args):
+        during.append(torch.get_float32_matmul_precision())
+        return asked(*args)
+
+    monkeypatch.setattr(slabs, "asked", spied)
     torch.set_float32_matmul_precision("medium")
     try:
-        engine = made(tensor(case.M))
-        same(engine.core(case.L, ZETA, case.Q1, case.Q2)[0],
-             ReferenceEngine(case.M).core(case.L, ZETA, case.Q1, case.Q2)[0], np.float64, np.float32)  # fmt: skip
-        assert torch.get_float32_matmul_precision() == "medium"
+        made(tensor(case.M)).core(case.L, ZETA, case.Q1, case.Q2)
+        assert during == ["highest"] and torch.get_float32_matmul_precision() == "medium"
     finally:
         torch.set_float32_matmul_precision("highest")
 
@@ -260,6 +267,7 @@ def test_a_large_S_stays_on_the_device(monkeypatch):
     S, trim = made(tensor(case.M)).corruption(case.L, ZETA)
     right = ReferenceEngine(case.M).corruption(case.L, ZETA)[0]
     assert isinstance(S, DeviceSparse) and S.nnz == trim.trimmed and S.dtype == np.float32
+    assert S.counts is not None  # whoever wants them need not wait for S
     same_sparse(S.to_scipy(), right, np.float32)
     for axis in (0, 1):
         np.testing.assert_array_equal(S.flagged(axis), np.bincount(right.nonzero()[axis], minlength=case.M.shape[axis]))
@@ -269,6 +277,14 @@ def test_a_large_S_stays_on_the_device(monkeypatch):
     dense = S.tensor().to_dense().cpu().numpy()
     np.testing.assert_allclose(dense, right.toarray(), rtol=0, atol=31 * TOLERANCE[np.float32])
     assert isinstance(made(case.M).corruption(case.L, ZETA)[0], csr_array)  # moved from NumPy: back to it
+    same_sparse(S.T.to_scipy(), right.T.tocsr(), np.float32)
+    monkeypatch.setattr(sparse_module, "LONGEST", S.nnz - 1)  # as if short numbers could not count them
+    assert S.tensor().crow_indices().dtype == torch.int64
+    assert torch.equal(S.tensor().to_dense().cpu(), torch.from_numpy(dense))
+
+
+def test_what_solvers_look_at_in_host_memory_comes_back_there():
+    assert engine_module.SMALL >= constants.MAX_ENTRIES_IN_MEMORY
 
 
 # Whole fits
@@ -306,6 +322,35 @@ def test_every_solver(solver):
     )
     assert result.status is right.status
     np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(p.M).max())
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_it_says_what_ran():
+    """A dual variable is moved by torch, also where there are kernels."""
+    case = Case((7, 3), np.float32)
+    engine = made(tensor(case.M), "triton")
+    assert engine.ran.startswith("triton on")
+    engine.dual().products(case.X)
+    assert engine.ran.startswith("torch on")
+    engine.core(case.L, ZETA, case.Q1, case.Q2)
+    assert engine.ran.startswith("torch and triton on")
+    assert made(case.M, memory=0).ran.endswith(", streamed")
+
+
+def test_a_survey_is_of_M_as_it_is_then():
+    M = torch.zeros((4, 3), device=DEVICE)
+    engine, at = made(M), (np.array([1]), np.array([2]))
+    engine.survey([Look(cells=at)])
+    M[1, 2] = 5
+    assert engine.entries(*at) == 0  # as it was seen
+    engine.survey([Look(cells=at)])
+    assert engine.entries(*at) == 5
+
+
+def test_a_sparse_tensor_has_no_thresholds_of_lines():
+    p = irpca.datasets.make_problem(30, 20, d1=3, d2=3, rank=1, corruption=0.1)
+    with pytest.raises(NotImplementedError, match="solver='rpca_gd' needs 'cut'"):
+        irpca.solve(p.M, solver="rpca_gd", rank=1, corruption=0.2, engine=made(csr_tensor(p.M)))
 
 
 # Which engine, and what is refused
@@ -362,9 +407,9 @@ def test_memory_that_ends_is_told_and_nothing_is_left(monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(engine_module.slabs, "asked", full)
-    with pytest.raises(MemoryError, match="streamed from host memory"):
+    with pytest.raises(MemoryError, match="streamed from host memory") as told:
         engine.core(case.L, ZETA, case.Q1, case.Q2)
-    assert made_before[0]() is None
+    assert made_before[0]() is None and told.value is not None  # who keeps the error keeps nothing else
     monkeypatch.undo()
     engine.core(case.L, ZETA, case.Q1, case.Q2)
 

@@ -38,13 +38,13 @@ from irpca.engines import (
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
+    body,
     choose,
     chunks,
     holes,
     kernels,
     lines,
     listing,
-    memory,
     observed,
     pieces,
     tiles,
@@ -57,7 +57,7 @@ def few_at_a_time(monkeypatch):
     monkeypatch.setattr(chunks, "CHUNK", 17)
     monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
     monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
-    monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 300)
+    monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
     monkeypatch.setattr(tiles, "TILE_BYTES", 512)
     monkeypatch.setattr(tiles, "TILE_ROWS", 5)
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
@@ -107,7 +107,7 @@ class TestManyChunks(CompleteSuite):
     def cut_up(self, monkeypatch):
         monkeypatch.setattr(chunks, "CHUNK", 100)
         monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
-        monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 100)
+        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
 
     def make(self, M):
         return MemoryEngine(holes.observed_entries(M), threads=3)

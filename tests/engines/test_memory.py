@@ -43,8 +43,8 @@ from irpca.engines import (
     tiles,
 )
 from irpca.engines.base import Sums
-from irpca.engines.threads import in_order
 from irpca.lowrank import LowRank
+from irpca.threads import in_order
 
 
 @pytest.fixture
@@ -561,7 +561,7 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "_memory", lambda: 799.0)
+    monkeypatch.setattr(memory, "machine_memory", lambda: 799.0)
     with pytest.raises(MemoryError, match="second matrix of the size of M"):
         MemoryEngine(np.ones((10, 10))).dual()
     MemoryEngine(np.ones((10, 10), np.float32)).dual()

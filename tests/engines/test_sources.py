@@ -831,3 +831,13 @@ def test_whose_disk_is_shared(tmp_path, client):
     assert not observations._shares(client, str(tmp_path / "elsewhere"))
     with dask.config.set(scheduler="threads"):
         assert observations._client() is None
+
+
+def test_headers_are_parsed_by_one_thread_at_a_time(tmp_path, monkeypatch):
+    np.save(tmp_path / "a.npy", np.arange(3.0))
+    load, held = np.load, []
+    monkeypatch.setattr(
+        np, "load", lambda *args, **kwargs: held.append(sources.PARSING.locked()) or load(*args, **kwargs)
+    )
+    np.testing.assert_array_equal(sources.mapped(tmp_path / "a.npy"), np.arange(3.0))
+    assert held == [True] and not sources.PARSING.locked()

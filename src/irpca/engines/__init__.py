@@ -9,11 +9,11 @@ import numpy as np
 
 from ..arrays import is_tensor, matrix_of, on_gpu
 from ..lowrank import Array
+from ..threads import single_threaded_blas
 from . import holes
 from .base import Ascent, Cut, Dual, Engine, Normal, Trim
 from .memory import MemoryEngine
 from .reference import ReferenceEngine
-from .threads import single_threaded_blas
 
 __all__ = [
     "Ascent",

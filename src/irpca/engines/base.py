@@ -358,12 +358,14 @@ class Engine(Protocol):
     name : where M lives
     capabilities : which of :data:`CAPABILITIES` it has; a solver says what it needs
     dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
+    asynchronous : whether S may still be being written when it is returned, so that it is worth to ``survey`` before
     watch : where a read takes long: told how many chunks of M have been read, and of how many
     """
 
     name: str
     capabilities: frozenset[str]
     dear: bool
+    asynchronous: bool
     watch: Callable[[int, int], None] | None
 
     @property

@@ -14,12 +14,14 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import passes
-from .base import Cut, Limit, Lines, Noise, Prior, Standardised, Sums, Trim, refuse_wrong_length
+from .base import Ascent, Cut, Limit, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
 from .lines import solved
 from .passes import Answer, Arrays, Numbers
 from .tiles import Tally
 
 Question = Callable[..., Answer]
+
+WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 
 
 class PiecedEngine(ABC):
@@ -28,6 +30,7 @@ class PiecedEngine(ABC):
     name: str
     capabilities: frozenset[str] = frozenset()
     dear = False
+    asynchronous = False
     watch: Callable[[int, int], None] | None = None
     reads: float
 
@@ -38,6 +41,10 @@ class PiecedEngine(ABC):
     @property
     @abstractmethod
     def dtype(self) -> np.dtype: ...
+
+    @property
+    @abstractmethod
+    def n_observed(self) -> int: ...
 
     @abstractmethod
     def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
@@ -122,6 +129,25 @@ class PiecedEngine(ABC):
         refuse_nothing(answer.tally)
         return answer
 
+    def write_rows(
+        self, piece_of: Callable[[slice], Any], L: LowRank, limit: float | Standardised, sink: Sink, threads: int
+    ) -> tuple[tuple[Array, Array], Tally]:
+        """S given to a sink, some rows of M at a time, by the pieces that these make; and what rode along."""
+        self.reads += 1
+        rows, cols, common = self.beyond(L, limit)
+        (n1, n2), total = self.shape, Tally()
+        counts = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
+        step = max(1, WRITTEN_AT_ONCE // n2)
+        for k, first in enumerate(range(0, n1, step)):
+            some = slice(first, min(first + step, n1))
+            part = {name: values[some] for name, values in rows.items()}
+            here = common | {"sink": sink, "first": (first, 0), "place": (k, 0)}
+            answer = passes.written(piece_of(some), part, cols, here, threads)
+            counts[0][some] = answer.rows[0]
+            counts[1][:] += answer.cols[0]
+            total.include(answer.tally)
+        return counts, total
+
     # What an engine remembers of its pieces between questions, if it can
 
     def remembered(self) -> Numbers:
@@ -170,6 +196,35 @@ class WholeNormal(FrozenNormal):
         masked *= self.kept
         found: Array = self.Q1.T @ (masked @ self.Q2)
         return found.astype(np.float64, copy=False)
+
+
+class PiecedDual:
+    """A dual variable beside M, in an array of the engine's own kind, with a number for every entry."""
+
+    def __init__(self, engine: PiecedEngine, Y: Any) -> None:
+        self.engine, self.Y = engine, Y
+
+    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
+        rows, cols, common = self._moved(step)
+        engine = self.engine
+        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
+        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
+        return answer.whole[0], self._rode(step, answer.tally.trim)
+
+    def products(
+        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
+    ) -> tuple[Any, Any, Trim]:
+        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
+        return YX, YtY, self._rode(step, trim)
+
+    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
+        B = LowRank.zero(self.engine.shape) if step is None else step.B
+        numbers = None if step is None else (step.penalty, step.bound, step.box)
+        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
+
+    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
+        """Without a step M is not read, and what is not observed not met."""
+        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
 
 
 def _frozen(rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Arrays, Arrays, Numbers]:

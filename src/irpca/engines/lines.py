@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..lowrank import Array
+from ..threads import in_order
 from . import kernels
 from .base import Lines, Noise, Prior, Sums
 from .chunks import Entries
 from .kernels import LANES
-from .threads import in_order
 
 Answer = TypeVar("Answer")
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..lowrank import Array, LowRank
+from ..threads import available_cores
 from . import passes
 from .base import (
-    Ascent,
     Cut,
     Look,
     Prior,
@@ -24,17 +24,13 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .body import FrozenNormal, PiecedEngine, Question, WholeNormal, refuse_nothing
+from .body import FrozenNormal, PiecedDual, PiecedEngine, Question, WholeNormal, refuse_nothing
 from .lines import Band, Moments
 from .passes import Answer, Arrays, Numbers
 from .pieces import Dense, Listed, piece_of
-from .threads import available_cores
-from .tiles import Tally
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
-
-WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 
 
 class MemoryEngine(PiecedEngine):
@@ -133,8 +129,16 @@ class MemoryEngine(PiecedEngine):
             return Cut(*piece.next_largest((cols["L"], rows["L"]), per_col, per_row, self.threads)).T
         return Cut(*piece.next_largest((rows["L"], cols["L"]), per_row, per_col, self.threads))
 
-    def dual(self) -> MemoryDual:
-        return MemoryDual(self)
+    def dual(self) -> PiecedDual:
+        size = self.n_observed * self.dtype.itemsize
+        if size > machine_memory():
+            raise MemoryError(
+                f"this solver keeps a second matrix of the size of M in memory, {size / 1e9:.1f} GB, more than this "
+                "machine has; take solver='irpca', which keeps none"
+            )
+        Y = self.piece.room(self.dtype)
+        Y.fill(0)
+        return PiecedDual(self, Y)
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
@@ -143,22 +147,10 @@ class MemoryEngine(PiecedEngine):
         return S, tally.trim
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
-        self.reads += 1
-        rows, cols, common = self.beyond(L, limit)
-        (n1, n2), total = self.shape, Tally()
-        flagged = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
-        step = max(1, WRITTEN_AT_ONCE // n2)
-        for k, first in enumerate(range(0, n1, step)):
-            some = slice(first, min(first + step, n1))
-            part = {name: values[some] for name, values in rows.items()}
-            here = common | {"sink": sink, "first": (first, 0), "place": (k, 0)}
-            answer = passes.written(self.piece.rows(some), part, cols, here, self.threads)
-            flagged[0][some] = answer.rows[0]
-            flagged[1][:] += answer.cols[0]
-            total.include(answer.tally)
-        self.piece.seen(total)
-        refuse_nothing(total)
-        return flagged, total.trim
+        counts, tally = self.write_rows(self.piece.rows, L, limit, sink, self.threads)
+        self.piece.seen(tally)
+        refuse_nothing(tally)
+        return counts, tally.trim
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
@@ -178,44 +170,7 @@ class MemoryEngine(PiecedEngine):
         return values
 
 
-class MemoryDual:
-    """A dual variable in memory, with a number for every entry of M, in the order of M."""
-
-    def __init__(self, engine: MemoryEngine) -> None:
-        self.engine = engine
-        size = engine.n_observed * engine.dtype.itemsize
-        if size > _memory():
-            raise MemoryError(
-                f"this solver keeps a second matrix of the size of M in memory, {size / 1e9:.1f} GB, more than this "
-                "machine has; take solver='irpca', which keeps none"
-            )
-        self.Y = engine.piece.room(engine.dtype)
-        self.Y.fill(0)
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        rows, cols, common = self._moved(step)
-        engine = self.engine
-        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
-        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
-        return answer.whole[0], self._rode(step, answer.tally.trim)
-
-    def products(
-        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
-    ) -> tuple[Any, Any, Trim]:
-        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
-        return YX, YtY, self._rode(step, trim)
-
-    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
-        B = LowRank.zero(self.engine.shape) if step is None else step.B
-        numbers = None if step is None else (step.penalty, step.bound, step.box)
-        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
-
-    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
-        """Without a step M is not read, and what is not observed not met."""
-        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
-
-
-def _memory() -> float:
+def machine_memory() -> float:
     """Bytes of memory of this machine, as far as it tells."""
     try:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..lowrank import Array
+from ..threads import in_order
 from .base import Cut, Noise, Sink, Standardised, in_precision
 from .pieces import Piece, Walk
-from .threads import in_order
 from .tiles import Step, Tally
 
 Arrays = dict[str, Array]

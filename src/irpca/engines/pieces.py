@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..lowrank import Array
+from ..threads import in_order
 from . import chunks, kernels, tiles
 from .base import ONCE, Noise, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
 from .chunks import Chunks, Entries, even_runs
 from .holes import LONGEST, compressed
 from .lines import Moments, dense_moments, listed_moments
 from .listing import GrowingRows, Lister
-from .threads import in_order
 from .tiles import Step, Tally, Tiles
 
 if TYPE_CHECKING:

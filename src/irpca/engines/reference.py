@@ -47,6 +47,7 @@ class ReferenceEngine:
     name = "reference"
     capabilities = frozenset({"cut", "dual"})
     dear = False
+    asynchronous = False
     watch: Callable[[int, int], None] | None = None
 
     def __init__(self, M: Array, observed: Array | None = None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
 import numpy as np
 
 from ..lowrank import Array
-from .memory import _memory
+from .memory import machine_memory
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -118,7 +118,7 @@ def to_host(S: Sparse, what: str) -> csr_array:
     if not on_device(S):
         return S
     index = 4 if max(S.nnz, S.shape[1]) <= np.iinfo(np.int32).max else 8
-    size, memory = S.nnz * (S.dtype.itemsize + index) + (S.shape[0] + 1) * index, _memory()
+    size, memory = S.nnz * (S.dtype.itemsize + index) + (S.shape[0] + 1) * index, machine_memory()
     if size > LARGEST_SHARE * memory:
         raise MemoryError(
             f"{what} needs the {S.nnz:,} outliers in host memory: {size / 1e9:.3g} GB, and this machine has "

@@ -24,12 +24,12 @@ from dask.base import get_scheduler
 from dask.callbacks import Callback
 
 from ...lowrank import Array
+from ...threads import single_threaded_blas
 from .. import passes
 from ..base import Prior, bad_entries, not_finite
 from ..lines import Band, Moments
 from ..passes import Answer, Arrays, Numbers
 from ..pieces import Listed, Piece, piece_of
-from ..threads import single_threaded_blas
 from ..tiles import Tally
 from .sources import Reading, Source, place_of
 

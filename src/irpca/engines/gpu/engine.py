@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager, nullcontext
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from torch import Tensor
 from ...lowrank import Array, LowRank
 from .. import passes
 from ..base import (
-    Ascent,
     Cut,
     Look,
     Prior,
@@ -28,27 +27,22 @@ from ..base import (
     drawn,
     drawn_anywhere,
     in_precision,
+    lacking,
     not_finite,
     refuse_large_block,
     spread_places,
 )
-from ..body import PiecedEngine, Question, refuse_nothing
+from ..body import PiecedDual, PiecedEngine, Question, of_noise, refuse_nothing
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
 from . import slabs
 from .lines import DeviceBand, DeviceMoments
 from .slabs import Dense, Listed, Sides, Slab
 from .sparse import DeviceSparse
-from .storage import Entries, Resident, Storage, Streamed, tensor_of
+from .storage import Entries, Storage, Streamed, device_for, shared, stored
 
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
-STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
-WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
-ROOM = 0.6  # of the free memory of a device, that M may take: S and what is in between need the rest
 
 
 class GPUEngine(PiecedEngine):
@@ -70,7 +64,7 @@ class GPUEngine(PiecedEngine):
 
     Attributes
     ----------
-    ran : what answers the questions, such as "triton on NVIDIA H200"
+    ran : what answered the questions so far, such as "triton on NVIDIA H200"
     in_kind : whether M was given as a tensor, so that S stays on the device
     asynchronous : the device may still be writing S when it is returned
 
@@ -86,7 +80,6 @@ class GPUEngine(PiecedEngine):
     """
 
     name = "gpu"
-    capabilities = frozenset({"cut", "dual"})
     asynchronous = True
 
     def __init__(
@@ -98,27 +91,27 @@ class GPUEngine(PiecedEngine):
         memory: int | None = None,
     ) -> None:
         self.in_kind = isinstance(M, torch.Tensor)
-        self.device = _device(M, device)
-        tensor = tensor_of(M) if self.in_kind or not hasattr(M, "tocsr") else _csr_tensor(M)
-        if tensor.layout == torch.strided:
-            _refuse_other(tensor)
-        self.wide = torch.float64 if tensor.dtype == torch.float64 else torch.float32
-        self.storage = _stored(tensor, self.device, memory)
+        self.device = device_for(M, device)
+        self.storage = stored(M, self.device, memory)
+        self.wide = torch.float64 if self.storage.dtype == torch.float64 else torch.float32
         self.holes = holes
         self.reads = 0.0
-        self.triton = _triton(kernels, self.device) if not isinstance(self.storage, Entries) else None
-        if isinstance(self.storage, Entries) and not self.storage.slab.entries:
+        self.triton: Any = None if self._listed else _triton(kernels, self.device)
+        self.capabilities = frozenset({"dual"} if self._listed else {"cut", "dual"})
+        if not self.storage.entries:
             raise ValueError("every cell of M is missing")
+        self._used: set[str] = set()
         self._counts: tuple[Array, Array] | None = None
         self._typical: float | None = None
         self._known: dict[tuple[str, bytes, bytes], Array] = {}  # what a survey has seen
-        self._drawing = False
+        self._surveying = False
 
     @property
     def ran(self) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
         streamed = ", streamed" if isinstance(self.storage, Streamed) else ""
-        return f"{'torch' if self.triton is None else 'triton'} on {where}{streamed}"
+        used = sorted(self._used) or ["torch" if self.triton is None else "triton"]
+        return f"{' and '.join(used)} on {where}{streamed}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -150,15 +143,18 @@ class GPUEngine(PiecedEngine):
 
     def survey(self, looks: Sequence[Look]) -> Any:
         """Look now: whoever looks later waits for all that the device was told to do before."""
-        for look in looks:
-            if look.lines is not None:
-                self._known[_key("block", *look.lines)] = self.block(*look.lines)
-            elif look.cells is not None:
-                self._known[_key("entries", *look.cells)] = self.entries(*look.cells)
-            elif not self._listed:
-                self._drawing = True
-                self.draw(look.size, np.random.default_rng(look.seed))
-                self._drawing = False
+        self._known.clear()
+        self._surveying = True
+        try:
+            for look in looks:
+                if look.lines is not None:
+                    self.block(*look.lines)
+                elif look.cells is not None:
+                    self.entries(*look.cells)
+                else:
+                    self.draw(look.size, np.random.default_rng(look.seed))
+        finally:
+            self._surveying = False
 
     def recall(self, found: Any) -> None:
         """Nothing was prepared."""
@@ -200,8 +196,8 @@ class GPUEngine(PiecedEngine):
         TY = None if Y is None else torch.zeros((n2, Y.shape[1]), dtype=self.wide, device=self.device)
         along: list[Tensor] = []
         common = self._in_precision(common)
-        for slab in self._slabs(AT_ONCE):
-            if self.triton is not None and isinstance(slab, Dense) and "dual" not in common:
+        for slab in self._slabs(self.storage):
+            if self._by_kernel(slab, possible="dual" not in common):
                 product, turned_product, rode = self._fused(slab, here, there, common, X, Y)
             else:
                 A, rode = self._made(slab, here, there, common)
@@ -212,13 +208,19 @@ class GPUEngine(PiecedEngine):
                 TX.append(product)
             if TY is not None and turned_product is not None:
                 TY += turned_product
-        tally = self._tallied(along)
+        tally = self._tallied(along, self.storage)
         product = None if X is None else _joined(TX)
         return (TY, product, tally) if self.storage.turned else (product, TY, tally)
 
-    def _slabs(self, most: int) -> Iterator[Slab]:
-        """All of M; a kernel takes as much of it as there is."""
-        return self.storage.slabs(most if self.triton is None else math.prod(self.shape))
+    def _slabs(self, storage: Storage) -> Iterator[Slab]:
+        """All of it; a kernel takes as much as there is."""
+        return storage.slabs(AT_ONCE if self.triton is None else storage.entries)
+
+    def _by_kernel(self, slab: Slab, possible: bool = True) -> TypeGuard[Dense]:
+        """Whether a question about a slab is answered by a kernel; which it was is remembered."""
+        by_kernel = possible and self.triton is not None and isinstance(slab, Dense)
+        self._used.add("triton" if by_kernel else "torch")
+        return by_kernel
 
     def _made(self, slab: Slab, rows: Sides, cols: Sides, common: Numbers) -> tuple[Tensor, Tensor]:
         if "dual" not in common:
@@ -232,10 +234,8 @@ class GPUEngine(PiecedEngine):
         self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, X: Tensor | None, Y: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The same by a kernel: one read along rows and, if it is asked for, one along columns."""
-        assert self.triton is not None
         kernels, some, ones = self.triton, slab.rows, bool(common.get("kept"))
-        limits = kernels.Limits.of(rows, cols, common, some)
-        scale = self._scale(common["zeta"]) if limits.kind != kernels.BY_LINES else self._scale(np.inf)
+        limits, scale = self._limits(slab, rows, cols, common)
         L = rows["L"][some], cols["L"]
         frozen = (rows["frozen"][some], cols["frozen"]) if "frozen" in rows else None
 
@@ -265,10 +265,12 @@ class GPUEngine(PiecedEngine):
             return again
         return product, turned, rode
 
-    def _scale(self, zeta: float) -> float:
-        """About the size of T: its squares are summed in units of this, so that float32 can hold them."""
-        sizes = [size for size in (zeta, self._typical_size()) if 0 < size < math.inf]
-        return 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
+    def _limits(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers) -> tuple[Any, float]:
+        """The thresholds as a kernel takes them; and about the size of T: in that unit float32 can sum its squares."""
+        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
+        bound = common["zeta"] if limits.kind == self.triton.ALONG_ALL else math.inf
+        sizes = [size for size in (bound, self._typical_size()) if 0 < size < math.inf]
+        return limits, 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
 
     def _typical_size(self) -> float:
         if self._typical is None:
@@ -276,14 +278,14 @@ class GPUEngine(PiecedEngine):
             self._typical = float(np.max(seen, initial=0.0, where=np.isfinite(seen)))
         return self._typical
 
-    def _tallied(self, along: list[Tensor]) -> Tally:
-        tally = slabs.tally_of(slabs.gathered(along), self._entries)
+    def _tallied(self, along: list[Tensor], storage: Storage) -> Tally:
+        tally = slabs.tally_of(slabs.gathered(along), storage.entries)
         self._take_note(tally)
         return tally
 
     @property
     def _entries(self) -> int:
-        return self.storage.slab.entries if isinstance(self.storage, Entries) else math.prod(self.shape)
+        return self.storage.entries
 
     def _take_note(self, tally: Tally) -> None:
         if not tally.finite:
@@ -333,7 +335,7 @@ class GPUEngine(PiecedEngine):
         return total.T if turned else total, DeviceMoments(moments[:, :-1], target, moments[:, -1])
 
     def _weighed(self, slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> Any:
-        if self.triton is None or not isinstance(slab, Dense):
+        if not self._by_kernel(slab):
             return slabs.weighed(slab, rows, cols, parameters)
         return self.triton.weighed(slab.M, slab.low_rank(rows["L"], cols["L"]), rows, cols, slab.rows, parameters)
 
@@ -341,34 +343,34 @@ class GPUEngine(PiecedEngine):
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[Any, Trim]:
         self.reads += 1
-        S, tally = self._outliers(*self.beyond(L, limit))
+        S, tally = self.outliers(self.storage, *self.beyond(L, limit))
         refuse_nothing(tally)
         keep = self.in_kind and self._entries > SMALL
         return S if keep else S.to_scipy(), tally.trim
 
-    def _outliers(self, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+    def outliers(self, storage: Storage, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+        """S of a part of M, or of all of it."""
         with self._careful():
-            if self.storage.turned:
-                S, tally = self._found(self.storage, cols, rows, common)
-                return _transposed(S), tally
-            return self._found(self.storage, rows, cols, common)
+            if not storage.turned:
+                return self._found(storage, rows, cols, common)
+            S, tally = self._found(storage, cols, rows, common)
+            return S.T, tally
 
     def _found(self, storage: Storage, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+        """The same, of the stored rows."""
         here, there = (self._sides(side) for side in (rows, cols))
         common = self._in_precision(common, standardised="scale" in rows)
         index = torch.int32 if storage.shape[1] < 2**31 else torch.int64
         parts: list[Any] = []
         along: list[Tensor] = []
-        for slab in storage.slabs(AT_ONCE if self.triton is None else math.prod(storage.shape)):
-            if self.triton is not None and isinstance(slab, Dense):
+        for slab in self._slabs(storage):
+            if self._by_kernel(slab):
                 found = self._fused_list(slab, here, there, common, index)
             else:
                 found = slabs.flagged(slab, here, there, common, index)
             parts.append(found)
             along.append(found.rode)
-        entries = storage.slab.entries if isinstance(storage, Entries) else math.prod(storage.shape)
-        tally = slabs.tally_of(slabs.gathered(along), entries)
-        self._take_note(tally)
+        tally = self._tallied(along, storage)
         counted = _to_host(_joined([part.counts[0] for part in parts])), _to_host(sum(part.counts[1] for part in parts))
         ends = parts[0].ends
         if len(parts) > 1:
@@ -378,9 +380,7 @@ class GPUEngine(PiecedEngine):
 
     def _fused_list(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype) -> slabs.Found:
         """The same by a kernel."""
-        assert self.triton is not None
-        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
-        scale = self._scale(common["zeta"] if limits.kind == self.triton.ALONG_ALL else np.inf)
+        limits, scale = self._limits(slab, rows, cols, common)
         asked = slab.M, (rows["L"][slab.rows], cols["L"]), limits, scale, index
         found = self.triton.listed(*asked, self.holes)
         if not self.holes and bool(found.rode[0].isnan()):
@@ -388,41 +388,30 @@ class GPUEngine(PiecedEngine):
         return found
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
-        self.reads += 1
-        rows, cols, common = self.beyond(L, limit)
-        (n1, n2), total = self.shape, Tally()
-        counted = np.zeros(n1, np.int64), np.zeros(n2, np.int64)
-        window = _Window(self)
-        step = max(1, WRITTEN_AT_ONCE // n2) if not self._listed else n1
-        for k, first in enumerate(range(0, n1, step)):
-            window.some = slice(first, min(first + step, n1))
-            part = {name: values[window.some] for name, values in rows.items()}
-            here = common | {"sink": sink, "first": (first, 0), "place": (k, 0)}
-            answer = passes.written(window, part, cols, here, 1)  # type: ignore[arg-type]
-            counted[0][window.some] = answer.rows[0]
-            counted[1][:] += answer.cols[0]
-            total.include(answer.tally)
-        refuse_nothing(total)
-        return counted, total.trim
+        counts, tally = self.write_rows(lambda some: _Part(self, self.storage.part(some)), L, limit, sink, 1)
+        refuse_nothing(tally)
+        return counts, tally.trim
 
     # A few entries
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
-        found = self._surveyed("block", rows, cols)
-        return self._seen(self.storage.block(rows, cols)) if found is None else found
+        return self._looked("block", self.storage.block, rows, cols)
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        found = self._surveyed("entries", rows, cols)
-        if found is None:
-            found = self._seen(self.storage.at(rows, cols))
-            if self._drawing:
-                self._known[_key("entries", rows, cols)] = found
-        return found
+        return self._looked("entries", self.storage.at, rows, cols)
 
-    def _surveyed(self, kind: str, rows: Array, cols: Array) -> Array | None:
-        found = self._known.get(_key(kind, rows, cols)) if self._known else None
-        return None if found is None else found.copy()
+    def _looked(self, kind: str, look: Callable[[Array, Array], Array], rows: Array, cols: Array) -> Array:
+        """What a survey has seen, or what is there."""
+        if not (self._known or self._surveying):
+            return self._seen(look(rows, cols))
+        key = kind, np.asarray(rows, np.int64).tobytes(), np.asarray(cols, np.int64).tobytes()
+        if key in self._known:
+            return self._known[key].copy()
+        found = self._seen(look(rows, cols))
+        if self._surveying:
+            self._known[key] = found
+        return found
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         if not isinstance(self.storage, Entries):
@@ -443,13 +432,11 @@ class GPUEngine(PiecedEngine):
     # Thresholds of lines, and a dual variable
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        self.reads += 2
-        rows, cols = self.factors(L)
         if self._listed:
-            raise NotImplementedError(
-                "thresholds of rows and columns (as solver='rpca_gd' asks for) of a sparse tensor are not made on a "
-                "GPU; pass M with NaN where it is missing, or in host memory"
-            )
+            raise lacking("cut", "gpu")
+        self.reads += 2
+        self._used.add("torch")
+        rows, cols = self.factors(L)
         if self.storage.turned:
             rows, cols, per_row, per_col = cols, rows, per_col, per_row
         with self._careful():
@@ -484,8 +471,10 @@ class GPUEngine(PiecedEngine):
             return size.new_zeros(len(size))
         return size.kthvalue(size.shape[1] - largest, dim=1).values
 
-    def dual(self) -> DeviceDual:
-        return DeviceDual(self)
+    def dual(self) -> PiecedDual:
+        with self._careful():
+            shape = self._entries if self._listed else self.storage.shape
+            return PiecedDual(self, torch.zeros(shape, dtype=self.wide, device=self.device))
 
     # To the device and back
 
@@ -494,20 +483,24 @@ class GPUEngine(PiecedEngine):
 
     def _there(self, B: Array, dtype: torch.dtype) -> Tensor:
         """On the device; rounded there, so that no copy is made here."""
-        return tensor_of(np.ascontiguousarray(B)).to(self.device).to(dtype)
+        return shared(np.ascontiguousarray(B)).to(self.device).to(dtype)
 
     def _in_precision(self, common: Numbers, standardised: bool = False) -> Numbers:
+        """Limits as numbers of the precision of M; those in units of the noise stay as they are."""
+        if common.get("step") is not None:
+            return common | {"step": tuple(float(in_precision(x, self.dtype)) for x in common["step"])}
         if "zeta" in common and not standardised:
             return common | {"zeta": float(in_precision(common["zeta"], self.dtype))}
         return common
 
     @contextmanager
     def _careful(self) -> Iterator[None]:
-        """No gradients, products with all digits, and an error that helps when memory ends."""
+        """No gradients, products with all digits, the device of M, and an error that helps when memory ends."""
         before = torch.get_float32_matmul_precision()
         torch.set_float32_matmul_precision("highest")
+        there = torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), there:
                 yield
         except torch.OutOfMemoryError as error:
             traceback.clear_frames(error.__traceback__)  # they hold what was made so far
@@ -516,136 +509,24 @@ class GPUEngine(PiecedEngine):
             torch.set_float32_matmul_precision(before)
 
 
-class _Window:
+class _Part:
     """Some rows of M as a piece that :func:`passes.written` asks for its part of S."""
 
     turned = False
 
-    def __init__(self, engine: GPUEngine) -> None:
-        self.engine, self.some = engine, slice(0, 0)
+    def __init__(self, engine: GPUEngine, storage: Storage) -> None:
+        self.engine, self.storage = engine, storage
 
-    def listed(self, L: tuple[Array, Array], limit: Any, threads: int) -> tuple[Any, Tally]:
+    def listed(self, L: tuple[Array, Array], limit: float | Standardised, threads: int) -> tuple[Any, Tally]:
         rows, cols, common = {"L": L[0]}, {"L": L[1]}, {"zeta": limit}
         if isinstance(limit, Standardised):
-            noise = limit.noise
-            rows |= {"scale": noise.rows, "spread": noise.row_spread}
-            cols |= {"scale": noise.cols, "spread": noise.col_spread}
-            common = {"zeta": limit.limit}
-        storage = self._part()
-        with self.engine._careful():
-            if storage.turned:
-                S, tally = self.engine._found(storage, cols, rows, common)
-                return _transposed(S).to_scipy(), tally
-            S, tally = self.engine._found(storage, rows, cols, common)
-            return S.to_scipy(), tally
-
-    def _part(self) -> Storage:
-        storage = self.engine.storage
-        if isinstance(storage, Resident):
-            return Resident(storage.M[self.some])
-        if isinstance(storage, Streamed):
-            return Streamed((storage.M.T if storage.turned else storage.M)[self.some], storage.device)
-        return storage
+            of_rows, of_cols, _ = of_noise(limit.noise)
+            rows, cols, common = rows | of_rows, cols | of_cols, {"zeta": limit.limit}
+        S, tally = self.engine.outliers(self.storage, rows, cols, common)
+        return S.to_scipy(), tally
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        return self.engine.storage.at(rows + self.some.start, cols)
-
-
-class DeviceDual:
-    """A dual variable on the device, with a number for every entry of M."""
-
-    def __init__(self, engine: GPUEngine) -> None:
-        self.engine = engine
-        shape = (engine._entries,) if engine._listed else engine.storage.shape
-        with engine._careful():
-            self.Y = torch.zeros(shape, dtype=engine.wide, device=engine.device)
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        rows, cols, common = self._moved(step)
-        engine = self.engine
-        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
-        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
-        return answer.whole[0], self._rode(step, answer.tally.trim)
-
-    def products(
-        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
-    ) -> tuple[Any, Any, Trim]:
-        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
-        return YX, YtY, self._rode(step, trim)
-
-    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
-        B = LowRank.zero(self.engine.shape) if step is None else step.B
-        numbers = None
-        if step is not None:
-            limits = (step.penalty, step.bound, step.box)
-            numbers = tuple(float(in_precision(x, self.engine.dtype)) for x in limits)
-        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
-
-    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
-        """Without a step M is not read, and what is not observed not met."""
-        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
-
-
-def _key(kind: str, rows: Array, cols: Array) -> tuple[str, bytes, bytes]:
-    return kind, np.asarray(rows, np.int64).tobytes(), np.asarray(cols, np.int64).tobytes()
-
-
-def _device(M: Any, device: Any) -> torch.device:
-    if device is not None:
-        found = torch.device(device)
-    elif isinstance(M, torch.Tensor) and M.device.type != "cpu":
-        found = M.device
-    else:
-        found = torch.device("cuda")
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            "engine='gpu' needs a GPU, and torch finds none: install a torch with CUDA and its driver, or leave engine "
-            "out, and M is solved in host memory"
-        )
-    if found.type == "cuda" and found.index is None:
-        found = torch.device("cuda", torch.cuda.current_device())
-    return found
-
-
-def _refuse_other(M: Tensor) -> None:
-    if M.ndim != 2:
-        raise ValueError(f"M must have two dimensions, got a tensor of shape {tuple(M.shape)}")
-    if M.dtype not in STORED:
-        raise ValueError(
-            f"M is a tensor of {str(M.dtype).removeprefix('torch.')}; pass float64, float32, bfloat16 or float16, such "
-            "as M.double()"
-        )
-
-
-def _csr_tensor(M: csr_array) -> Tensor:
-    ends, cols, values = (torch.from_numpy(np.ascontiguousarray(part)) for part in (M.indptr, M.indices, M.data))
-    return slabs.csr_tensor(ends.long(), cols.long(), values, M.shape)
-
-
-def _stored(M: Tensor, device: torch.device, memory: int | None) -> Storage:
-    if M.layout == torch.sparse_csr:
-        parts = M.crow_indices().long(), M.col_indices().long(), M.values()
-        if bad := int((~parts[2].isfinite()).sum()):
-            raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
-        ends, cols, values = (part.to(device) for part in parts)
-        return Entries(ends, cols, values, (M.shape[0], M.shape[1]))
-    if M.layout != torch.strided:
-        raise ValueError(f"M is a tensor of layout {M.layout}; pass M.to_sparse_csr(), or a dense one with NaN")
-    if M.device.type != "cpu":
-        return Resident(M.to(device))
-    size = M.numel() * M.element_size()
-    if memory is None:
-        memory = int(ROOM * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else size
-    if size > memory:
-        return Streamed(M, device)
-    if device.type == "cpu":
-        return Resident(M)
-    try:
-        return Resident(M.to(device))
-    except torch.OutOfMemoryError:
-        pass
-    torch.cuda.empty_cache()
-    return Streamed(M, device)
+        return self.storage.at(rows, cols)
 
 
 def _triton(kernels: str, device: torch.device) -> Any:
@@ -661,18 +542,6 @@ def _triton(kernels: str, device: torch.device) -> Any:
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
         return None
     return triton_kernels
-
-
-def _transposed(S: DeviceSparse) -> DeviceSparse:
-    """S of a matrix whose columns were read as rows."""
-    n, m = S.shape
-    at = torch.repeat_interleave(torch.arange(n, device=S.device), S.indptr.diff())
-    order = torch.argsort(S.indices, stable=True)
-    counts = torch.bincount(S.indices, minlength=m)
-    ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-    return DeviceSparse(
-        (m, n), ends, at[order].to(S.indices.dtype), S.data[order], None if S.counts is None else S.counts[::-1]
-    )
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -24,14 +24,15 @@ from ..kernels import LOG_2PI, TINY
 from .slabs import Found, Sides, student_constant
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
-LARGE = 1 << 28  # entries, from which on it pays to try several shapes of tiles
+# Sizes of tiles and the numbers below were tried on an H200, with 80,000 × 80,000 entries.
+LARGE = 1 << 28  # entries, from which on it pays to try several shapes of tiles: compiling each takes about 2 s
 WIDEST = 128  # columns of a block that one read multiplies with, half as many of float64: its sums stay in registers
 CHUNK = 32  # columns of factors that are multiplied at a time
 PROGRAMS = 1024  # at least so many keep every multiprocessor busy to the end
 ALIGNED = 32 if INTERPRETED else 128  # every tile divides this
 # Tiles whose outliers are listed, of float32 and of float64: rows, columns, warps, stages
 LISTED = [(16, 32, 4, 1)] * 2 if INTERPRETED else [(64, 32, 4, 3), (64, 32, 4, 1)]
-WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # the same, of weights
+WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # rows and columns of a tile of weights
 ALONG_ALL = 0
 BY_LINES = 1
 STANDARDISED = 2

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from ...lowrank import Array
+from ..holes import LONGEST, compressed
 from .slabs import csr_tensor
 
 if TYPE_CHECKING:
@@ -73,17 +74,26 @@ class DeviceSparse:
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         return DeviceSparse(self.shape, before[self.indptr], self.indices[kept], self.data[kept])
 
+    @property
+    def T(self) -> DeviceSparse:
+        """Transposed, in compressed rows again."""
+        n1, n2 = self.shape
+        rows = torch.repeat_interleave(torch.arange(n1, device=self.device), self.indptr.diff())
+        order = torch.argsort(self.indices, stable=True)
+        ends = torch.bincount(self.indices, minlength=n2).cumsum(0)
+        ends = torch.cat([ends.new_zeros(1), ends])
+        counts = None if self.counts is None else (self.counts[1], self.counts[0])
+        return DeviceSparse((n2, n1), ends, rows[order].to(self.indices.dtype), self.data[order], counts)
+
     def tensor(self) -> torch.Tensor:
-        """As a sparse CSR tensor of torch; nothing is copied but the ends of rows."""
-        return csr_tensor(self.indptr.to(self.indices.dtype), self.indices, self.data, self.shape)
+        """As a sparse CSR tensor of torch; of fewer than 2³¹ entries nothing is copied but the ends of rows."""
+        index = self.indices.dtype if self.nnz <= LONGEST else torch.int64
+        return csr_tensor(self.indptr.to(index), self.indices.to(index), self.data, self.shape)
 
     def to_scipy(self) -> csr_array:
         """In host memory, as a CSR array of SciPy."""
-        from ..holes import compressed
-
-        index = np.int32 if max(self.shape[1], self.nnz) <= np.iinfo(np.int32).max else np.int64
-        ends, indices = (part.cpu().numpy().astype(index, copy=False) for part in (self.indptr, self.indices))
-        S = compressed(self.data.cpu().numpy(), indices, ends, self.shape)
+        data, indices, ends = (part.cpu().numpy() for part in (self.data, self.indices, self.indptr))
+        S = compressed(data, indices, ends, self.shape)
         S.has_canonical_format = True
         return S
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,8 @@ from .slabs import Dense, Listed, Slab
 
 STREAMED_BYTES = 1 << 29  # of a slab: long enough for the bus, and two of them fit anywhere
 SCANNED = 1 << 26  # entries that are looked through at a time
+STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+ROOM = 0.6  # of the free memory of a device, that M may take: S and what is in between need the rest
 
 
 class Storage(ABC):
@@ -25,15 +29,26 @@ class Storage(ABC):
     shape : (n1, n2), of the stored matrix
     turned : whether stored rows are columns of M
     device : where slabs are
+    dtype : of the stored numbers
     """
 
     shape: tuple[int, int]
     device: torch.device
+    dtype: torch.dtype
     turned = False
+
+    @property
+    def entries(self) -> int:
+        """How many are stored, observed or not."""
+        return self.shape[0] * self.shape[1]
 
     @abstractmethod
     def slabs(self, most: int) -> Iterator[Slab]:
         """All rows, in slabs of ``most`` entries, and at least a row."""
+
+    @abstractmethod
+    def part(self, rows: slice) -> Storage:
+        """Some rows of M."""
 
     @abstractmethod
     def at(self, rows: Array, cols: Array) -> Array:
@@ -45,13 +60,12 @@ class Storage(ABC):
 
     def counts(self) -> tuple[Array, Array]:
         """How many entries of each stored row and column are observed."""
-        (n1, n2), first = self.shape, 0
+        n1, n2 = self.shape
         rows, cols = np.empty(n1, np.int64), torch.zeros(n2, dtype=torch.int64, device=self.device)
         for slab in self.slabs(SCANNED):
             seen = ~slab.values(torch.float32).isnan()
             rows[slab.rows] = seen.sum(1).cpu().numpy()
             cols += seen.sum(0)
-            first += len(seen)
         return rows, cols.cpu().numpy()
 
     def infinite(self) -> int:
@@ -63,8 +77,11 @@ class Resident(Storage):
     """A dense tensor on the device, in any order; never copied."""
 
     def __init__(self, M: Tensor) -> None:
-        self.M, self.device = M, M.device
+        self.M, self.device, self.dtype = M, M.device, M.dtype
         self.shape = M.shape[0], M.shape[1]
+
+    def part(self, rows: slice) -> Resident:
+        return Resident(self.M[rows])
 
     def slabs(self, most: int) -> Iterator[Slab]:
         n1, n2 = self.shape
@@ -90,8 +107,11 @@ class Streamed(Storage):
 
     def __init__(self, M: Tensor, device: torch.device) -> None:
         self.turned = M.stride(0) < M.stride(1)
-        self.M, self.device = M.T if self.turned else M, device
+        self.M, self.device, self.dtype = M.T if self.turned else M, device, M.dtype
         self.shape = self.M.shape[0], self.M.shape[1]
+
+    def part(self, rows: slice) -> Streamed:
+        return Streamed((self.M.T if self.turned else self.M)[rows], self.device)
 
     def slabs(self, most: int) -> Iterator[Slab]:
         n1, n2 = self.shape
@@ -153,8 +173,18 @@ class Entries(Storage):
 
     def __init__(self, ends: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
         self.slab = Listed(ends, cols, values, shape[1])
-        self.shape, self.device = shape, values.device
+        self.shape, self.device, self.dtype = shape, values.device, values.dtype
         self.keys = self.slab.at * shape[1] + cols  # sorted
+
+    @property
+    def entries(self) -> int:
+        return self.slab.entries
+
+    def part(self, rows: slice) -> Entries:
+        ends = self.slab.ends[rows.start : rows.stop + 1]
+        some = slice(int(ends[0]), int(ends[-1]))
+        n1, n2 = len(ends) - 1, self.shape[1]
+        return Entries(ends - ends[0], self.slab.cols[some], self.slab.listed[some], (n1, n2))
 
     def slabs(self, most: int) -> Iterator[Slab]:
         yield self.slab
@@ -187,16 +217,74 @@ def _here(values: Tensor) -> Array:
     return array
 
 
-def tensor_of(M: Any) -> Tensor:
+def shared(M: Array) -> Tensor:
     """A NumPy array, or memmap, as a tensor on the same memory; a copy where torch cannot share it."""
-    if isinstance(M, torch.Tensor):
-        return M.detach()
     if any(stride < 0 for stride in M.strides) or M.dtype.byteorder == ">":
         M = M.astype(M.dtype.newbyteorder("="), order="C")
-    if not M.flags.writeable:  # torch has no read-only tensors, and warns; nothing here writes to M
-        import warnings
+    with warnings.catch_warnings():  # torch has no read-only tensors, and warns; nothing here writes to M
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(M))
 
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-            return torch.from_numpy(np.asarray(M))
-    return torch.from_numpy(np.asarray(M))
+
+def device_for(M: Any, device: Any) -> torch.device:
+    if device is not None:
+        found = torch.device(device)
+    elif isinstance(M, torch.Tensor) and M.device.type != "cpu":
+        found = M.device
+    else:
+        found = torch.device("cuda")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            "engine='gpu' needs a GPU, and torch finds none: install a torch with CUDA and its driver, or leave engine "
+            "out, and M is solved in host memory"
+        )
+    if found.type == "cuda" and found.index is None:
+        found = torch.device("cuda", torch.cuda.current_device())
+    return found
+
+
+def _refuse_other(M: Tensor) -> None:
+    if M.ndim != 2:
+        raise ValueError(f"M must have two dimensions, got a tensor of shape {tuple(M.shape)}")
+    if M.dtype not in STORED:
+        raise ValueError(
+            f"M is a tensor of {str(M.dtype).removeprefix('torch.')}; pass float64, float32, bfloat16 or float16, such "
+            "as M.double()"
+        )
+
+
+def stored(M: Any, device: torch.device, memory: int | None) -> Storage:
+    """M on a device: a tensor, a NumPy array, or a CSR array of the observed entries.
+
+    Of a dense M in host memory no more than ``memory`` bytes are brought there, None: ROOM of what is free; a larger
+    one is streamed.
+    """
+    if isinstance(M, torch.Tensor):
+        M = M.detach()
+    elif hasattr(M, "tocsr"):
+        ends, cols, values = (torch.from_numpy(np.ascontiguousarray(part)) for part in (M.indptr, M.indices, M.data))
+        return _entries(ends, cols, values, M.shape, device)
+    else:
+        M = shared(M)
+    if M.layout == torch.sparse_csr:
+        return _entries(M.crow_indices(), M.col_indices(), M.values(), tuple(M.shape), device)
+    if M.layout != torch.strided:
+        raise ValueError(f"M is a tensor of layout {M.layout}; pass M.to_sparse_csr(), or a dense one with NaN")
+    _refuse_other(M)
+    if M.device.type != "cpu":
+        return Resident(M.to(device))
+    size = M.numel() * M.element_size()
+    if memory is None:
+        memory = int(ROOM * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else size
+    if size > memory:
+        return Streamed(M, device)
+    with suppress(torch.OutOfMemoryError):
+        return Resident(M.to(device))
+    torch.cuda.empty_cache()
+    return Streamed(M, device)
+
+
+def _entries(ends: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int], device: torch.device) -> Entries:
+    if bad := int((~values.isfinite()).sum()):
+        raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
+    return Entries(ends.to(device).long(), cols.to(device).long(), values.to(device), shape)
