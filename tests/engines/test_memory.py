@@ -32,6 +32,7 @@ from irpca.engines import (
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
+    body,
     choose,
     holes,
     kernels,
@@ -56,7 +57,7 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
     monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
-    monkeypatch.setattr(memory, "WRITTEN_AT_ONCE", 100)
+    monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
     monkeypatch.setattr(lines, "TILE", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
     monkeypatch.setattr(lines, "PARALLEL", 0)
