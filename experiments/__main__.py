@@ -87,6 +87,7 @@ def _perform(experiment: Experiment, chosen: argparse.Namespace) -> None:
     found = [record for record in records(ledger.rows) if record["method"] in chosen.methods]
     if not found:
         sys.exit(f"no rows to draw in {ledger.path}: leave out --draw to run {experiment.name}")
+    print(table.summary(found, experiment.rules.to_own_end))
     if find_spec("matplotlib") is None:
         print("not drawn, since matplotlib is not installed: draw elsewhere with --draw")
         return

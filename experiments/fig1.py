@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N, TINY = 1000, 120
-RULES = Rules(budget=20.0)
+RULES = Rules(budget=5.0)
 
 
 def panels(records: Records, **axis: Any) -> list[Column]:

@@ -54,5 +54,6 @@ FIG2 = Experiment(
     _cases(90, 70, 6, 7, "stars", (0.1,)),
     ROBUST,
     _draw,
-    Rules(budget=12.0, sparse=True, refusals=True),
+    Rules(budget=5.0, sparse=True, refusals=True),
+    seeds=3,
 )

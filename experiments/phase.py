@@ -88,7 +88,7 @@ PHASE = Experiment(
     grid(60, (0.1, 0.5), 2, (2, 3), 6, (6, 8)),
     tuple(METHODS.values()),
     _draw,
-    Rules(budget=4.0, tol=1e-7, to_own_end=True, refusals=True),
+    Rules(budget=2.0, tol=1e-7, to_own_end=True, refusals=True),
     seeds=3,
     given_up=beyond_failure(ended_right),
 )

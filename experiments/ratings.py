@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 import tempfile
 from collections.abc import Iterable
 from dataclasses import replace
@@ -130,7 +131,7 @@ def run(folder: Path, wanted: Iterable[Case]) -> None:
         row, finds = measured(data, *case)
         append(folder / "ratings.csv", [row])
         append(folder / "ratings_found.csv", finds)
-        print(*row.values(), flush=True)
+        print(*row.values(), file=sys.stderr, flush=True)
 
 
 def _warm_up() -> None:

@@ -47,7 +47,7 @@ SCALING = Experiment(
     sweeps({"n1": 100, "d1": 6, "rank": 2}, {"n1": (60, 100), "d1": (4, 6), "rank": (2, 3)}),
     (*ROBUST, ORACLE),
     _draw,
-    Rules(budget=15.0),
+    Rules(budget=10.0),
     seeds=3,
     given_up=beyond_budget,
 )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from .drawing import hub, origin, setting
-from .ledger import Ledger, records
+from benchmarks.runner import table as columns
+
+from .drawing import hub, origin, present, setting
+from .ledger import CASE, Ledger, records
 from .methods import METHODS, Method
-from .phase import ended_right
-from .plan import Records
+from .phase import RECOVERED, ended_right
+from .plan import Records, recovered
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "methods-table.md"
 LEVEL = 0.1  # the corrupted share of fig1a at which times are compared
+VARIED = tuple(name for name in CASE if name not in ("n2", "d2"))
 SMALL = ("method", "needs", "guarantee", "memory beyond M", "reads of M", "stops recovering at", "seconds", "ratio")
 
 
@@ -90,6 +94,37 @@ def breaks_down(runs: Records) -> str:
         if 2 * sum(right) < len(right):
             return f"{level:.0%}"
     return f"> {levels[-1]:.0%}" if levels else "–"
+
+
+def summary(runs: Records, to_own_end: bool = False) -> str:
+    """The numbers behind a figure: median seconds of the seeds that recovered L, and how many did, if not all."""
+    methods = [method.name for method in present(runs)]
+    varied = [name for name in VARIED if len({record[name] for record in runs}) > 1]
+    cases: dict[tuple[Any, ...], dict[str, list[dict[str, Any]]]] = {}
+    for record in runs:
+        case = tuple(record[name] for name in varied)
+        cases.setdefault(case, {name: [] for name in methods})[record["method"]].append(record)
+    told = (
+        "to ‖L − L*‖ ≤ 1e-6 ‖L*‖" if not to_own_end else f"to the method's own end, with ‖L − L*‖ ≤ {RECOVERED:g} ‖L*‖"
+    )
+    lines = [
+        [" ".join(map(_word, case)), *(_told(cases[case][name], to_own_end) for name in methods)]
+        for case in sorted(cases)
+    ]
+    return f"seconds {told}; how many seeds got there, if not all\n" + columns([" ".join(varied), *methods], lines)
+
+
+def _told(runs: Records, to_own_end: bool) -> str:
+    if not runs:
+        return "–"  # not run
+    succeeded, column = (ended_right, "seconds") if to_own_end else (recovered, "seconds_recovery")
+    seconds = [record[column] for record in runs if succeeded(record)]
+    share = "" if len(seconds) == len(runs) else f"{len(seconds)}/{len(runs)}"
+    return f"{np.median(seconds):.2g} {share}".strip() if seconds else share
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:

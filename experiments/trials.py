@@ -59,7 +59,7 @@ class Trial:
                 self.measure(case)
         for count, row in enumerate(self._measured(missing), 1):
             _append(path, row)
-            print(f"{self.name} {count}/{len(missing)}  {_told(row)}", flush=True)
+            print(f"{self.name} {count}/{len(missing)}  {_told(row)}", file=sys.stderr, flush=True)
         rows = [_numbers(row) for row in _read(path)]
         if not rows:
             sys.exit(f"no rows in {path}: leave out --draw to run {self.name}")

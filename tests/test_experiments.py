@@ -623,3 +623,25 @@ def test_trials_are_run_by_name(load, tmp_path, monkeypatch):
     monkeypatch.setitem(main.TRIALS, "holes", fake)
     assert main.main(["holes", "--quick", "--seeds", "2", "--out", str(tmp_path)]) == 0
     assert told == {"folder": tmp_path, "quick": True, "seeds": 2, "draw": False}
+
+
+def test_the_numbers_behind_a_figure(load):
+    case = dict.fromkeys(load("ledger").CASE, 1.0) | {"n1": 100.0}
+    runs = [
+        case | {"method": method, "corruption": share, "seconds_recovery": seconds, "seconds": 9.0, "error": error}
+        for method, share, seconds, error in [
+            ("pcp", 0.2, 3.0, 0.0),
+            ("pcp", 0.2, float("nan"), 1e-4),
+            ("irpca", 0.2, 0.5, 0.0),
+            ("irpca", 0.2, 0.7, 0.0),
+            ("irpca", 0.1, float("nan"), 1.0),
+        ]
+    ]
+    summary = load("table").summary
+    told, header, _, first, second = summary(runs).splitlines()
+    assert told.startswith("seconds to ‖L − L*‖ ≤ 1e-6")
+    assert header.split() == ["corruption", "irpca", "pcp"]
+    assert first.split() == ["0.1", "0/1", "–"]  # nobody got there; not run
+    assert second.split() == ["0.2", "0.6", "3", "1/2"]
+    *_, last = summary(runs, to_own_end=True).splitlines()
+    assert last.split() == ["0.2", "9", "9"]  # 1e-4 is right there

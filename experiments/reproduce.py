@@ -1,0 +1,164 @@
+"""``make reproduce``: every number of the documentation measured anew, in one go, on this machine.
+
+    python -m experiments.reproduce                 # what was not measured on this version of src/ yet
+    python -m experiments.reproduce --list          # the stages, how long each took, and which are older than src/
+    python -m experiments.reproduce fig1a speed     # some of them, even if nothing has changed
+
+A stage is a command. What it prints is kept as ``results/NAME.txt`` under a line that says when, where and on which
+commit it was run; its figures and CSVs are replaced. A run that was stopped begins again with the stage it was in. A
+stage that cannot be run here, for want of data, a GPU or a package, says so, and what is kept of it stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.runner import ROOT, cores, machine, origin
+
+RESULTS = ROOT / "experiments" / "results"
+DATA = ROOT.parent / "shared" / "data"
+
+
+def _nothing() -> str:
+    return ""
+
+
+def _real_data() -> str:
+    folder = Path(os.environ["IRPCA_DATA"]) if "IRPCA_DATA" in os.environ else DATA
+    return "" if folder.is_dir() else "IRPCA_DATA names no folder with the data sets"
+
+
+def _gpu() -> str:
+    if find_spec("torch") is None:
+        return "PyTorch is not installed"
+    import torch
+
+    return "" if torch.cuda.is_available() else "there is no CUDA device"
+
+
+def _dask() -> str:
+    return "" if find_spec("distributed") else "dask is not installed"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One command.
+
+    Attributes
+    ----------
+    words : what follows ``python -m``; ``{cores}`` is replaced by their number
+    replaces : files of earlier runs, to which the command would only add
+    lacking : why it cannot be run here, or nothing
+    """
+
+    name: str
+    words: str
+    replaces: tuple[str, ...] = ()
+    lacking: Callable[[], str] = _nothing
+
+    @property
+    def kept(self) -> Path:
+        return RESULTS / f"{self.name}.txt"
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", *self.words.format(cores=cores()).split()]
+
+    def origin(self) -> str:
+        """The line that says where what is kept was measured."""
+        return self.kept.read_text().partition("\n")[0] if self.kept.exists() else ""
+
+    def current(self) -> bool:
+        """Whether what is kept was measured on src/ as it is."""
+        commit = self.origin().partition("irpca at ")[2].partition(",")[0]
+        known = bool(commit) and " " not in commit
+        return known and not subprocess.run(["git", "diff", "--quiet", commit, "--", "src"], cwd=ROOT).returncode
+
+    def run(self) -> bool:
+        """Run it, and keep what it printed if it ended well."""
+        for name in self.replaces:
+            (ROOT / name).unlink(missing_ok=True)
+        on, started = machine(), time.perf_counter()
+        done = subprocess.run(self.command(), cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        seconds = time.perf_counter() - started
+        if done.returncode == 0:
+            self.kept.write_text(f"{origin(on)}, {seconds / 60:.1f} minutes\n\n{done.stdout}")
+        print(f"{self.name}: {'done' if done.returncode == 0 else 'FAILED'} in {seconds / 60:.1f} minutes", flush=True)
+        return done.returncode == 0
+
+
+def _rows(name: str, folder: str = "experiments") -> str:
+    return f"{folder}/results/{name}.csv"
+
+
+def _random(first: int, name: str) -> Stage:
+    rows = _rows(name, "benchmarks")
+    return Stage(name, f"benchmarks.random_tables --first {first} --jobs {{cores}} --out {rows}", (rows,))
+
+
+def _figure(name: str, workers: str = "{cores}", lacking: Callable[[], str] = _nothing) -> Stage:
+    return Stage(name, f"experiments {name} --workers {workers}", (_rows(name),), lacking)
+
+
+def _study(name: str, lacking: Callable[[], str] = _nothing) -> Stage:
+    return Stage(name, f"experiments.{name} --jobs {{cores}}", (_rows(name),), lacking)
+
+
+STAGES = (
+    _random(0, "random_tables"),
+    _random(10_000, "random_tables_10000"),
+    _study("real_tables", _real_data),
+    _study("kept_right"),
+    _study("calibration"),
+    _study("seeds", _real_data),
+    Stage("holes", "experiments holes", (_rows("holes"),), _real_data),
+    Stage("imperfect", "experiments imperfect --seeds 2", (_rows("imperfect"),)),
+    Stage("traffic", "experiments traffic", (_rows("traffic"),), _real_data),
+    Stage("ratings", "experiments.ratings", (_rows("ratings"), _rows("ratings_found")), _real_data),
+    *(_figure(name) for name in ("fig1a", "fig1b", "fig1c", "fig1d")),
+    _figure("fig2", lacking=_real_data),
+    _figure("phase"),
+    _figure("scaling", workers="1"),  # a large matrix needs the memory of the whole machine
+    Stage("methods", "experiments table"),
+    Stage("speed", "benchmarks --json benchmarks/results/latest.json"),
+    Stage("speed_table", "benchmarks table"),
+    Stage("workers", "benchmarks workers overhead --json benchmarks/results/cluster.json", (), _dask),
+    Stage("small_workers", "benchmarks small-workers --json benchmarks/results/out_of_core.json", (), _dask),
+    Stage("cluster_cost", "benchmarks.cluster_cost --measure", (), _dask),
+    Stage("out_of_core", "benchmarks out-of-core --json benchmarks/results/out_of_core.json", (), _dask),
+    Stage("gpu", "benchmarks.gpu --json benchmarks/results/gpu.json", (), _gpu),
+)
+
+
+def main(words: list[str] | None = None) -> int:
+    names = [stage.name for stage in STAGES]
+    parser = argparse.ArgumentParser(prog="python -m experiments.reproduce", description=__doc__.partition("\n")[0])
+    parser.add_argument("stages", nargs="*", metavar="stage", help=f"of {', '.join(names)} (those not yet current)")
+    parser.add_argument("--list", action="store_true", help="run nothing, say what is there")
+    chosen = parser.parse_args(words)
+    if unknown := set(chosen.stages) - set(names):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(names)}")
+    wanted = [stage for stage in STAGES if stage.name in chosen.stages or not chosen.stages]
+    if chosen.list:
+        for stage in wanted:
+            print(f"{stage.name:20} {'current' if stage.current() else 'older':8} {stage.origin() or 'never run'}")
+        return 0
+    failed = []
+    for stage in wanted:
+        if why := stage.lacking():
+            print(f"{stage.name}: not run, {why}", flush=True)
+        elif (chosen.stages or not stage.current()) and not stage.run():
+            failed.append(stage.name)
+    print(f"{len(failed)} stages failed{': ' if failed else ''}{', '.join(failed)}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
