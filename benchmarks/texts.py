@@ -43,6 +43,15 @@ class Texts(ast.NodeTransformer):
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
         return node if isinstance(node.value, ast.Constant) else self.generic_visit(node)  # a docstring stays one
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        if getattr(node.func, "id", "") != "require":
+            return self.generic_visit(node)
+        fine, text = map(
+            self.visit, node.args
+        )  # the text is made only where it is needed: fine or require(False, text)
+        call = ast.Call(node.func, [ast.Constant(False), text], [])
+        return ast.fix_missing_locations(ast.copy_location(ast.BoolOp(ast.Or(), [fine, call]), node))
+
     def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
         for part in node.values:
             if isinstance(part, ast.FormattedValue):  # but not its format, which must stay a plain string

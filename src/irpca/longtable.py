@@ -401,7 +401,7 @@ def _index(given: Any, name: str) -> Any:
         raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
     if not index.is_unique:
         label = index[np.argmax(index.duplicated())]
-        raise ValueError(_repeated(name, label, np.count_nonzero(index == label)))
+        raise ValueError(_repeated(name, label, int(np.count_nonzero(index == label))))
     return index
 
 
