@@ -419,3 +419,22 @@ def test_text_can_be_read_in_both_themes(theme):
     for text, ground in pairs:
         light, dark = sorted((_luminance(colours[text]), _luminance(colours[ground])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+def test_one_outlier_is_told_in_the_singular():
+    text = " ".join(payload(made(wrong=1))["verdict"]["text"])
+    assert "1 cell (0.08 % of those with a value) is an outlier, in 1 row and 1 column: " in text
+
+
+def test_parts_of_the_expected_values_are_named():
+    model = made()
+    model.result_ = replace(model.result_, shares={"features": 0.75, "free": 0.25})
+    *_, features, free = payload(model)["choices"]
+    assert features["name"] == "of that, the features" and features["value"] == "75 %"
+    assert free["reason"] == "Share of the sum of squares of the expected values that comes from further components."
+
+
+def test_a_fit_that_chose_nothing():
+    model = made()
+    model.result_ = replace(model.result_, choices=(), explained=float("nan"))
+    assert "<p>Nothing was chosen from the data.</p>" in render(payload(model))

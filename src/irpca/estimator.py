@@ -625,8 +625,10 @@ def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
         return
     if set(given) == set(fitted):
         raise ValueError(f"the columns of M are those of the fitted table in another order, {few(given)}: sort them")
-    lacking = [label for label in fitted if label not in set(given)]
-    what = f"{few(lacking)} missing" if lacking else f"{few([c for c in given if c not in set(fitted)])} not among them"
+    lacking, more = (
+        [label for label in one if label not in set(other)] for one, other in ((fitted, given), (given, fitted))
+    )
+    what = f"{few(lacking)} missing; add them, as NaN if nothing is known" if lacking else f"leave out {few(more)}"
     raise ValueError(f"M does not have the columns of the fitted table, {few(fitted)}: {what}")
 
 

@@ -266,7 +266,7 @@ class Journal:
         try:
             data = parts(record)
         except NotStorable as error:
-            text = f"the answer to {asked.name!r} holds {error}, which a checkpoint cannot: leave it out"
+            text = f"the answer to {asked.name!r} holds {error}, which a checkpoint cannot hold: solve without one"
             raise CheckpointError(text) from None
         self._append(data)
         if failed is not None:
