@@ -647,3 +647,8 @@ def test_samples_are_called_so(ax, model, monkeypatch):
     ax.clear()
     plots.singular_values(model, ax=ax)
     assert heading(ax).endswith("of a random block of 20 × 20 cells")
+
+
+def test_every_part_has_its_title(model):
+    titles = {part: heading(plots.decomposition(model, part, Figure().subplots())) for part in plots.images.PARTS}
+    assert all(title.startswith(plots.images.PARTS[part]) for part, title in titles.items())
