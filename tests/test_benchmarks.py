@@ -1,5 +1,6 @@
 """``python -m benchmarks`` on small problems: what it reports and that it is right, never how fast anything is."""
 
+import ast
 import json
 import os
 import shutil
@@ -394,3 +395,16 @@ def test_random_tables_are_judged(load, seed):
     known = random_tables.oracle(M, L, corrupted, Q1, Q2, rank)
     assert np.linalg.norm(known - L) < np.linalg.norm(M - L)
     assert random_tables.verdict(seed) == "right"
+
+
+def test_texts_tell_when_they_are_made(load):
+    """Each text of a line on its own; none of a docstring, of a default or of a format."""
+    source = """def told(x, word="a default text"):
+        "Some docstring."
+        return f"{x:>3} is {'a small number' if x < 5 else 'a large number'}"
+    """
+    texts, made = load("texts").Texts("m.py"), []
+    names = {"__text__": lambda place, text: made.append(texts.places[place]) or text}
+    exec(compile(texts.visit(ast.parse(source)), "m.py", "exec"), names)
+    assert names["told"](1) == "  1 is a small number"
+    assert list(texts.places.values()) == ["a small number", "a large number"] and made == ["a small number"]

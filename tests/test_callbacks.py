@@ -204,3 +204,34 @@ def test_every_callback_sees_every_iteration(problem, caplog):
     assert (result.status, result.n_iter) == (Status.STOPPED, 2)
     assert seen == [1, 2]
     assert len(stream.getvalue().splitlines()) == 1 and len(caplog.records) == 2
+
+
+# Reads of a table in chunks.
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that pass only when a test says so."""
+    now = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr("irpca.callbacks.time.perf_counter", lambda: now.seconds)
+    return now
+
+
+def test_a_read_on_a_terminal_is_one_line_that_goes_when_it_ends(clock):
+    progress = Progress(Terminal())
+    for done in (1, 2, 4):
+        progress.reading(done, 4)
+        clock.seconds += 3.0
+    first, last = progress.stream.getvalue().split("\r\x1b[2K")[1:3]
+    assert first == "  reading the table: 2 of 4 chunks, about 6.0 s left"  # the first took 3 s
+    assert last == "  reading the table: 4 of 4 chunks, about 0.0 s left" and "\n" not in progress.stream.getvalue()
+    assert progress.stream.getvalue().endswith("\r\x1b[2K")
+
+
+def test_a_read_elsewhere_is_a_line_every_ten_seconds(clock):
+    progress = Progress(io.StringIO())
+    for done in range(1, 6):
+        progress.reading(done, 5)
+        clock.seconds += 6.0
+    lines = progress.stream.getvalue().splitlines()
+    assert lines == ["  reading the table: 3 of 5 chunks, about 12.0 s left"]

@@ -1160,3 +1160,20 @@ def test_seeds_of_other_kinds(exact, tmp_path):
         first = solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path), random_state=make())
         os.truncate(path, records(path)[3])
         assert_same(solve(exact.M, exact.F1, exact.F2, resume=path, random_state=make()), first)
+
+
+def test_answers_that_a_checkpoint_cannot_hold(tmp_path):
+    class Odd(MemoryEngine):
+        def products(self, *_):
+            return object()
+
+    journal = Journal(Odd(np.eye(4)), tmp_path / "c", resume=False, begin=True)
+    journal.begin({})
+    words = "answer to 'products' holds a builtins.object, which a checkpoint cannot hold: solve without one"
+    with pytest.raises(CheckpointError, match=words):
+        journal.products(LowRank.zero((4, 4)), np.inf)
+
+
+def test_a_record_with_more_behind_it():
+    with pytest.raises(Malformed, match="longer than what it describes"):
+        decoded(encoded(np.ones(3)) + bytes(8))

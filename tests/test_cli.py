@@ -1,6 +1,7 @@
 """The command ``irpca``, through real processes."""
 
 import csv
+import errno
 import gzip
 import json
 import os
@@ -16,7 +17,7 @@ import pytest
 
 import irpca
 from irpca import cli
-from irpca.cli import findings, printed, writers
+from irpca.cli import commands, findings, printed, writers
 from irpca.readers import Data, ReaderError
 
 COMMAND = [sys.executable, "-W", "error::DeprecationWarning", "-m", "irpca.cli"]
@@ -419,3 +420,101 @@ def test_labels_on_the_screen_are_one_line():
 def test_a_matrix_without_labels_is_written_without(tmp_path):
     findings.write_wide(tmp_path / "m.csv", Data.of_matrix("m.npy", np.eye(2)), np.eye(2))
     assert lines_of(tmp_path / "m.csv") == [["1", "0"], ["0", "1"]]
+
+
+# Texts that few ever see
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A folder with a model without features or labels, and the array that it was fitted to."""
+    folder = tmp_path_factory.mktemp("plain")
+    M = np.outer(np.arange(1.0, 21), np.arange(1.0, 9))
+    M[3, 4] = 500
+    np.save(folder / "m.npy", M)
+    irpca.InductiveRobustPCA(rank=1).fit(M).save(folder / "m.irpca")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--delimiter", "ab"], "one character, or tab, or space; got 'ab'"),
+        (["--time-budget", "0"], "a number above 0 is needed; got '0'"),
+        (["--threshold", "far"], "a number is needed; got 'far'"),
+    ],
+)
+def test_options_that_are_no_such_number_or_character(tmp_path, capsys, words, message):
+    assert within(tmp_path, "fit", "t.csv", *words) == 2
+    err = capsys.readouterr().err
+    assert words[0] in err and message in err
+
+
+def test_options_that_need_names(plain, capsys):
+    err = failing("fit", "m.npy", "--index", "a", "--out", "new", cwd=plain, code=2, capsys=capsys)
+    assert "--index: m.npy holds a matrix, whose columns have no names" in err
+
+
+def test_features_in_a_sparse_file(plain, capsys):
+    (plain / "f.mtx").write_text("%%MatrixMarket matrix coordinate real general\n20 1 1\n3 1 7\n")
+    err = failing("fit", "m.npy", "--rows", "f.mtx", "--out", "new", cwd=plain, code=3, capsys=capsys)
+    assert "f.mtx is a sparse matrix; features need a value in every cell: save them as npy or csv" in err
+
+
+def test_models_that_cannot_do_it(plain, capsys):
+    np.save(plain / "cut.npy", np.ones((19, 8)))
+    err = failing("report", "m.irpca", "cut.npy", "--out", "r.html", cwd=plain, code=3, capsys=capsys)
+    assert "cut.npy is 19 × 8, and the model was fitted to 20 × 8: give that table" in err
+    (plain / "f.csv").write_text("size\n1\n2\n")
+    err = failing("predict", "m.irpca", "--rows", "f.csv", cwd=plain, code=3, capsys=capsys)
+    assert "m.irpca was fitted without features (--rows, --cols): it cannot predict" in err
+    err = failing("check", "no.irpca", "m.npy", cwd=plain, code=3, capsys=capsys)
+    assert "no.irpca cannot be read: No such file" in err
+
+
+def test_a_fit_and_a_check_that_are_not_to_be_used(plain, capsys):
+    assert within(plain, "fit", "m.npy", "--rank", "1", "--out", "short", "--time-budget", "1e-9") == 4
+    assert "The files are written all the same, to look at what went wrong:" in capsys.readouterr().out
+    assert within(plain, "check", "short/model.irpca", "m.npy", "--out", "o.csv") == 4
+    assert "The model itself is not to be used (do not use: " in capsys.readouterr().out
+
+
+def test_what_a_fit_prints(plain, capsys):
+    assert within(plain, "fit", "m.npy", "--rank", "1", "--out", "one") == 0
+    out = capsys.readouterr().out
+    assert "Outliers: 1 cell (0.62%), probability above 0.5; for more or fewer: --fdr, --probability" in out
+    assert "The outliers, the most certain first:" in out and "written all the same" not in out
+    found = {name: list(range(12)) for name in findings.FIELDS}
+    assert printed._listed(found)[0] == "The 10 most certain of 12 outliers:" and len(printed._listed(found)) == 12
+
+
+def test_disks_that_are_full(tmp_path, capsys, monkeypatch):
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    words = r"cannot write to .*new: No space left"
+    with pytest.raises(writers.OutputError, match=words), writers.staged(tmp_path / "new", ["a"]) as place:
+        raise OSError(*full.args, str(place / "a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(writers.tempfile, "mkdtemp", raising(full))
+        err = failing("fit", "no.csv", "--out", "new", cwd=tmp_path, code=5, capsys=capsys)
+    assert "cannot write to new: No space left on device; choose another place with --out" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def raising(error):
+    def raises(*_, **__):
+        raise error
+
+    return raises
+
+
+@pytest.mark.parametrize(
+    "error, code, message",
+    [
+        (MemoryError(), 3, "not enough memory for this table (out of memory); leave columns out (--drop), or see"),
+        (MemoryError("8 GB"), 3, "not enough memory for this table (8 GB); leave"),
+        (KeyboardInterrupt(), 130, "stopped; nothing was written"),
+    ],
+)
+def test_ends_from_outside(tmp_path, capsys, monkeypatch, error, code, message):
+    monkeypatch.setattr(commands, "fit", raising(error))
+    assert message in failing("fit", "t.csv", cwd=tmp_path, code=code, capsys=capsys)

@@ -347,3 +347,11 @@ def test_no_library_is_imported_before_its_table_comes():
 def test_an_empty_frame_is_refused():
     with pytest.raises(ValueError, match="M is empty: it has 0 rows and 0 columns"):
         InductiveRobustPCA().fit(pd.DataFrame())
+
+
+@pytest.mark.parametrize(
+    "given, words", [(None, "M is None; an array"), ({"a": [1, 2]}, "M is a dict: make it a table")]
+)
+def test_what_is_no_table_at_all(given, words):
+    with pytest.raises(ValueError, match=rf"{words}.*table of numbers is needed"):
+        InductiveRobustPCA().fit(given)

@@ -612,3 +612,18 @@ def test_the_order_of_columns_changes_nothing_else():
     frame = {"x": NUMBERS, "soil": SOILS, "flag": NUMBERS > 0.5}
     shapes = {fitted({key: frame[key] for key in order})[1].shape for order in itertools.permutations(frame)}
     assert shapes == {(60, 5)}
+
+
+@pytest.mark.parametrize(
+    "then, words",
+    [
+        (SOILS, "text"),
+        (days("2013-01-01", 60), "dates"),
+        (days("2013-01-01", 60) - days("2012-01-01", 60), "lengths of time"),
+        ([datetime.time(k % 24) for k in range(60)], "times of day"),
+    ],
+)
+def test_kinds_of_columns_have_names(then, words):
+    encoder, _ = fitted(beside(NUMBERS))
+    with pytest.raises(ValueError, match=f"column 'v' of row_features holds {words}, but held numbers .*; convert it"):
+        encoder.transform(beside(then))

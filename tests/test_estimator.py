@@ -895,3 +895,34 @@ def test_the_true_rank_scores_best(sides, noise):
     scores = [model.score(problem.M[150:], **new) for model in models]
     assert scores[2] > max(scores) - 0.01  # a component too many costs little, one too few much
     assert scores[2] > scores[1] + 1
+
+
+# What is said of new rows that cannot be judged
+
+
+def test_columns_that_the_fitted_table_did_not_have(problem):
+    names = [f"c{j}" for j in range(problem.M.shape[1])]
+    model = InductiveRobustPCA(2, solver="pca").fit(pd.DataFrame(problem.M, columns=names))
+    new = pd.DataFrame(problem.M[:3], columns=names)
+    with pytest.raises(ValueError, match=r"not have the columns of the fitted table, 'c0', .*: leave out 'more'$"):
+        model.transform(new.assign(more=1.0))
+    with pytest.raises(ValueError, match=r"columns of the fitted table, 'c0', .*: 'c1' missing; add them, as NaN"):
+        model.transform(new.drop(columns="c1"))
+
+
+def test_rows_are_compared_with_their_features_only_where_these_are_known():
+    kinds = pd.DataFrame({"kind": np.array(["a", "b", "c"])[np.arange(24) % 3]})
+    M = np.outer(np.arange(24) % 3 + 1.0, np.arange(1.0, 9))
+    model = InductiveRobustPCA(1).fit(M, row_features=kinds)
+    with pytest.raises(ValueError, match=r"give row_features, too; without them, outliers\(M\) says what is wrong"):
+        model.outlier_rows(M[:3])
+    words = "row_features of 1 are missing or were not in the fit: leave these rows out"
+    with pytest.warns(FeatureWarning, match="levels that the fit did not have"), pytest.raises(ValueError, match=words):
+        model.outlier_rows(M[:3], row_features=pd.DataFrame({"kind": ["a", "z", "b"]}))
+
+
+def test_lines_of_a_fit_without_outliers(problem):
+    model = InductiveRobustPCA(2, solver="pca").fit(problem.M)
+    model.sparse_, model.status_ = None, Status.DIVERGED
+    with pytest.raises(ValueError, match=r"there are no outliers\. DIVERGED: the numbers grew without bound: check"):
+        model.outlier_columns()

@@ -660,6 +660,6 @@ def test_new_rows_with_few_entries_are_doubted(exact, exact_model):
     rows[1, 1:] = np.nan
     assert exact_model.decompose(rows[:1]).doubts == ()
     (doubt,) = exact_model.decompose(rows).doubts
-    assert doubt.kind == "few-entries" and doubt.rows == (1,) and "fewer than 2 values (1)" in doubt.text
+    assert doubt.kind == "few-entries" and doubt.rows == (1,) and "1 row has fewer than 2 values: 1. " in doubt.text
     (doubt,) = exact_model.decompose(pd.DataFrame(rows, ["old", "new"])).doubts
-    assert "fewer than 2 values (new)" in doubt.text
+    assert "1 row has fewer than 2 values: new. " in doubt.text

@@ -114,3 +114,11 @@ def test_a_basis_of_some_lines_spans_the_same():
     new, R = restricted(basis, np.arange(0, 50, 2))
     np.testing.assert_allclose(new @ R, basis[::2], atol=1e-10)
     np.testing.assert_allclose(new.T @ new / 25, np.eye(new.shape[1]), atol=1e-10)
+
+
+def test_least_squares_that_diverge_are_no_exact_fit(monkeypatch):
+    _, M = table(30, 20, rank=1)
+    fit = fitted(M, rank=1)
+    monkeypatch.setattr("irpca.factors.relative_distance", lambda *_: np.nan)
+    with pytest.raises(FloatingPointError, match="diverged: there is no exact fit near this one"):
+        fit.least_squares(1)

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 
+from irpca.labels import Labels
 from irpca.longtable import LongTable
 
 properties = settings(deadline=None, max_examples=60)
@@ -441,3 +442,14 @@ def test_many_cells_do_not_overflow():
     assert table.shape == (n, n)
     with pytest.raises(ValueError, match=f"row {n - 1}, column {n - 1} is there 2 times"):
         LongTable([n - 1, 0, n - 1], [n - 1, 0, n - 1], [1.0, 2.0, 3.0], shape=(n, n))
+
+
+def test_labels_of_our_own_that_repeat():
+    labels = Labels.of(["a", "b", "a"])
+    with pytest.raises(ValueError, match="row_labels must hold each label once, but 'a' is there 2 times"):
+        LongTable([0, 1, 2], [0, 1, 0], [1.0, 2.0, 3.0], row_labels=labels)
+
+
+def test_tables_in_the_place_of_labels():
+    with pytest.raises(ValueError, match=r"rows takes all labels .* got a ndarray of shape \(2, 2\)"):
+        LongTable.from_frame(ratings(), row="user", column="item", value="rating", rows=np.ones((2, 2)))

@@ -1,6 +1,7 @@
 """Model files: equal to the bit when they come back, refused in one sentence when they are not what they should be."""
 
 import copy
+import errno
 import hashlib
 import io
 import json
@@ -27,8 +28,8 @@ from sklearn.exceptions import ConvergenceWarning, NotFittedError
 import irpca
 from irpca import persistence
 from irpca.labels import Labels
-from irpca.persistence import ModelFileError, registry
-from irpca.persistence.checks import ALIASES, MODEL_SHAPES, RESULT_SHAPES, fitted_types
+from irpca.persistence import ModelFileError, archive, registry
+from irpca.persistence.checks import ALIASES, MODEL_SHAPES, RESULT_SHAPES, check_model, fitted_types
 from irpca.persistence.decoding import Decoding
 from irpca.persistence.encoding import Encoding
 
@@ -695,3 +696,229 @@ def _places(node: Any) -> Any:
 def test_damaged_files_are_refused_or_harmless(name: str, tmp_path: Path) -> None:
     tally = fuzz(bytes_of(case(name)[0], tmp_path), tmp_path, count=50)
     assert tally["refused"] > 180
+
+
+# What is said of each part that is not as it was written
+
+ONE, TWO = np.array([1.0]), np.array([1.0, 2.0])
+LETTERS, ENDS = np.frombuffer(b"ab", np.uint8), np.array([1, 2])
+INDEX = {"pandas": "Index", "values": {"array": 0}, "dtype": None, "name": None}
+PCG = {"bit_generator": "PCG64", "state": {"dict": [["state", 1], ["inc", 1]]}, "has_uint32": 0, "uinteger": 0}
+
+
+def generator(**given: Any) -> dict[str, Any]:
+    return {"generator": {"dict": [list(pair) for pair in {**PCG, **given}.items()]}}
+
+
+NODES: list[tuple[str, Any, list[Any]]] = [
+    ("a number is malformed", {"float": "00"}, []),
+    ("a number is malformed", {"scalar": "<f8", "bytes": "00"}, []),
+    ("a dict is malformed", {"dict": 1}, []),
+    ("a dict is malformed", {"dict": [[1]]}, []),
+    ("a list is malformed", {"list": {"array": 0}}, [np.ones((1, 1))]),
+    ("a list is malformed", {"list": 1}, []),
+    ("a status is malformed", {"enum": "Status", "name": "LOST"}, []),
+    ("a date is malformed", {"date": "week", "text": "2013-W01"}, []),
+    ("random_state is malformed", generator(bit_generator="MT19937"), []),
+    ("random_state is malformed", generator(state={"dict": [["state", -1], ["inc", 1]]}), []),
+    ("random_state is malformed", generator(has_uint32=2), []),
+    ("an array is malformed", {"values": [1], "shape": [-1]}, []),
+    ("an array is malformed", {"values": [1], "shape": [2]}, []),
+    ("an array is malformed", {"elements": 3, "shape": [1]}, []),
+    ("a list of texts is malformed", {"texts": [0], "shape": [1]}, []),
+    ("a list of texts is malformed", {"texts": [0, 0], "shape": [1]}, [LETTERS]),
+    ("a list of texts is malformed", {"texts": [0, 1], "shape": [2]}, [LETTERS, ENDS[:, None]]),
+    ("a list of texts is malformed", {"texts": [0, 1], "shape": [2]}, [LETTERS, ENDS[::-1].copy()]),
+    ("a pandas object is malformed", {"pandas": "Panel"}, []),
+    ("a label is malformed", {"pandas": "element", "of": INDEX}, [TWO]),
+    ("a range of labels is malformed", {"pandas": "RangeIndex", "range": 3, "name": None}, []),
+    ("nested labels are malformed", {"pandas": "MultiIndex", "levels": 1, "codes": 2, "names": None}, []),
+    ("labels are malformed", INDEX, [np.ones((1, 1))]),
+    ("labels are malformed", {**INDEX, "dtype": "datetime64[ns]"}, [ONE]),
+    *(
+        (said, {"pandas": kind, "values": {"array": 0}, **parts, "name": None}, [ONE])
+        for said, kind, parts in (
+            ("dates are malformed", "DatetimeIndex", {"zone": None, "freq": None}),
+            ("durations are malformed", "TimedeltaIndex", {"zone": None, "freq": None}),
+            ("periods are malformed", "PeriodIndex", {"freq": "D"}),
+        )
+    ),
+    (
+        "categories are malformed",
+        {"pandas": "CategoricalIndex", "codes": 1, "of": 2, "ordered": True, "name": None},
+        [],
+    ),
+    ("a column of features is malformed", {"pandas": "Series", "index": INDEX, "values": 3, "name": None}, [ONE]),
+    *(
+        (
+            "a table of features is malformed",
+            {"pandas": "DataFrame", "index": INDEX, "columns": INDEX, "data": data},
+            [ONE],
+        )
+        for data in (
+            {"list": []},
+            {"list": [3]},
+            {"list": [{"pandas": "RangeIndex", "range": {"list": [0, 5, 1]}, "name": None}]},
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("said, node, arrays", NODES, ids=[f"{k}-{said}" for k, (said, *_) in enumerate(NODES)])
+def test_a_value_that_no_model_holds(said: str, node: Any, arrays: list[Any]) -> None:
+    with pytest.raises(ModelFileError, match=f"^{said}$"):
+        Decoding(arrays, []).value(node)
+
+
+@pytest.mark.parametrize(
+    "said, changes",
+    [
+        ("the values of a sparse array are malformed", {0: np.array(["a", "b"])}),
+        ("the indices of a sparse array are malformed", {1: TWO}),
+        ("a sparse array is malformed", {2: np.array([0, 2])}),
+        ("a sparse array is malformed", {2: np.array([0, 1, 1])}),
+        ("a sparse array is malformed", {2: np.array([0, 3, 2])}),
+        ("a sparse array reaches beyond its shape", {1: np.array([0, 9])}),
+    ],
+)
+def test_a_sparse_array_that_is_none(said: str, changes: dict[int, Any]) -> None:
+    arrays = [changes.get(k, whole) for k, whole in enumerate((TWO, np.array([0, 1]), np.array([0, 1, 2])))]
+    parts = {name: {"array": k} for k, name in enumerate(("data", "indices", "indptr"))}
+    with pytest.raises(ModelFileError, match=f"^{said}$"):
+        Decoding(arrays, [{"class": "csr_array", "fields": {**parts, "shape": {"tuple": [2, 2]}}}])
+
+
+def test_a_file_without_objects_or_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModelFileError, match="the list of objects is missing"):
+        Decoding([], None)
+    monkeypatch.delattr(persistence, "frames", raising=False)
+    monkeypatch.setitem(sys.modules, "irpca.persistence.frames", None)
+    with pytest.raises(ModelFileError, match="labels or features of pandas, which is not installed here"):
+        Decoding([], []).value({"pandas": "NA"})
+
+
+def shared(name: str, **attributes: Any) -> Any:
+    """A fitted model, with other attributes."""
+    model = copy.copy(case(name)[0])
+    vars(model).update(attributes)
+    return model
+
+
+def resulting(**changes: Any) -> Any:
+    """A model whose result differs, and what repeats it alike."""
+    result = replace(case("one_side")[0].result_, **changes)
+    return shared("one_side", result_=result, **{name: getattr(result, field) for name, field in ALIASES.items()})
+
+
+def encoding(**changes: Any) -> Any:
+    """A model whose encoder differs."""
+    model = case("encoded")[0]
+    made = copy.copy(model._rows.encoder)
+    vars(made).update(changes)
+    return shared("encoded", _rows=replace(model._rows, encoder=made))
+
+
+def term(**changes: Any) -> Any:
+    made = case("encoded")[0]._rows.encoder
+    first = copy.copy(made._terms[0])
+    for name, value in changes.items():
+        object.__setattr__(first, name, value)
+    return encoding(_terms=[first, *made._terms[1:]])
+
+
+def labels(**changes: Any) -> Any:
+    model = shared("one_side")
+    whole = {"levels": (np.arange(60),), "names": (None,), "dtypes": ("int64",)}
+    made = Labels(**{name: value for name, value in {**whole, **changes}.items() if name != "_pandas"})
+    if "_pandas" in changes:
+        object.__setattr__(made, "_pandas", changes["_pandas"])
+    return shared("one_side", _rows=replace(model._rows, labels=made))
+
+
+MODELS: list[tuple[str, Callable[[], Any]]] = [
+    ("the rank is not that of L", lambda: resulting(rank=7)),
+    ("L and S differ in shape", lambda: resulting(S=csr_array((3, 3)))),
+    ("a doubt is about rows or columns that do not exist", lambda: resulting(doubts=(irpca.Doubt("x", "y", (99,)),))),
+    ("the calibration is malformed", lambda: resulting(calibration=_longer(case("one_side")[0].result_.calibration))),
+    ("components and L do not agree", lambda: shared("one_side", n_features_in_=3)),
+    ("not as many observed values as outliers", lambda: shared("one_side", _observed=ONE)),
+    ("what is said of cells that were used does not fit", lambda: shared("one_side", _used_bits=LETTERS)),
+    ("its container is unknown, 'vaex'", lambda: shared("one_side", container_="vaex")),
+    ("feature_names_in_ is malformed", lambda: shared("one_side", feature_names_in_=np.array(["a"], object))),
+    ("_fingerprint is a int, and should not be", lambda: shared("one_side", _fingerprint=3)),
+    (
+        "features from an index need an encoder",
+        lambda: shared("one_side", _rows=replace(case("one_side")[0]._rows, by_index=True)),
+    ),
+    ("the encoder makes other features", lambda: encoding(_kept=[0], _names=["a"])),
+    ("the encoder keeps columns that it does not make", lambda: encoding(_kept=[999])),
+    ("the encoder is malformed", lambda: encoding(_names=["a"])),
+    ("the encoder makes features of a column that it does not know", lambda: term(column="elsewhere")),
+    ("the encoder is malformed", lambda: term(yearly=10**6)),
+    ("the encoder is malformed", lambda: term(fills=[0.0] * 99)),
+    ("labels are malformed", lambda: labels(names=())),
+    ("there are not as many labels as rows or columns", lambda: labels(levels=(np.arange(3),))),
+    ("labels are malformed", lambda: labels(dtypes=("Int64",))),
+    ("labels are malformed", lambda: labels(dtypes=("Int64",), _pandas=pd.RangeIndex(3))),
+]
+
+
+def _longer(calibration: Any) -> Any:
+    longer = copy.copy(calibration)
+    longer.edges = np.r_[calibration.edges, 1e9]
+    return longer
+
+
+@pytest.mark.parametrize("said, model", MODELS, ids=[f"{k}-{said}" for k, (said, _) in enumerate(MODELS)])
+def test_a_model_that_was_not_fitted_so(said: str, model: Callable[[], Any]) -> None:
+    with pytest.raises(ModelFileError, match=said):
+        check_model(model())
+
+
+def test_headers_and_content_of_another_kind(content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for said, to in (("its content is malformed", {"parameters": {}}), ("its content is malformed", None)):
+        with pytest.raises(ModelFileError, match=f"cannot be loaded: {said}"):
+            loaded(with_header(content, _set("content", to=to)), tmp_path)
+    with pytest.raises(ModelFileError, match="cannot be loaded: its content is no Result"):
+        loaded(with_header(content, lambda header: header.update({"class": "Result", "content": 3})), tmp_path)
+    monkeypatch.setattr(archive, "LARGEST_HEADER", 100)
+    with pytest.raises(ModelFileError, match="cannot be loaded: its header is too large"):
+        loaded(content, tmp_path)
+
+
+def test_checksums_that_are_none() -> None:
+    line = f"{'0' * 64}  a0.npy\n".encode()
+    for text in (line + line, line + b"more"):
+        with pytest.raises(ModelFileError, match="its checksums are malformed"):
+            archive.sums_of(text)
+
+
+def test_parts_of_another_length() -> None:
+    for said, found in (("it is cut off", b"1234567"), ("a part is longer than it claims", b"123456789")):
+        with pytest.raises(ModelFileError, match=said):
+            archive._fill(io.BytesIO(found), np.empty(8, np.uint8), hashlib.sha256())
+
+
+def test_an_archive_that_cannot_be_sought_in() -> None:
+    said = r"^m\.irpca cannot be loaded: it is cut off or damaged$"
+    with pytest.raises(ModelFileError, match=said), persistence._refusing("m.irpca"):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+
+def test_models_too_large_or_odd_to_be_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, target = case("exact")[0].result_, tmp_path / "m.irpca"
+    with monkeypatch.context() as patch:
+        patch.setattr("irpca.persistence.model.LARGEST_HEADER", 10)
+        with pytest.raises(ModelFileError, match=r"cannot be saved: labels .* are too many; convert the labels"):
+            persistence.save(result, target)
+    monkeypatch.setattr(persistence, "_read", _raising(ModelFileError("the history is malformed")))
+    with pytest.raises(ModelFileError, match="cannot be saved: the history is malformed; please report this, and use"):
+        persistence.save(result, target)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_frames_that_a_file_cannot_hold() -> None:
+    half = pd.DataFrame({"a": np.ones(2, np.float16)})
+    for odd, kind in ((half, "DataFrame of several types"), (half["a"], "Series of float16")):
+        with pytest.raises(ModelFileError, match=rf"F is a pandas {kind}, which .* \.astype\(str\)"):
+            Encoding().node(odd, "F")

@@ -1,7 +1,9 @@
 """What is drawn is what the model says; titles count what is there; nothing is cut, leaked or left unsaid."""
 
+import copy
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 
 import matplotlib
@@ -605,3 +607,48 @@ def test_numbers_on_the_scale_of_residuals_do_not_overlap(ax, largest):
     boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
     assert len(boxes) >= 3
     assert not any(one.overlaps(other) for one, other in pairwise(boxes))
+
+
+# What is said in rare cases
+
+
+def changed(model, **changes):
+    """The same model, with another result."""
+    other = copy.copy(model)
+    other.result_ = replace(model.result_, **changes)
+    return other
+
+
+def test_scores_without_a_noise_model_are_multiples_of_the_limit(ax, frame, model):
+    other = changed(model, weights=None, calibration=None, noise=None, zeta=2.0)
+    plots.cell_map(other, frame, ax=ax)
+    assert ax.figure.axes[1].get_ylabel().endswith("what is expected,\nin multiples of the limit")
+
+
+def test_a_fit_without_outliers_says_why(model):
+    failed = changed(model, S=None, status=irpca.Status.DIVERGED)
+    with pytest.raises(ValueError, match=r"no outliers to show\. DIVERGED: the numbers grew .* lower the rank"):
+        plots.cell_map(failed)
+
+
+@pytest.mark.parametrize(
+    "noise, words", [(0.0, "The fit is exact: it meets most cells"), (0.1, "One fit was made, so")]
+)
+def test_why_there_are_no_candidates(ax, model, noise, words):
+    plots.candidates(changed(model, certificate=None, noise=noise), ax=ax)
+    assert words in ax.texts[0].get_text().replace("\n", " ")
+
+
+def test_samples_are_called_so(ax, model, monkeypatch):
+    monkeypatch.setattr("irpca.plots.noise.ENTRIES", 500)
+    plots.residuals(model, ax=ax)
+    assert "500 cells at random. Beyond ±" in heading(ax)
+    monkeypatch.setattr("irpca.plots.noise.BLOCK", 20)
+    ax.clear()
+    plots.singular_values(model, ax=ax)
+    assert heading(ax).endswith("of a random block of 20 × 20 cells")
+
+
+def test_every_part_has_its_title(model):
+    titles = {part: heading(plots.decomposition(model, part, Figure().subplots())) for part in plots.images.PARTS}
+    assert all(title.startswith(plots.images.PARTS[part]) for part, title in titles.items())

@@ -466,3 +466,102 @@ def test_damaged_files(reader, data):
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     survives(reader, bytes(content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content))
+
+
+# Texts that only odd files bring
+
+
+def test_every_column_is_dropped(tmp_path):
+    assert refused("a,b\n1,2\n", drop=("a", "b")) == "every column of data.csv is dropped"
+    import pyarrow
+    from pyarrow import parquet
+
+    file = str(tmp_path / "t.parquet")
+    parquet.write_table(pyarrow.table({"a": [1.0]}), file)
+    with pytest.raises(ReaderError, match=r"every column of .*t\.parquet is dropped"):
+        read(file, Options(drop=("a",)))
+
+
+def test_arrow_files_without_rows_or_with_one_name_twice(tmp_path):
+    import pyarrow
+    from pyarrow import feather
+
+    file = str(tmp_path / "t.feather")
+    feather.write_feather(pyarrow.table({"a": pyarrow.array([], pyarrow.float64())}), file)
+    with pytest.raises(ReaderError, match=r"t\.feather has no rows of data"):
+        read(file)
+    feather.write_feather(pyarrow.table([[1.0], [2.0]], names=["a", "a"]), file)
+    with pytest.raises(ReaderError, match="several columns named 'a'; give every column its own name"):
+        read(file)
+
+
+def test_lines_of_another_length_where_there_is_no_header():
+    assert "line 2: 3 fields, but the first line has 2" in refused("1,2\n1,2,3\n", header=False)
+
+
+def test_a_decimal_comma_among_points():
+    text = refused("a;b\n1.5;x\n2.5;y\n3,5;z\n", decimal=".")
+    assert "'3,5' is not a number" in text and text.endswith("With --decimal , a comma is the decimal mark.")
+
+
+def test_standard_input_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a,b\n1,2\n3\n")))
+    with pytest.raises(ReaderError, match="standard input, line 3: 1 field, but the header has 2"):
+        read("-")
+
+
+def test_a_column_that_might_label_the_rows_is_named():
+    with pytest.raises(ReaderError, match="--index name if it labels the rows, --feature name to use it"):
+        wide(table("n,name\n1,a\n2,\n3,c\n"))
+
+
+def test_long_tables_without_values():
+    with pytest.raises(ReaderError, match=r"data\.csv has no value in the column 'v'"):
+        long(table("r,c,v\na,x,NA\nb,y,\n", text=("r",)), ("r", "c", "v"))
+    with pytest.raises(ReaderError, match=r"--long: the column 'v' of data\.csv holds no numbers, but 'high'"):
+        long(table("r,c,v\na,x,high\nb,y,low\n"), ("r", "c", "v"))
+
+
+def test_labels_without_features():
+    with pytest.raises(
+        ReaderError, match=r"--rows: data\.csv has labels, in the column 'name', but no features beside"
+    ):
+        align(table("name\na\nb\n"), Side.of(["a", "b"], None), 2, "--rows")
+
+
+def archive(size=None, **members):
+    """An npz file by hand; its directory may lie about the size of its members."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as made:
+        for name, content in members.items():
+            made.writestr(f"{name}.npy", content)
+        for info in made.filelist if size else ():
+            info.file_size = size
+    return stream.getvalue()
+
+
+def test_archives_of_arrays():
+    with pytest.raises(ReaderError, match="m holds no array"):
+        from_npz("m", archive(), Options())
+    with pytest.raises(ReaderError, match=r"--key: m has no array 'b'; it has 'a'"):
+        from_npz("m", archive(a=saved(np.eye(2))), Options(key="b"))
+    with pytest.raises(ReaderError, match=r"m is damaged: the size of 'a\.npy' cannot be 99999999 bytes"):
+        from_npz("m", archive(99999999, a=b"few"), Options())
+
+
+def test_a_zarr_store_that_is_none(tmp_path):
+    (tmp_path / "m.zarr").mkdir()
+    with pytest.raises(ReaderError, match=r"m\.zarr is no zarr array, or damaged: "):
+        read(str(tmp_path / "m.zarr"))
+
+
+def test_a_symmetric_array_of_matrix_market():
+    with pytest.raises(ReaderError, match="all entries must be there; save it as general"):
+        from_mtx("m", b"%%MatrixMarket matrix array real symmetric\n2 2\n1\n2\n3\n", Options())
+
+
+def test_what_a_sparse_file_does_not_store():
+    from irpca.readers.matrices import Data
+
+    listed = from_mtx("m.mtx", b"%%MatrixMarket matrix coordinate real general\n3 2 1\n3 2 7\n", Options())
+    assert Data.of_matrix("m.mtx", listed).notes == ("entries that m.mtx does not store are unknown, not zero",)

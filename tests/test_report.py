@@ -1,5 +1,6 @@
 """What a report holds, and the file it is written to; what it does in a browser is in test_report_browser."""
 
+import ast
 import json
 import pickle
 import re
@@ -9,6 +10,7 @@ from base64 import b64decode
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -26,8 +28,8 @@ from irpca.report import payload as payload_module
 from irpca.report import write
 from irpca.report.page import drawn, inert, render
 from irpca.report.payload import logs, packed, payload
-from irpca.report.words import number, percent, sentence
-from irpca.result import Certificate, Choice, Doubt, History, Result, Status
+from irpca.report.words import TITLES, number, percent, sentence
+from irpca.result import FATAL, HARMLESS, Certificate, Choice, Doubt, History, Result, Status
 from irpca.tables import deviation
 
 HOSTILE = ["<script>alert(1)</script>", "</script><b>x", "<!-- <script>", "a\u2028b\u2029c", "{{data}}", "\"'&amp;"]
@@ -419,3 +421,49 @@ def test_text_can_be_read_in_both_themes(theme):
     for text, ground in pairs:
         light, dark = sorted((_luminance(colours[text]), _luminance(colours[ground])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground)
+
+
+def test_one_outlier_is_told_in_the_singular():
+    text = " ".join(payload(made(wrong=1))["verdict"]["text"])
+    assert "1 cell (0.08 % of those with a value) is an outlier, in 1 row and 1 column: " in text
+
+
+def test_parts_of_the_expected_values_are_named():
+    model = made()
+    model.result_ = replace(model.result_, shares={"features": 0.75, "free": 0.25})
+    *_, features, free = payload(model)["choices"]
+    assert features["name"] == "of that, the features" and features["value"] == "75 %"
+    assert free["reason"] == "Share of the sum of squares of the expected values that comes from further components."
+
+
+def test_a_fit_that_chose_nothing():
+    model = made()
+    model.result_ = replace(model.result_, choices=(), explained=float("nan"))
+    assert "<p>Nothing was chosen from the data.</p>" in render(payload(model))
+
+
+def test_every_doubt_about_a_fit_has_a_title():
+    """Two are about new rows, which no report is about."""
+    calls = [
+        node
+        for path in Path(irpca.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Doubt", "about_lines")
+    ]
+    kinds = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
+    assert kinds - {"few-entries", "unlike-fit"} == set(TITLES)
+    assert {*FATAL, *HARMLESS} <= kinds
+
+
+@pytest.mark.parametrize(
+    "kinds, word, meaning",
+    [
+        ((), "usable", "No check found anything serious."),
+        (("empty", "coarse"), "use with care", "Read these points before you rely on the numbers."),
+        (("unstable",), "do not use", "The points below say why, and what to do."),
+    ],
+)
+def test_what_the_verdict_means(kinds, word, meaning):
+    said = payload(made(doubts=[Doubt(kind, "seen: meant. Do this") for kind in kinds]))
+    assert said["verdict"]["word"] == word and said["verdict"]["meaning"].endswith(meaning)
+    assert sorted(doubt["title"] for doubt in said["doubts"]) == sorted(TITLES[kind] for kind in kinds)

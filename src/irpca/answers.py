@@ -20,7 +20,7 @@ from .described import Described
 from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine, Noise, Standardised
 from .engines.sparse_part import of_lines, on_device, places, to_host
-from .labels import Labels
+from .labels import Labels, few
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
 from .placement import Placement
@@ -398,8 +398,9 @@ class Answers:
         engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("give row_features, too; without them, outliers(M) says what is wrong with new rows")
-        if np.isnan(prior).any():
-            raise ValueError("some rows have features that are missing or were not in the fit: leave these rows out")
+        if len(vague := np.flatnonzero(np.isnan(prior).any(axis=1))):
+            shown = few(vague.tolist() if labels is None else labels.take(vague))
+            raise ValueError(f"row_features of {shown} are missing or were not in the fit: leave these rows out")
         weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
         S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
         S = standardised(to_host(S, "outlier_rows"), weights, self.zeta_)

@@ -108,7 +108,9 @@ def _labelled(M: Labelled, name: str) -> Given:
     rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.rows, M.columns))
     for labels, side, axis in ((rows, "rows", 0), (columns, "columns", 1)):
         if labels is not None and len(labels) != values.shape[axis]:
-            raise ValueError(f"{name} has {values.shape[axis]} {side} and {len(labels)} labels for them")
+            raise ValueError(
+                f"{name} has {values.shape[axis]} {side} and {len(labels)} labels for them; give one for each"
+            )
     return Given(values, rows, columns, chunked=chunked)
 
 

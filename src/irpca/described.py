@@ -108,7 +108,7 @@ class Described:
             hint = f"; did you mean {self.name}.T?" if len(found) == d else ""
             raise ValueError(f"{self.name} has {found.shape[1]} columns but had {d} in fit{hint}")
         if names is not None and self.columns is not None and not names.equals(self.columns):
-            raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}")
+            raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}: pass the same")
         return found
 
     def _index_frame(self, F: Any, labels: Labels | None) -> Any:

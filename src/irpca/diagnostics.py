@@ -409,7 +409,7 @@ def _feasibility(outside: _Outside | None, rng: np.random.Generator) -> Check:
     meaning = f"The features leave {outside.share:.3g} of the energy of the table (outliers removed) unexplained. "
     if outside.share <= limit:
         return Check(name, outside.share, limit, meaning + "That is noise: the features are sufficient.")
-    meaning += f"Noise accounts for {limit:.3g}; {_counted(k, 'component')} in the remainder are stronger than noise."
+    meaning += f"Noise accounts for {limit:.3g}; components of the remainder that are stronger than noise: {k}."
     return Check(name, outside.share, limit, meaning, "Add features, or allow further components: extra_rank='auto'")
 
 

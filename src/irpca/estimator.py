@@ -311,7 +311,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             return tensor_of(self.inverse_transform(as_numpy(scores, "scores")), device_of(scores))
         scores = check_array(scores, dtype=[np.float64, np.float32], input_name="scores")
         if scores.shape[1] != self.rank_:
-            raise ValueError(f"scores has {scores.shape[1]} columns, this model {self.rank_} components")
+            raise ValueError(
+                f"scores has {scores.shape[1]} columns, this model {self.rank_} components: pass what transform returns"
+            )
         return scores @ self.components_.astype(scores.dtype, copy=False)
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
@@ -382,15 +384,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 "few-entries",
                 0,
                 short,
-                f"{len(short)} rows have fewer than {self.rank_} values ({{lines}}): their expected "
-                "values are closer to "
-                "those of other rows than to their own cells",
+                f"{len(short)} row{' has' if len(short) == 1 else 's have'} fewer than {self.rank_} values: {{lines}}. "
+                "What is expected there rests on other rows more than on their own cells: do not rely on it",
             )
         if corruption > self.corruption_ + STRANGE:
             yield Doubt(
                 "unlike-fit",
                 f"{corruption:.1%} of the cells are outliers, {self.corruption_:.1%} were in the fit: the model may "
-                "not hold for these rows",
+                "not hold for these rows. Look at them, and if they are right, fit again with them",
             )
 
     def score(self, M: Any, y: Any = None, *, row_features: Any = None, sample_weight: Any = None) -> float:
@@ -624,8 +625,10 @@ def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
         return
     if set(given) == set(fitted):
         raise ValueError(f"the columns of M are those of the fitted table in another order, {few(given)}: sort them")
-    lacking = [label for label in fitted if label not in set(given)]
-    what = f"{few(lacking)} missing" if lacking else f"{few([c for c in given if c not in set(fitted)])} not among them"
+    lacking, more = (
+        [label for label in one if label not in set(other)] for one, other in ((fitted, given), (given, fitted))
+    )
+    what = f"{few(lacking)} missing; add them, as NaN if nothing is known" if lacking else f"leave out {few(more)}"
     raise ValueError(f"M does not have the columns of the fitted table, {few(fitted)}: {what}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -382,7 +383,7 @@ def _index(given: Any, name: str) -> Any:
         return None
     if isinstance(given, Labels):
         if len(set(given)) < len(given):
-            raise ValueError(f"{name} must hold each label once")
+            raise ValueError(_repeated(name, *Counter(given).most_common(1)[0]))
         return given
     import pandas as pd
 
@@ -400,9 +401,12 @@ def _index(given: Any, name: str) -> Any:
         raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
     if not index.is_unique:
         label = index[np.argmax(index.duplicated())]
-        times = np.count_nonzero(index == label)
-        raise ValueError(f"{name} must hold each label once, but {_shown(label)} is there {times} times")
+        raise ValueError(_repeated(name, label, int(np.count_nonzero(index == label))))
     return index
+
+
+def _repeated(name: str, label: Any, times: int) -> str:
+    return f"{name} must hold each label once, but {_shown(label)} is there {times} times"
 
 
 def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:

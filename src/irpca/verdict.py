@@ -584,7 +584,7 @@ def drifting(case: Case) -> Iterator[Doubt]:
                 "changes slowly from one "
                 f"{SIDES[1 - axis]} to the next (correlation {r[lines].max():.2f}), unlike elsewhere, "
                 "as of a sensor that "
-                "loses its calibration. Its cells are not called outliers one by one: look at them as a whole"
+                "loses its calibration. Cells there are not called outliers one by one: look at them as a whole"
             )
             yield about_lines("drift", axis, lines, text)
 
@@ -773,13 +773,12 @@ def hardly_predicted(case: Case) -> Iterator[Doubt]:
         )
         predicted = 1 - away / max(all_of_it, 1e-300) * (int(seen.sum()) - 1) / freedom
         if predicted < constants.MIN_FEATURE_R2:
-            name, what = ("row_features", "row_features=…")[:2] if axis == 0 else ("col_features", "col_features=…")
+            name, line = ("row_features", "col_features")[axis], SIDES[axis]
             yield Doubt(
                 "hardly-predicted",
-                f"{name} predict {max(predicted, 0.0):.0%} of the differences between {SIDES[axis]}s: for new "
-                f"{SIDES[axis]}s, predict({what}) is hardly better than the average {SIDES[axis]}. "
-                "The outliers here are "
-                "not affected. For new rows with data, use outliers(new_rows)",
+                f"{name} predict {max(predicted, 0.0):.0%} of the differences between {line}s: for new {line}s, "
+                f"predict({name}=…) is hardly better than the average {line}. The outliers here are not affected"
+                + (". For new rows with data, use outliers(new_rows)" if axis == 0 else ""),
             )
 
 

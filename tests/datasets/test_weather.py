@@ -1,6 +1,8 @@
 import hashlib
+import sys
 
 import numpy as np
+import pytest
 
 from irpca.datasets import load_weather
 
@@ -18,3 +20,9 @@ def test_the_frame_is_labelled():
     assert frame.loc["2013-02-12 08:00", "EWR wind"] == 1048.4
     np.testing.assert_array_equal(frame.to_numpy(), data.M)
     assert frame.index.is_monotonic_increasing and frame.index.is_unique
+
+
+def test_frame_without_pandas_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"frame\(\) needs pandas: pip install pandas, or use M directly"):
+        load_weather().frame()

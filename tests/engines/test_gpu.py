@@ -439,3 +439,46 @@ def test_an_exact_fit_is_checked_without_waiting_for_S(monkeypatch):
     result = irpca.solve(p.M, p.F1, p.F2, engine=engine)
     assert result.status.ok and not looked
     assert [doubt.kind for doubt in result.doubts] == [doubt.kind for doubt in right.doubts]
+
+
+# What is said where something is lacking
+
+
+def test_holes_that_leave_nothing():
+    for M in (tensor(np.full((4, 3), np.nan)), csr_array((4, 3))):
+        with pytest.raises(ValueError, match="every cell of M is missing"):
+            _ = made(M, holes=True).counts
+
+
+def test_triton_that_is_not_installed(monkeypatch):
+    monkeypatch.delattr(gpu, "kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "irpca.engines.gpu.kernels", None)
+    with pytest.raises(ValueError, match="kernels='triton' needs Triton, which is not installed; take kernels='torch'"):
+        GPUEngine(np.ones((3, 2)), device=DEVICE, kernels="triton")
+    assert GPUEngine(np.ones((3, 2)), device=DEVICE).triton is None
+
+
+def test_torch_that_is_not_installed(monkeypatch):
+    monkeypatch.setitem(sys.modules, "irpca.engines.gpu", None)
+    with pytest.raises(
+        ImportError, match=r"engine='gpu' needs PyTorch: pip install \"irpca\[gpu\]\"; or leave engine out"
+    ):
+        choose(np.ones((3, 2)), "gpu")
+
+
+def test_a_tensor_on_a_gpu_is_not_read_from_host_memory(monkeypatch):
+    M = torch.ones((3, 2), device=DEVICE)
+    monkeypatch.setattr("irpca.engines.on_gpu", lambda given: given is M)
+    with pytest.raises(
+        ValueError, match=rf"engine='memory' needs M in host memory, and it is on {DEVICE}.*pass M\.cpu\(\)"
+    ):
+        choose(M, "memory")
+
+
+def test_regressions_out_of_the_range_of_numbers():
+    case = LinesCase((6, 5), prior="mean")
+    with (
+        np.errstate(over="ignore", invalid="ignore"),
+        pytest.raises(np.linalg.LinAlgError, match="not positive definite"),
+    ):
+        made(tensor(case.M)).solve_rows(np.zeros_like(case.U), 1e200 * case.V, case.noise, case.priors[0])

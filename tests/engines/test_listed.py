@@ -923,3 +923,10 @@ def test_a_long_table_becomes_an_engine():
     engine = choose(LongTable([0, 0, 2], [1, 0, 1], [5, 3, 4], shape=(4, 2)))
     assert (is_listed(engine), engine.shape, engine.n_observed) == (True, (4, 2), 3)
     np.testing.assert_array_equal(engine.entries(np.array([0, 2, 2]), np.array([1, 1, 0])), [5, 4, np.nan])
+
+
+def test_sparse_arrays_without_rows_or_of_one_dimension():
+    with pytest.raises(ValueError, match=r"M is empty: its shape is \(0, 3\)"):
+        choose(csr_array((0, 3)))
+    with pytest.raises(ValueError, match=r"M must have two dimensions, got shape \(3,\)"):
+        choose(sparse.coo_array(np.ones(3)))

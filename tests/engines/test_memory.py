@@ -661,3 +661,8 @@ def test_as_matrix_refuses_sparse():
 
     with pytest.raises(ValueError, match=r"M is a sparse matrix: .* all are needed; pass M.toarray\(\)"):
         as_matrix(eye_array(3).tocsr())
+
+
+def test_counts_of_an_array_without_any_cell():
+    with pytest.raises(ValueError, match="every cell of M is missing"):
+        _ = MemoryEngine(np.full((4, 3), np.nan), holes=True).counts

@@ -134,7 +134,10 @@ class Journal:
         seen = digest_of(self.engine.glance(GLANCE))
         then = self._next()
         if then is not None and then.name == "glance" and then.form != seen:
-            raise CheckpointError(f"{self.file.path} is the checkpoint of another M, which had other values")
+            raise CheckpointError(
+                f"{self.file.path} is the checkpoint of another M, which had other values. Pass the M of then, or give "
+                "the path of a new file to irpca.callbacks.checkpoint"
+            )
         self._answer(Question("glance", seen, [], ""), lambda: None)
 
     def ending(self) -> None:
@@ -263,7 +266,7 @@ class Journal:
         try:
             data = parts(record)
         except NotStorable as error:
-            text = f"the answer to {asked.name!r} holds {error}, which a checkpoint cannot: leave it out"
+            text = f"the answer to {asked.name!r} holds {error}, which a checkpoint cannot hold: solve without one"
             raise CheckpointError(text) from None
         self._append(data)
         if failed is not None:
@@ -284,7 +287,10 @@ class Journal:
             if index:
                 record["question"] = Question(**record["question"])
         except (Malformed, TypeError) as error:
-            raise CheckpointError(f"{self.file.path} is no checkpoint of this version of irpca: {error}") from error
+            raise CheckpointError(
+                f"{self.file.path} is no checkpoint of this version of irpca: {error}. Resume with the version that "
+                "wrote it, or delete it and solve anew"
+            ) from error
         return record
 
 

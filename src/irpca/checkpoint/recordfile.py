@@ -68,7 +68,10 @@ class RecordFile:
             self._size = os.fstat(file.fileno()).st_size
             start = file.read(len(MAGIC))
             if start != MAGIC[: len(start)]:
-                raise CheckpointError(f"{self.path} is no checkpoint, or one of another version of irpca")
+                raise CheckpointError(
+                    f"{self.path} is no checkpoint, or one of another version of irpca: give the path of a checkpoint, "
+                    "or resume with the version that wrote it"
+                )
             while self._found(file, self._size):
                 pass
         self.torn = max(self._size - self._end, 0)
@@ -121,7 +124,10 @@ class RecordFile:
         return data
 
     def _changed(self) -> CheckpointError:
-        return CheckpointError(f"{self.path} was changed meanwhile: another process seems to use the same checkpoint")
+        return CheckpointError(
+            f"{self.path} was changed meanwhile: another process seems to use the same checkpoint. Give each solve a "
+            "file of its own"
+        )
 
     def cut(self, count: int) -> None:
         """Forget all records but the first so many; on disk the next one takes their place."""

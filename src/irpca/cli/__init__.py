@@ -85,7 +85,8 @@ def _explained(error: Exception) -> tuple[str, int]:
     if (code := getattr(error, "exit_code", None)) is not None:
         return text, code
     if isinstance(error, MemoryError):
-        return f"there is not enough memory for this table ({text or 'out of memory'})", INPUT
+        advice = "leave columns out (--drop), or see Tables larger than memory in the documentation"
+        return f"there is not enough memory for this table ({text or 'out of memory'}); {advice}", INPUT
     if isinstance(error, ValueError):
         return text, INPUT
     return f"{type(error).__name__}: {text}. This should not happen; --debug shows where it comes from", INTERNAL

@@ -104,7 +104,7 @@ def report(arguments: Namespace) -> int:
         data = _data(arguments, _side_of(model.col_labels_))
         if data.shape != model.low_rank_.shape:
             shapes = [f"{n1} × {n2}" for n1, n2 in (data.shape, model.low_rank_.shape)]
-            raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to a table of {shapes[1]}")
+            raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to {shapes[1]}: give that table")
         from .. import report as reports
 
         title = Path(data.name).name
@@ -235,7 +235,7 @@ def _table(path: str, options: Options) -> Table:
     if isinstance(found, Table):
         return found
     if not isinstance(found, np.ndarray):
-        raise ReaderError(f"{path}: features must not be sparse")
+        raise ReaderError(f"{path} is a sparse matrix; features need a value in every cell: save them as npy or csv")
     return Table(path, {str(j): column for j, column in enumerate(found.T.astype(float))}, named=False)
 
 

@@ -54,7 +54,7 @@ def _as_numbers(convert: Any, dtype: Any, name: str) -> Array:
     try:
         return convert()
     except (TypeError, ValueError):
-        raise ValueError(f"{name} has dtype {dtype} and does not convert to numbers") from None
+        raise ValueError(f"{name} has dtype {dtype} and does not convert to numbers; real numbers are needed") from None
 
 
 def seem_there(M: Array) -> float:

@@ -64,7 +64,10 @@ class Encoding:
 
     def _stored(self, value: Array, at: str) -> Any:
         if type(value) not in (np.ndarray, np.memmap) or not storable(value.dtype):
-            raise ModelFileError(f"{at} is a {type(value).__name__} of {value.dtype}, which a model file cannot hold")
+            raise ModelFileError(
+                f"{at} is a {type(value).__name__} of {value.dtype}, which a model file cannot hold: change it to a "
+                "plain array of numbers, dates or text, or keep the model with pickle or joblib"
+            )
         by_columns = value.ndim > 1 and abs(value.strides[0]) < abs(value.strides[-1])
         tight = value.flags.c_contiguous or value.flags.f_contiguous
         kept = value if tight else np.asarray(value, order="F" if by_columns else "C")
@@ -102,7 +105,7 @@ def _number(_: Encoding, value: Any, at: str) -> Any:
 
 def _scalar(_: Encoding, value: Any, at: str) -> Any:
     if not storable(value.dtype):
-        raise ModelFileError(f"{at} is a NumPy {value.dtype}, which a model file cannot hold")
+        raise ModelFileError(f"{at} is a NumPy {value.dtype}, which a model file cannot hold: use float")
     return {"scalar": value.dtype.str, "bytes": value.tobytes().hex()}
 
 

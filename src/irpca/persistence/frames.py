@@ -24,7 +24,10 @@ def encode(encoding: Encoding, value: Any, at: str) -> Any:
         return {"pandas": "NA" if value is pd.NA else "NaT"}
     if isinstance(value, SCALARS):
         return {"pandas": "element", "of": encoding.node(pd.Index([value]), at)}
-    parts = _frame(value) if type(value) in (pd.DataFrame, pd.Series) else _index(value)
+    try:
+        parts = _frame(value) if type(value) in (pd.DataFrame, pd.Series) else _index(value)
+    except NotImplementedError:  # pandas has no index of float16
+        parts = None
     if parts is None or not _same_again(parts, value):
         raise ModelFileError(
             f"{at} is a pandas {type(value).__name__} of {getattr(value, 'dtype', 'several types')}, which a model "

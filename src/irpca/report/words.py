@@ -39,8 +39,6 @@ TITLES = {
     "unseen-lines": "Rows or columns without any value",
     "hardly-predicted": "Features do not predict new rows or columns",
     "filling-up": "Too many cells count as outliers",
-    "unlike-fit": "Unlike the table of the fit",
-    "few-entries": "Rows or columns with few values",
     "little-explained": "Little is explained",
     "no-pattern": "Rows and columns share no pattern",
     "few-values": "Only two or three different values",
