@@ -320,6 +320,75 @@ def test_an_exact_fit_next_to_a_good_one(tied):
         np.testing.assert_allclose(exact.rows.basis @ exact.rows.coefficients, exact.rows.mean, atol=1e-9)
 
 
+# How long it runs
+
+
+class Counted(Fit):
+    """A fit whose sweeps do nothing but count, with the steps of L that it is told."""
+
+    refits, more, length = 0, False, 1.0
+
+    def sweep(self, refit_noise=False):
+        self.sweeps += 1
+        self.step = self.length
+
+    def refit_lines(self):
+        self.refits += 1
+        return self.more
+
+
+def counted(**fields):
+    fit = a_fit()
+    fit.noise.estimate = fit.noise.s
+    fit = Counted(fit.engine, fit.rows, fit.cols, fit.noise, fit.sample, fit.least)
+    for name, value in fields.items():
+        setattr(fit, name, value)
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("length", "more", "sweeps"),
+    [(1e-9, False, 21), (1e-9, True, 25), (1.0, False, 100), (1.0, True, 120), (np.nan, True, 1)],
+)
+def test_a_fit_runs_until_L_has_converged(length, more, sweeps):
+    """At least 20 sweeps, and three with refitted lines; at most 100, and 20 with refitted lines, which are so once."""
+    fit = counted(length=length, more=more).run()
+    assert fit.sweeps == sweeps and fit.refits == (not np.isnan(length))
+    again = counted(length=length, more=more, sweeps=50).run()
+    assert again.sweeps == 50 + sweeps
+
+
+def test_a_fit_goes_on_while_the_noise_decreases():
+    fit = counted(length=1e-9)
+    fit.noise.estimate = 0.1 * fit.noise.s
+    assert fit.run().sweeps == 100
+    assert counted(length=1e-4).run(step=2e-4, settled=5).sweeps == 6
+    assert counted(length=1e-4).run(step=0.5e-4, settled=5).sweeps == 100
+
+
+def test_what_is_learned_when():
+    """Priors after three sweeps, scales of lines after ten; s decreases by 1.3 a sweep until priors are learned."""
+    L, M = table(40, 30, rank=1, noise=0.3)
+    M = L + (M - L) * np.linspace(0.3, 3, 30) * np.linspace(0.3, 3, 40)[:, None]
+    rows, cols = (index.ravel() for index in np.indices(M.shape))
+    bases = np.ones((40, 1)), np.ones((30, 1))
+    L0 = LowRank(np.ones((40, 1)), np.eye(1), np.median(M, axis=0)[:, None])
+    sample = rows, cols, M.ravel()
+    least = np.full(30, 1e-6)
+    fit = begin(MemoryEngine(M), bases, (False, False), L0, 3.0, least, 2, 20, sample, np.random.default_rng(0))
+    variance = fit.rows.variance.copy()
+    for k in range(1, 13):
+        fit.sweep(refit_noise=False)
+        assert np.array_equal(fit.rows.variance, variance) == (k <= 3)
+        assert (fit.noise.rows == 1).all() == (fit.noise.cols == 1).all() == (k <= 10)
+        if k <= 3:
+            assert fit.noise.s == pytest.approx(3.0 / 1.3**k)
+    assert not fit.noise_refitted and fit.sweeps == 12
+    other = fit.copy()
+    other.sweep()
+    assert other.sweeps == 13 and fit.sweeps == 12 and not np.array_equal(other.rows.mean, fit.rows.mean)
+
+
 # Whole fits
 
 

@@ -158,11 +158,11 @@ def test_shares_are_those_of_the_sums_with_a_weak_prior():
 
 
 def test_limits_of_what_is_learned():
-    noise = model()
+    noise = model(s=0.5)
     noise.learn_shares(sums_of([100, 0, 0, 0, 0, 0, 0]))
     assert noise.gross == constants.GROSS_LIMITS[0] and noise.broad == 30.0 and noise.heavy == 0.5
     noise.learn_shares(sums_of([50, 0, 0, 50, 50 * 2.0**2, 0, 25]))
-    assert noise.broad == 6.0  # six times s: narrower errors would be noise
+    assert noise.broad == 3.0  # six times s: narrower errors would be noise
     noise.learn_shares(sums_of([1, 0, 0, 99, 99 * 1e4, 0, 25]))
     assert noise.gross == constants.GROSS_LIMITS[1]
     before = model(zeta=3.0)

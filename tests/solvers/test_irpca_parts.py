@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+import irpca
+from irpca import constants
+from irpca.datasets import make_problem
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.noise import NoiseModel
@@ -219,3 +222,94 @@ def test_gaussian_noise_is_one_component_of_the_scale_of_the_residuals():
     found = _one_component(SimpleNamespace(residuals=residuals), noise(shares=np.array([0.95, 0.04, 0.01])))
     assert found.s == pytest.approx(0.8, rel=0.03)
     np.testing.assert_array_equal(found.shares, [1, 0, 0])
+
+
+# Tables too large to be held in memory
+
+
+def in_steps(p, **options):
+    """The fit to a table with features, and the error of least squares on the clean entries."""
+    result = irpca.solve(p.M, p.F1, p.F2, **options)
+    Q1, Q2 = np.linalg.qr(p.F1)[0], np.linalg.qr(p.F2)[0]
+    clean = ~p.corrupted
+    K = np.einsum("ia,jb->ijab", Q1, Q2)[clean].reshape(clean.sum(), -1)
+    C = np.linalg.lstsq(K, p.M[clean], rcond=None)[0].reshape(Q1.shape[1], -1)
+    return result, p.relative_error(Q1 @ C @ Q2.T)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 14_000)
+    monkeypatch.setattr(constants, "COMPARISON_ENTRIES", 4_000)
+
+
+@pytest.mark.parametrize("rank", [3, None])
+def test_where_features_determine_L_two_steps_of_least_squares_are_enough(large, rank):
+    p = make_problem(200, 150, d1=3, d2=4, rank=3, corruption=0.1, noise=0.01, features="conditioned")
+    result, least_squares = in_steps(p, rank="auto" if rank is None else rank)
+    assert result.rank == 3 and result.usable == "usable"
+    assert p.relative_error(result.L) <= 1.05 * least_squares
+    assert result.noise == pytest.approx(0.01, rel=0.05)
+    assert result.n_iter == 1  # no sweep over all of M
+
+
+def test_without_features_lines_outside_the_part_are_placed(large):
+    rng = np.random.default_rng(0)
+    L = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 150))
+    wrong = rng.random(L.shape) < 0.05
+    result = irpca.solve(L + 0.1 * rng.standard_normal(L.shape) + 20 * wrong)
+    assert result.rank == 2 and result.usable == "usable"
+    assert np.abs(result.L.dense() - L).mean() < 0.03
+    assert result.noise == pytest.approx(0.1, rel=0.1)
+    np.testing.assert_array_equal((np.abs(result.S.toarray()) > 10), wrong)
+
+
+# Components beyond the features
+
+
+@pytest.mark.parametrize("extra_rank", [0, 1, "auto"])
+def test_components_that_features_do_not_explain(extra_rank):
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((80, 2)), rng.standard_normal((60, 2))
+    inside = F1 @ np.diag([3.0, 2.0]) @ F2.T
+    outside = 1.5 * np.outer(rng.standard_normal(80), rng.standard_normal(60))
+    M = inside + outside + 0.1 * rng.standard_normal(inside.shape)
+    result = irpca.solve(M, F1, F2, extra_rank=extra_rank)
+    chosen = {choice.name: choice.value for choice in result.choices}
+    if extra_rank == 0:
+        assert result.rank == 2 and "extra_rank" not in chosen
+        return
+    assert result.rank == 3
+    assert np.abs(result.L.dense() - inside - outside).mean() < 0.05
+    assert chosen.get("extra_rank") == (1 if extra_rank == "auto" else None)
+    share = np.sum(outside**2) / np.sum((inside + outside) ** 2)
+    assert result.shares["free"] == pytest.approx(share, rel=0.2)
+    assert result.shares["features"] + result.shares["free"] == pytest.approx(1.0)
+
+
+def test_features_that_explain_all_need_no_more_components():
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((80, 2)), rng.standard_normal((60, 2))
+    M = F1 @ np.diag([3.0, 2.0]) @ F2.T + 0.1 * rng.standard_normal((80, 60))
+    result = irpca.solve(M, F1, F2, extra_rank="auto")
+    assert result.rank == 2
+    assert [choice.value for choice in result.choices if choice.name == "extra_rank"] == [0]
+
+
+def test_an_answer_before_the_end():
+    rng = np.random.default_rng(0)
+    L = np.outer(1 + rng.random(60), 1 + rng.random(40))
+    states = []
+    irpca.solve(L + 0.01 * rng.standard_normal(L.shape), callbacks=lambda state, history: states.append(state))
+    early = next(state for state in states if state.stage and state.stage.startswith("comparing fits, 1 made"))
+    assert not early.settled and 0 < early.progress < 0.7
+    assert np.abs(early.L.dense() - L).mean() < 0.02
+    assert early.zeta == pytest.approx(4 * early.noise)
+    progress = [state.progress for state in states if state.progress is not None]
+    assert progress == sorted(progress)
+
+
+@pytest.mark.parametrize("noise", [-0.1, np.inf, np.nan, True])
+def test_noise_is_a_standard_deviation(noise):
+    with pytest.raises(ValueError, match="noise must be the standard deviation of the noise, a finite number"):
+        irpca.solve(np.random.default_rng(0).standard_normal((20, 10)), noise=noise)
