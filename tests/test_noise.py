@@ -240,9 +240,9 @@ def test_what_makes_a_line_broken():
     np.testing.assert_array_equal(_capped(equal), equal)  # four of sixty are too many
     equal[3] = 1.0
     assert _capped(equal)[:3] == pytest.approx(np.exp(2.2))
-    spread = np.exp(np.r_[np.tile([-1.0, 0.0, 1.0], 20), 0.0])  # a median deviation of 1: five are 7.4
+    spread = 5 * np.exp(np.r_[np.tile([-1.0, 0.0, 1.0], 20), 0.0])  # a median deviation of 1: five are 7.4
     for size, capped in ((7.6, True), (7.2, False)):
-        spread[-1] = np.exp(size)
+        spread[-1] = 5 * np.exp(size)
         assert (_capped(spread)[-1] < spread[-1]) == capped
 
 

@@ -214,14 +214,14 @@ def test_steps_beside_residuals(off, seen):
     assert not doubted(verdict.coarse, sample=look, step=1.0, noiseless=True)
 
 
-@pytest.mark.parametrize(("far", "seen"), [(2.05, True), (1.95, False), (-1.05, True), (-0.95, False)])
+@pytest.mark.parametrize(("far", "seen"), [(3.05, True), (2.95, False), (-0.05, True), (0.05, False)])
 def test_expected_values_beyond_the_range_once_again(far, seen):
-    """Entries are from 0 to 1."""
-    left = np.full((40, 1), 0.5)
+    """Entries are from 1 to 2."""
+    left = np.full((40, 1), 1.5)
     left[11] = far
     L = LowRank.from_product(left, np.ones((30, 1)))
     none = residuals(np.zeros((40, 30)), kept=np.zeros((40, 30), bool))
-    look = residuals(np.zeros(5), values=np.array([0.0, 1.0, 0.5, 0.2, 9.0]), kept=np.arange(5) < 4)
+    look = residuals(np.zeros(5), values=np.array([1.0, 2.0, 1.5, 1.2, 9.0]), kept=np.arange(5) < 4)
     fields = {"L": L, "sample": look, "across": lambda *lines: none}
     known = np.ones(40, bool), np.ones(30, bool)
     found = list(verdict.out_of_range(case(**fields, known=known)))
