@@ -174,6 +174,7 @@ def test_bins_are_an_eighth_of_a_doubling_about_the_clean_median():
     assert edges[0] == pytest.approx(median / 8) and counts.sum() == 10_000
     assert edges[-1] >= 40 / 2 ** (1 / 8) and len(counts) == len(edges) + 1
     np.testing.assert_array_equal(counts[:10], np.diff(np.r_[0, np.searchsorted(sizes, edges[:10])]))
+    assert _bins(0.1 * sizes, 0.4)[2] == pytest.approx(0.1, rel=1e-3)
 
 
 def test_bins_of_rounded_sizes_lie_between_the_values():

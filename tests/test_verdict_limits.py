@@ -399,7 +399,7 @@ def test_outliers_are_apart_from_the_noise_if_few_are_near_the_limit(near, apart
 def small_outliers(beyond=(30, 0), below=(10, 2), error=2.3e-4, side=1, **fields):
     """Residuals just beyond the limit, and just below it, above and below L."""
     sizes = np.repeat([1.4, -1.4, 0.75, -0.75, -2.5], [*beyond, *below, 40])  # the last are beyond twice the limit
-    R = side * 0.3 * np.r_[sizes, np.full(10_000 - len(sizes), 0.01)]
+    R = side * 0.3 * np.r_[sizes, np.full(9_990 - len(sizes), 0.01), np.zeros(10)]
     fields = {"outliers": (), "sample": residuals(R), "limit": 0.3, "error": lambda *_: error} | fields
     return doubted(verdict.one_sided, **fields)
 

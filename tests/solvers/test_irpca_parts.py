@@ -23,6 +23,7 @@ from irpca.solvers.irpca import (
     _in_features,
     _limit,
     _one_component,
+    _place_others,
     _seeds,
     _spread,
     column_units,
@@ -262,6 +263,31 @@ def test_without_features_lines_outside_the_part_are_placed(large):
     assert np.abs(result.L.dense() - L).mean() < 0.03
     assert result.noise == pytest.approx(0.1, rel=0.1)
     np.testing.assert_array_equal((np.abs(result.S.toarray()) > 10), wrong)
+
+
+def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatch):
+    """In units of their columns, some at a time; not those of a side that features determine."""
+    M, unit = np.arange(30.0).reshape(6, 5), np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    lines = np.array([0, 2, 3]), np.array([1, 4])
+    part = SimpleNamespace(
+        engine=SimpleNamespace(shape=M.shape),
+        table=SimpleNamespace(lines=lines),
+        unit=unit,
+        M=SimpleNamespace(dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
+    )
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 16)  # blocks of 4 entries
+    placed = []
+    fit = SimpleNamespace(tied=(False, False), place=lambda *block: placed.append(block))
+    _place_others(fit, part)
+    assert [(axis, *some) for _, axis, some, _ in placed] == [(0, 1, 4), (0, 5), (1, 0), (1, 2), (1, 3)]
+    for block, axis, some, others in placed:
+        np.testing.assert_array_equal(others, lines[1 - axis])
+        whole = M / unit if axis == 0 else (M / unit).T
+        np.testing.assert_array_equal(block, whole[np.ix_(some, others)])
+    placed.clear()
+    fit.tied = (True, False)
+    _place_others(fit, part)
+    assert {axis for _, axis, *_ in placed} == {1}
 
 
 # Components beyond the features
