@@ -3,15 +3,18 @@
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
-from irpca.choice import Candidate, HeldOut, Score, choose
+from irpca.choice import Candidate, HeldOut, Score, choose, worse, worse_in_most
+from irpca.lowrank import LowRank
+from irpca.noise import NoiseModel
 
 ROWS, COLS = (index.ravel() for index in np.indices((40, 20)))
 HELD = HeldOut(ROWS, COLS, np.zeros(len(ROWS)), np.full(len(ROWS), 1e-9))
 
 
-def candidate(name, density, error, tied=(False, False), nu=np.inf):
-    fit = SimpleNamespace(tied=tied, noise=SimpleNamespace(nu=nu, deviation=1.0, s=1.0))
+def candidate(name, density, error, tied=(False, False), nu=np.inf, s=1.0):
+    fit = SimpleNamespace(tied=tied, noise=SimpleNamespace(nu=nu, deviation=1.0, s=s))
     return Candidate(name, fit, Score(np.asarray(density, float), np.asarray(error, float)))
 
 
@@ -50,3 +53,142 @@ def test_features_that_are_wrong_in_most_lines_are_given_up():
     simple = candidate("simple", around(0.0, 0), error + 0.2, tied=(True, True))
     free = candidate("free", around(0.5, 2), error)
     assert choose(HELD, [simple, free])[0].name == "free"
+
+
+# The limits, from both sides
+
+
+def level(value, spread=0.0):
+    """So much at every entry, or half as much more and less at every second."""
+    return value + spread * np.tile([-1.0, 1.0], len(ROWS) // 2)
+
+
+def chosen(*candidates):
+    return choose(HELD, candidates)[0].name
+
+
+def test_one_nat():
+    right = candidate("error", level(0.0), level(0.5))
+    assert chosen(candidate("density", level(0.95), level(1.0)), right) == "error"
+    assert chosen(candidate("density", level(1.05), level(1.0)), right) == "density"
+
+
+@pytest.mark.parametrize(("more", "name"), [(0.019, "high"), (0.021, "low")])
+def test_errors_within_two_per_cent_are_equal(more, name):
+    """However sure the difference is."""
+    low, high = candidate("low", level(0.0), level(1.0)), candidate("high", level(0.5), level(1.0 + more))
+    assert chosen(low, high) == chosen(high, low) == name
+
+
+@pytest.mark.parametrize(("standard_errors", "name"), [(1.95, "high"), (2.05, "low")])
+def test_errors_within_two_standard_errors_are_equal(standard_errors, name):
+    spread = 0.1 * np.sqrt(len(ROWS)) / standard_errors
+    low, high = candidate("low", level(0.0), level(1.0)), candidate("high", level(0.5), level(1.1, spread))
+    assert chosen(low, high) == name
+    assert worse(high.score.error, low.score.error) == pytest.approx(standard_errors)
+
+
+def test_by_how_much_one_is_worse():
+    assert worse(level(1.0), level(1.0)) == 0.0
+    assert worse(level(2.0), level(1.0)) == np.inf and worse(level(1.0), level(2.0)) == -np.inf
+
+
+@pytest.mark.parametrize(("s", "nu", "name"), [(1.0, np.inf, "high"), (4.0, np.inf, "low"), (4.0, 2.0, "high")])
+def test_an_error_beyond_six_times_the_noise_is_a_gross_error(s, nu, name):
+    """Then it counts for no more: 9 and 20 are alike, unless the noise is larger, and not Student's."""
+    low, high = candidate("low", level(0.0), level(9.0), s=s, nu=nu), candidate("high", level(0.5), level(20.0))
+    assert chosen(low, high) == name
+
+
+def test_those_that_predict_equally_well():
+    spread = 0.1 * np.sqrt(len(ROWS))
+    best = candidate("best", level(0.5), level(1.0))
+    near, far = (candidate("other", level(0.4, spread / k), level(1.0)) for k in (1.95, 2.05))
+    assert [c.name for c in choose(HELD, [best, near])[1]] == ["best", "other"]
+    assert [c.name for c in choose(HELD, [best, far])[1]] == ["best"]
+    simple = candidate("simple", level(0.4, spread), level(1.0), tied=(True, False))
+    first, tied = choose(HELD, [best, near, simple])
+    assert first.name == "simple" and [c.name for c in tied] == ["simple"]
+    assert first.complexity == 1 and best.complexity == 2 and not best.student
+    student = candidate("student", level(0.4), level(1.0), tied=(True, True), nu=2.0)
+    assert chosen(best, student) == "best" and student.student
+
+
+def test_of_densities_that_differ_by_rounding_the_first_wins():
+    one, other = candidate("one", level(0.5), level(1.0)), candidate("other", level(0.50005), level(1.0))
+    assert chosen(one, other) == "one" and chosen(other, one) == "other"
+    assert chosen(one, candidate("other", level(0.5002), level(1.0))) == "other"
+
+
+def rows_worse(number, by=1.0):
+    """A fit that is worse in some rows, so in all columns a little."""
+    a = candidate("a", level(0.0), level(1.0) + by * (number > ROWS), tied=(True, True))
+    return worse_in_most(HELD, a, candidate("b", level(0.0), level(1.0)))
+
+
+def test_a_tenth_of_the_rows_may_be_worse():
+    assert not rows_worse(4)
+    assert rows_worse(30)
+    assert not rows_worse(30, by=-1.0)
+
+
+@pytest.mark.parametrize(("standard_errors", "worse"), [(1.95, False), (2.05, True)])
+def test_two_standard_errors_of_the_trimmed_mean(standard_errors, worse):
+    """Row means of two values, of which no tenth is trimmed away: the error is that of all over 0.8 √40."""
+    by = np.where(ROWS % 2, 1.0, -1.0) * 0.1
+    mean = standard_errors * 0.1 / 0.8 / np.sqrt(40)
+    a = candidate("a", level(0.0), 1.0 + by + mean, tied=(True, True))
+    assert worse_in_most(HELD, a, candidate("b", level(0.0), level(1.0))) == worse
+
+
+def test_one_wild_row_does_not_decide_for_the_columns():
+    """Its differences count for six standard deviations at most: 6 / 40 in the mean of every column."""
+    gain = np.where(ROWS == 0, 1e9, -0.2)
+    a, b = candidate("a", level(0.0), 1e9 + gain), candidate("b", level(0.0), level(1e9))
+    assert not worse_in_most(HELD, a, b)
+    few = HeldOut(np.zeros(3, int), np.arange(3), np.zeros(3), np.full(3, 1e-9))
+    short = [candidate(name, np.zeros(3), np.ones(3)) for name in "ab"]
+    assert worse_in_most(few, *short)  # one row cannot tell
+
+
+# Scores
+
+
+def a_fit(noise=0.1, spread=0.0, nearly_exact=True, poor=()):
+    model = NoiseModel(noise, np.full(20, 1e-9), np.full(40, 4.0), np.full(20, 9.0), broad=30.0)
+    L = LowRank.from_product(np.arange(1.0, 41.0)[:, None], np.ones((20, 1)))
+    return SimpleNamespace(
+        L=L,
+        noise=model,
+        spreads=(np.full((40, 2), spread), np.full((20, 2), 1.0)),
+        nearly_exact=nearly_exact,
+        poorly_fitted=lambda axis: poor if axis else (),
+    )
+
+
+def test_the_score_of_a_held_out_entry():
+    """Its scale is that of its row and column, 0.1 · 2 · 3, and L is uncertain by two terms."""
+    fit = a_fit(spread=0.5)
+    held = HeldOut(np.array([0, 3]), np.array([1, 1]), np.array([1.5, 2.0]), np.array([1e-9, 5.0]))
+    score = held.score(fit)
+    np.testing.assert_allclose(score.error, [0.5, 2.0])
+    expected = [float(fit.noise.log_density(np.array([e]), s2, 1.0)[0]) for e, s2 in ((0.5, 0.36), (2.0, 25.0))]
+    np.testing.assert_allclose(score.density, expected)
+
+
+@pytest.mark.parametrize(("exact", "expected"), [(0.51, True), (0.5, False)])
+def test_a_fit_that_meets_most_entries_exactly_is_the_best(exact, expected):
+    L = a_fit().L.sampled(ROWS, COLS)
+    values = np.where(np.arange(len(ROWS)) < exact * len(ROWS), L, L + 1.0)
+    held = HeldOut(ROWS, COLS, values, np.full(len(ROWS), 1e-3))
+    assert held.nearly_exact(a_fit()) == expected
+    assert not held.nearly_exact(a_fit(nearly_exact=False))
+    assert not held.nearly_exact(a_fit(poor=(3,)))
+
+
+@pytest.mark.parametrize(("rounding", "expected"), [(0.0095, True), (0.0105, False)])
+def test_rounding_as_large_as_L_tells_nothing(rounding, expected):
+    """A hundredth of its spread."""
+    L = a_fit().L.sampled(ROWS, COLS)
+    held = HeldOut(ROWS, COLS, L, np.full(len(ROWS), rounding * L.std()))
+    assert held.nearly_exact(a_fit()) == expected

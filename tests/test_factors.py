@@ -5,9 +5,11 @@ import pytest
 
 from irpca import constants
 from irpca.engines import MemoryEngine
-from irpca.factors import basis_of, begin, moved, placed, restricted
+from irpca.engines.base import Lines, Noise
+from irpca.factors import Fit, Side, basis_of, begin, entry_variance, moved, placed, restricted, variance_given
 from irpca.features import Features
 from irpca.lowrank import LowRank
+from irpca.noise import NoiseModel
 
 
 def table(n1=120, n2=60, rank=3, noise=0.1, seed=5, F1=None):
@@ -32,6 +34,362 @@ def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
 
 def error(fit, L):
     return np.linalg.norm(fit.L.dense() - L) / np.linalg.norm(L)
+
+
+# Single steps, against their formulas
+
+
+def a_side(n=6, K=2, seed=0, tied=False):
+    """A side whose posteriors are uncertain."""
+    rng = np.random.default_rng(seed)
+    basis = np.column_stack([np.ones(n), np.tile([-1.0, 1.0], n // 2)])
+    side = Side(rng.standard_normal((n, K)), basis, tied, np.full(K, 0.5), np.full(K, 2.0))
+    A = rng.standard_normal((K, K))
+    side.covariance, side.spread = 0.1 * A @ A.T, 0.5 + rng.random(n)
+    return side
+
+
+def a_fit(n1=6, n2=8, K=2, s=0.5, M=None, **fields):
+    noise = NoiseModel(s, np.full(n2, 1e-6), np.linspace(1, 2, n1), np.linspace(0.5, 1, n2), broad=30.0)
+    M = np.zeros((n1, n2)) if M is None else M
+    rows, cols = (index.ravel() for index in np.indices(M.shape))
+    return Fit(MemoryEngine(M), a_side(n1, K, 1), a_side(n2, K, 2), noise, (rows, cols, M.ravel()), 1e-10, **fields)
+
+
+def test_a_side_is_what_its_basis_says_and_what_is_its_own():
+    side = a_side()
+    np.testing.assert_allclose(side.expected, side.basis @ np.linalg.lstsq(side.basis, side.mean, rcond=None)[0])
+    total = sum(np.outer(u, u) + c * side.covariance for u, c in zip(side.mean, side.spread, strict=True))
+    np.testing.assert_allclose(side.second, total)
+    own = (side.mean - side.expected)[1:4]
+    seen = np.isin(np.arange(6), [1, 2, 3])
+    np.testing.assert_allclose(side.apart(seen), own.T @ own / 3 + side.covariance)
+    tied = a_side(tied=True)
+    np.testing.assert_array_equal(tied.mean, tied.expected)
+    np.testing.assert_array_equal(tied.apart(seen), tied.covariance)
+    assert not tied.variance.any()
+
+
+def test_priors_are_learned_from_posteriors():
+    """Λ: squared distances from what is expected, the variance of each, and that of the coefficients."""
+    rng, side = np.random.default_rng(3), a_side()
+    mean, expected, variance = rng.standard_normal((3, 6, 2))
+    coefficients, precision = rng.standard_normal((2, 2)), np.array([3.0, 5.0])
+    fields = {"mean": mean, "expected": expected, "covariance": np.eye(2), "spread": np.full(6, 4.0), "sums": None}
+    lines = Lines(**fields, variance=variance**2, coefficients=coefficients, precision=precision)
+    side.take(lines, False, 0.0)
+    np.testing.assert_array_equal(side.slope_variance, 2.0)
+    np.testing.assert_array_equal(side.spread, 1.0)
+    side.take(lines, True, 0.0)
+    uncertain = 1 / (precision + 1 / 2.0)
+    np.testing.assert_allclose(side.slope_variance, (coefficients**2).mean(axis=0) + uncertain)
+    away = ((mean - expected) ** 2 + variance**2).mean(axis=0)
+    np.testing.assert_allclose(side.variance, away + 2 * uncertain)
+    side.take(lines, True, 1e3)
+    np.testing.assert_array_equal(side.variance, 1e3)
+
+
+def test_other_coordinates_are_the_same_factors():
+    side = a_side()
+    R = np.array([[2.0, 1.0], [0.0, 3.0]])
+    new = side.turned(R)
+    np.testing.assert_allclose(new.mean, side.mean @ R)
+    np.testing.assert_allclose(new.expected, new.basis @ new.coefficients)
+    np.testing.assert_allclose(new.covariance, R.T @ side.covariance @ R)
+    np.testing.assert_allclose(new.variance, np.diag(R.T @ np.diag(side.variance) @ R))
+    np.testing.assert_allclose(new.slope_variance, np.diag(R.T @ np.diag(side.slope_variance) @ R))
+
+
+def test_lines_outside_a_part_are_where_they_are_expected():
+    side = a_side()
+    basis, index = np.column_stack([np.ones(9), np.arange(9.0)]), np.array([0, 2, 3, 5, 7, 8])
+    new = side.extended(basis, side.coefficients, index)
+    np.testing.assert_array_equal(new.mean[index], side.mean)
+    others = np.setdiff1d(np.arange(9), index)
+    np.testing.assert_allclose(new.mean[others], (basis @ side.coefficients)[others])
+    np.testing.assert_array_equal(new.spread[index], side.spread)
+    np.testing.assert_array_equal(new.spread[others], 1.0)
+
+
+def test_the_variance_of_every_entry_of_L():
+    """Of u · v with independent posteriors: v'Cu v + u'Cv u + tr(Cu Cv)."""
+    fit = a_fit()
+    row_spread, col_spread = fit.spreads
+    for i, j in ((0, 0), (3, 5), (5, 7)):
+        u, v = fit.rows.mean[i], fit.cols.mean[j]
+        Cu, Cv = fit.rows.spread[i] * fit.rows.covariance, fit.cols.spread[j] * fit.cols.covariance
+        expected = v @ Cu @ v + u @ Cv @ u + np.sum(Cu * Cv)
+        assert row_spread[i] @ col_spread[j] == pytest.approx(expected)
+
+
+def test_variance_given_the_entries_that_are_used():
+    rng = np.random.default_rng(0)
+    worth, V = rng.random((4, 5)) * (rng.random((4, 5)) < 0.7), rng.standard_normal((5, 3))
+    A = rng.standard_normal((3, 3))
+    prior = A @ A.T
+    found = variance_given(worth, V, prior)
+    for i in range(4):
+        C = np.linalg.inv(np.linalg.inv(prior) + (V.T * worth[i]) @ V)
+        np.testing.assert_allclose(found[i], np.einsum("jk,kl,jl->j", V, C, V))
+    singular = np.diag([1.0, 0.0, 2.0])
+    np.testing.assert_allclose(variance_given(0 * worth, V, singular)[0], V**2 @ np.diag(singular))
+    assert variance_given(worth, np.zeros((5, 0)), np.zeros((0, 0))).shape == (4, 5)
+
+
+def test_the_variance_of_entries_from_their_rows_and_columns():
+    rng = np.random.default_rng(0)
+    U, V, unit = rng.standard_normal((4, 2)), rng.standard_normal((5, 2)), np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    rows, cols = rng.random(4) + 0.5, rng.random(5) + 0.5
+    spreads = rng.random((4, 2)), rng.random((5, 2))
+    weights = Noise(rows, cols, *spreads, np.array([1.0, 0.0, 0.0]), 0.1, 9.0)
+    used, prior = rng.random((4, 5)) < 0.6, np.diag([2.0, 0.5])
+    worth = used / (1.5**2 * np.outer(rows, cols))
+    expected = variance_given(worth, V, prior) + variance_given((worth * unit**2).T, U, prior).T * unit**2
+    np.testing.assert_allclose(entry_variance(weights, used, 1.5, (U, prior), (V, prior), unit), expected)
+    given = entry_variance(weights, used, 1.5, (U, None), (V, None), unit)
+    np.testing.assert_allclose(given, spreads[0] @ spreads[1].T)
+
+
+def test_how_far_L_moved():
+    rng = np.random.default_rng(0)
+    A, B = (LowRank(rng.standard_normal((6, 2)), np.eye(2), rng.standard_normal((5, 2))) for _ in range(2))
+    assert moved(A, B) == pytest.approx(np.linalg.norm(A.dense() - B.dense()) / np.linalg.norm(A.dense()))
+    zero = LowRank(np.zeros((6, 1)), np.eye(1), np.zeros((5, 1)))
+    assert moved(zero, zero) == 0.0 and moved(zero, A) == 1.0
+
+
+def test_a_basis_has_columns_of_mean_square_one():
+    F = np.random.default_rng(0).standard_normal((50, 3))
+    for tied, width in ((True, 3), (False, 4)):
+        basis = basis_of(Features.of(F, 50), tied)
+        np.testing.assert_allclose(basis.T @ basis / 50, np.eye(width), atol=1e-10)
+        both = np.column_stack([basis, F] if tied else [basis, F, np.ones(50)])
+        assert np.linalg.matrix_rank(both) == width
+    constant = Features.of(np.column_stack([F, np.ones(50)]), 50)
+    assert basis_of(constant, False).shape == (50, 4)  # it is among the features
+    np.testing.assert_array_equal(basis_of(Features.identity(5), False), np.ones((5, 1)))
+
+
+def test_residuals_are_in_units_of_their_row_and_column():
+    M = np.random.default_rng(0).standard_normal((6, 8))
+    fit = a_fit(M=M)
+    expected = (M - fit.L.dense()) / np.sqrt(np.outer(fit.noise.rows, fit.noise.cols))
+    np.testing.assert_allclose(fit.residuals, expected.ravel())
+
+
+def test_a_fit_is_nearly_exact_at_ten_times_the_least_noise():
+    assert a_fit(s=0.9e-5).nearly_exact and not a_fit(s=1.1e-5).nearly_exact
+    known = a_fit(s=0.9e-5)
+    known.noise.target = 0.5
+    assert not known.nearly_exact
+
+
+# Lines that are fitted again
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(
+    ("entries", "share", "poor"), [(400, 0.77, True), (400, 0.78, False), (16, 0.44, True), (16, 0.46, False)]
+)
+def test_a_line_with_fewer_inliers_than_usual(axis, entries, share, poor):
+    """Where 0.9 are usual: less than half of that, or less by more than chance, 5 · 0.5 / √400 = 0.125."""
+    fit = a_fit(20, entries) if axis == 0 else a_fit(entries, 20)
+    shares = np.full(20, 0.9)
+    shares[3] = share
+    trust = entries * shares, 20 * np.full(entries, 0.9)
+    fit.trust = trust if axis == 0 else trust[::-1]
+    assert list(fit.poorly_fitted(axis)) == ([3] if poor else [])
+    assert len(fit.poorly_fitted(1 - axis)) == 0
+
+
+def test_many_poorly_fitted_lines_are_no_exception():
+    fit = a_fit(10, 400)
+    fit.trust = None
+    assert len(fit.poorly_fitted(0)) == 0
+    for number, found in ((2, 2), (3, 0)):  # a fifth of the lines
+        shares = np.where(np.arange(10) < number, 0.1, 0.9)
+        fit.trust = 400 * shares, np.full(400, 9.0)
+        assert len(fit.poorly_fitted(0)) == found
+    noisy = a_fit(20, 400)
+    noisy.trust = np.full(20, 360.0), np.full(400, 18.0)
+    for ratio, found in ((95.0, 0), (105.0, 1)):
+        noisy.noise.rows = np.where(np.arange(20) == 5, ratio, 1.0)
+        assert len(noisy.poorly_fitted(0)) == found
+
+
+def test_the_likelihood_of_lines_is_that_of_their_entries():
+    M = np.random.default_rng(0).standard_normal((6, 8))
+    M[2, 3] = np.nan
+    fit = a_fit(M=M)
+    s2 = 0.25 * np.outer(fit.noise.rows, fit.noise.cols)
+    every = fit.noise.log_density(M - fit.L.dense(), s2)
+    rows, cols = np.array([1, 2]), np.array([0, 3, 4])
+    np.testing.assert_allclose(
+        fit._likelihood(M[rows][:, cols], 0, rows, cols), np.nansum(every[rows][:, cols], axis=1)
+    )
+    np.testing.assert_allclose(
+        fit._likelihood(M[rows][:, cols].T, 1, cols, rows), np.nansum(every[rows][:, cols], axis=0)
+    )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_gross_errors_that_nothing_contradicts(axis):
+    """The one entry that speaks for the second component was left out: 8 is within two deviations of what may be, 5."""
+    loadings = np.column_stack([np.ones(8), np.arange(8) == 7])
+    U = np.column_stack([np.full(6, 1.0), np.zeros(6)])
+    M = U @ loadings.T
+    M[4, 7], M[2, 3] = 8.0, 8.0  # the second is contradicted by the others
+    for own, found in ((5.0, [4]), (3.0, [])):
+        fit = a_fit(*(M.shape if axis == 0 else M.T.shape), s=0.5, M=M if axis == 0 else np.ascontiguousarray(M.T))
+        fit.noise.rows, fit.noise.cols = np.ones(len(fit.noise.rows)), np.ones(len(fit.noise.cols))
+        fit.noise.shares = np.array([1.0, 0.0, 0.0])
+        side, other = (fit.rows, fit.cols) if axis == 0 else (fit.cols, fit.rows)
+        side.mean, other.mean, side.variance = U, loadings, np.array([1.0, own**2])
+        assert list(fit.unsupported(axis)) == found
+        side.tied = True
+        assert not len(fit.unsupported(axis))
+
+
+def test_a_line_that_was_fitted_to_its_errors_is_fitted_again():
+    _, M = table(80, 40, rank=2)
+    fit = fitted(M, rank=2)
+    right = fit.L.dense()[5]
+    fit.rows.mean[5] = fit.rows.mean[5] + 30.0
+    fit.trust = 40 * np.where(np.arange(80) == 5, 0.0, 0.9), np.full(40, 72.0)
+    assert fit.refit_lines()
+    assert np.abs(fit.L.dense()[5] - right).max() < 0.2
+    fit.trust = np.full(80, 36.0), np.full(40, 72.0)
+    before = fit.L.dense()
+    fit.refit_lines()
+    assert np.abs(fit.L.dense() - before).max() < 0.2
+
+
+# Where a fit begins
+
+
+def test_a_fit_begins_at_its_start_with_room_for_more():
+    rng = np.random.default_rng(0)
+    L0 = LowRank.from_product(rng.standard_normal((30, 2)), rng.standard_normal((20, 2)))
+    M = L0.dense()
+    rows, cols = (index.ravel() for index in np.indices(M.shape))
+    values = M.ravel() + np.tile([-2.0, 2.0], 300)
+    bases = np.ones((30, 1)), np.ones((20, 1))
+    ask = MemoryEngine(M), bases, (False, False), L0
+    least = np.full(20, 1e-6)
+    fit = begin(*ask, 0.25, least, None, 8, (rows, cols, values), np.random.default_rng(1))
+    assert fit.rank == 8 and fit.directions is None
+    np.testing.assert_allclose(fit.L.dense(), M, atol=1e-10)
+    np.testing.assert_allclose(
+        np.linalg.norm(fit.rows.mean[:, :2], axis=0) ** 2 / 30, np.linalg.norm(fit.cols.mean[:, :2], axis=0) ** 2 / 20
+    )
+    assert fit.cols.mean[:, 2:].std() == pytest.approx(0.6 * 0.5, rel=0.2)
+    np.testing.assert_allclose(fit.rows.variance[2:], 0.25)
+    np.testing.assert_allclose(fit.rows.variance[:2], (fit.rows.mean[:, :2] ** 2).mean(axis=0))
+    assert fit.noise.broad == pytest.approx(3 * 2.0 + 0.25) and fit.noise.s == 0.25
+    assert begin(*ask, 0.25, least, 3, 8, (rows, cols, values), np.random.default_rng(1)).rank == 3
+    assert begin(*ask, 0.0, least, 3, 8, (rows, cols, values), np.random.default_rng(1)).noise.s == pytest.approx(1e-5)
+    assert begin(*ask, 0.25, least, 99, 8, (rows, cols, values), np.random.default_rng(1)).rank == 20
+
+
+def test_components_hidden_by_noise_are_dropped():
+    """Of an energy of 3 s² √(n1 n2) at most: a weaker one adds more error than it removes."""
+    for times, rank in ((1.05, 2), (0.95, 1)):
+        fit = a_fit(30, 20, s=0.1)
+        fit.noise.rows, fit.noise.cols = np.ones(30), np.ones(20)
+        Q1, Q2 = (np.linalg.qr(np.random.default_rng(n).standard_normal((n, 2)))[0] for n in (30, 20))
+        energy = np.array([99.0, times * 3 * 0.01 * np.sqrt(600)])
+        fit.rows.mean, fit.cols.mean = Q1 * energy**0.25, Q2 * energy**0.25
+        fit.rows.covariance, fit.cols.covariance = np.zeros((2, 2)), np.zeros((2, 2))
+        assert fit.principal().rank == rank
+        fit.directions = 2
+        assert fit.principal().rank == 2
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_an_exact_fit_next_to_a_good_one(tied):
+    """Trimmed least squares, with a threshold that decreases to rounding."""
+    rng = np.random.default_rng(0)
+    F1 = rng.standard_normal((60, 4)) if tied else None
+    L, _ = table(60, 50, rank=2, F1=F1)
+    M = L + 20.0 * (rng.random(L.shape) < 0.1)
+    fit = fitted(M, F1, tied=(tied, False), rank=2)
+    exact = fit.least_squares(2)
+    assert error(exact, L) < 1e-12
+    assert exact.rank == 2 and np.isfinite(exact.noise.zeta)
+    if tied:
+        np.testing.assert_allclose(exact.rows.basis @ exact.rows.coefficients, exact.rows.mean, atol=1e-9)
+
+
+# How long it runs
+
+
+class Counted(Fit):
+    """A fit whose sweeps do nothing but count, with the steps of L that it is told."""
+
+    refits, more, length = 0, False, 1.0
+
+    def sweep(self, refit_noise=False):
+        self.sweeps += 1
+        self.step = self.length
+
+    def refit_lines(self):
+        self.refits += 1
+        return self.more
+
+
+def counted(**fields):
+    fit = a_fit()
+    fit.noise.estimate = fit.noise.s
+    fit = Counted(fit.engine, fit.rows, fit.cols, fit.noise, fit.sample, fit.least)
+    for name, value in fields.items():
+        setattr(fit, name, value)
+    return fit
+
+
+@pytest.mark.parametrize(
+    ("length", "more", "sweeps"),
+    [(1e-9, False, 21), (1e-9, True, 25), (1.0, False, 100), (1.0, True, 120), (np.nan, True, 1)],
+)
+def test_a_fit_runs_until_L_has_converged(length, more, sweeps):
+    """At least 20 sweeps, and three with refitted lines; at most 100, and 20 with refitted lines, which are so once."""
+    fit = counted(length=length, more=more).run()
+    assert fit.sweeps == sweeps and fit.refits == (not np.isnan(length))
+    again = counted(length=length, more=more, sweeps=50).run()
+    assert again.sweeps == 50 + sweeps
+
+
+def test_a_fit_goes_on_while_the_noise_decreases():
+    fit = counted(length=1e-9)
+    fit.noise.estimate = 0.1 * fit.noise.s
+    assert fit.run().sweeps == 100
+    assert counted(length=1e-4).run(step=2e-4, settled=5).sweeps == 6
+    assert counted(length=1e-4).run(step=0.5e-4, settled=5).sweeps == 100
+
+
+def test_what_is_learned_when():
+    """Priors after three sweeps, scales of lines after ten; s decreases by 1.3 a sweep until priors are learned."""
+    L, M = table(40, 30, rank=1, noise=0.3)
+    M = L + (M - L) * np.linspace(0.3, 3, 30) * np.linspace(0.3, 3, 40)[:, None]
+    rows, cols = (index.ravel() for index in np.indices(M.shape))
+    bases = np.ones((40, 1)), np.ones((30, 1))
+    L0 = LowRank(np.ones((40, 1)), np.eye(1), np.median(M, axis=0)[:, None])
+    sample = rows, cols, M.ravel()
+    least = np.full(30, 1e-6)
+    fit = begin(MemoryEngine(M), bases, (False, False), L0, 3.0, least, 2, 20, sample, np.random.default_rng(0))
+    variance = fit.rows.variance.copy()
+    for k in range(1, 13):
+        fit.sweep(refit_noise=False)
+        assert np.array_equal(fit.rows.variance, variance) == (k <= 3)
+        assert (fit.noise.rows == 1).all() == (fit.noise.cols == 1).all() == (k <= 10)
+        if k <= 3:
+            assert fit.noise.s == pytest.approx(3.0 / 1.3**k)
+    assert not fit.noise_refitted and fit.sweeps == 12
+    other = fit.copy()
+    other.sweep()
+    assert other.sweeps == 13 and fit.sweeps == 12 and not np.array_equal(other.rows.mean, fit.rows.mean)
+
+
+# Whole fits
 
 
 def test_low_rank_and_noise_are_found_together():

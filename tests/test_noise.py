@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines.base import Sums
-from irpca.noise import NoiseModel, refit_mixture, scales, widened, with_piles
+from irpca.noise import NoiseModel, _capped, _converged, _step, refit_mixture, scales, widened, with_piles
 
 
 def model(s=1.0, n1=4, n2=5, **parameters):
@@ -97,3 +97,193 @@ def test_what_was_left_out_counts_as_gross_errors():
     found = with_piles(model(gross=0.1), np.full(100, 50.0), 100)
     assert found.gross == pytest.approx(0.55)
     assert found.broad > 30
+
+
+# The density, and what follows from it
+
+
+@pytest.mark.parametrize("var", [0.0, 0.7])
+@pytest.mark.parametrize("nu", [2.0, np.inf])
+def test_the_density_is_one(nu, var):
+    """Its integral, with gross errors of both kinds; their tails beyond 1e6 hold 2e-5."""
+    noise = model(s=1.0, nu=nu, gross=0.3, heavy=0.5)
+    R = np.r_[0.0, np.logspace(-4, 6, 40_000)]
+    density = np.exp(noise.log_density(R, 0.25, var))
+    assert 2 * np.trapezoid(density, R) == pytest.approx(1.0, abs=2e-4)
+
+
+def test_the_shares_of_the_density():
+    """Far out there are gross errors alone; half of the Gaussian ones and half of the Cauchy ones are within MEDIAN."""
+    noise = model(s=1.0, gross=0.2, heavy=1.0)
+    R = np.r_[0.0, np.logspace(-4, 6, 40_000)]
+    density = np.exp(noise.log_density(R, 1.0))
+    within = 0.6745 * noise.broad >= R
+    assert 2 * np.trapezoid(density[within], R[within]) == pytest.approx(0.8 + 0.1, abs=2e-3)
+    clean = np.exp(model(s=1.0, gross=1e-300).log_density(R, 4.0))
+    assert 2 * np.trapezoid(clean * R**2, R) == pytest.approx(4 * (0.8 + 0.15 * 4 + 0.05 * 16), rel=1e-3)
+
+
+def test_the_deviation_is_that_of_the_components():
+    noise = model(s=0.5, shares=np.array([0.6, 0.3, 0.1]))
+    assert noise.tail == pytest.approx(np.sqrt(0.6 + 0.3 * 4 + 0.1 * 16))
+    assert noise.deviation == pytest.approx(0.5 * noise.tail)
+    noise.least = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert noise.deviation == pytest.approx(3.0 * noise.tail) and noise.lowest == 1.0
+    assert model(nu=2.0).tail == 1.0
+
+
+def test_scales_of_entries_are_not_below_rounding():
+    noise = model(s=0.5)
+    noise.least = np.array([0.1, 0.5, 1.0, 0.1, 0.1])
+    noise.rows = np.array([1.0, 4.0, 1e-9, 1.0])
+    weights = noise.weights(np.ones((4, 2)), np.ones((5, 2)))
+    np.testing.assert_allclose(weights.rows, [0.25, 1.0, 0.01, 0.25])
+    np.testing.assert_allclose(weights.cols, [1.0, 1.0, 4.0, 1.0, 1.0])
+
+
+# What is learned from sums
+
+
+def sums_of(totals, rows=(10.0, 10.0)):
+    return Sums(np.array([rows] * 4), np.array([[8.0, 8.0]] * 5), np.array(totals, float))
+
+
+def test_shares_are_those_of_the_sums_with_a_weak_prior():
+    noise = model()
+    noise.learn_shares(sums_of([50, 20, 10, 20, 20 * 40.0**2, 0, 5]))
+    assert noise.gross == pytest.approx(0.2) and noise.broad == pytest.approx(40.0)
+    parts = np.array([50, 20, 10]) + 0.02 * 100 * np.array([0.8, 0.15, 0.05])
+    np.testing.assert_allclose(noise.shares, parts / parts.sum())
+    assert noise.heavy == pytest.approx((5 + 0.5 * 0.02 * 20) / (20 * 1.02))
+
+
+def test_limits_of_what_is_learned():
+    noise = model(s=0.5)
+    noise.learn_shares(sums_of([100, 0, 0, 0, 0, 0, 0]))
+    assert noise.gross == constants.GROSS_LIMITS[0] and noise.broad == 30.0 and noise.heavy == 0.5
+    noise.learn_shares(sums_of([50, 0, 0, 50, 50 * 2.0**2, 0, 25]))
+    assert noise.broad == 3.0  # six times s: narrower errors would be noise
+    noise.learn_shares(sums_of([1, 0, 0, 99, 99 * 1e4, 0, 25]))
+    assert noise.gross == constants.GROSS_LIMITS[1]
+    before = model(zeta=3.0)
+    before.learn(sums_of([50, 20, 10, 20, 99, 0, 5]))
+    assert (before.s, before.gross, before.broad) == (1.0, model().gross, 30.0)  # a trimmed fit learns no noise
+    student = model(nu=2.0)
+    student.learn_shares(sums_of([50, 20, 10, 20, 99, 0, 5]))
+    np.testing.assert_array_equal(student.shares, model().shares)
+
+
+@pytest.mark.parametrize(("rise", "energy", "expected"), [(True, 4.0, 2.0), (False, 4.0, 1 / 1.3), (True, 1e6, 30.0)])
+def test_s_rises_to_its_estimate_or_must_decrease(rise, energy, expected):
+    noise = model()
+    noise.learn(sums_of([80, 0, 0, 0, 0, 0, 0], rows=(10 * energy, 10.0)), rise)
+    assert noise.s == pytest.approx(expected)
+    assert noise.estimate == pytest.approx(np.sqrt(energy))
+
+
+def test_s_has_converged_within_two_per_cent():
+    for estimate, falling in ((0.975, True), (0.985, False)):
+        assert model(estimate=estimate).falling == falling
+    at_rounding = model(estimate=0.1)
+    at_rounding.least = np.ones(5)
+    assert not at_rounding.falling
+
+
+def test_scales_of_lines_have_the_geometric_mean_of_s():
+    noise = model(s=2.0, n1=4)
+    lines = np.array([[100.0, 1000.0], [1000.0, 1000.0], [1000.0, 1000.0], [10000.0, 1000.0]])
+    noise.learn_scales(Sums(lines, np.ones((5, 2)), np.zeros(7)), 0)
+    assert np.exp(np.log(noise.rows).mean()) == pytest.approx(1.0)
+    assert noise.rows[3] / noise.rows[1] == pytest.approx(10, rel=0.01)
+    assert noise.s == pytest.approx(2.0 * np.sqrt(1 / (12100 / 4000)), rel=0.01)  # beside the sum over all, which is s
+    np.testing.assert_array_equal(noise.cols, np.ones(5))
+    given = model(s=2.0, target=2.0)
+    given.learn_scales(Sums(lines, np.ones((5, 2)), np.zeros(7)), 0)
+    assert given.s == 2.0
+    empty = model(s=2.0)
+    empty.learn_scales(Sums(0 * lines, np.ones((5, 2)), np.zeros(7)), 0)
+    assert empty.s == 2.0 and (empty.rows == 1).all()
+
+
+def test_scales_that_are_not_noise_are_limited():
+    for size, limit in ((1e-20, 1e-5), (1e20, 1e5)):
+        noise = model(n1=4)
+        energy = np.array([size, 1.0, 1.0, 1.0])
+        noise.learn_scales(Sums(np.column_stack([1e6 * energy, np.full(4, 1e6)]), np.ones((5, 2)), np.zeros(7)), 0)
+        np.testing.assert_allclose(noise.rows / noise.rows[1], [limit, 1, 1, 1], rtol=1e-2)
+
+
+def test_lines_are_shrunk_by_what_chance_does_to_them():
+    """Of log variances with sampling variance 3 / t: two groups of lines, e^a apart, a² / 4 between them."""
+    for t, apart in ((30.0, 1.0), (30.0, 2.0), (300.0, 1.0)):
+        own = apart * np.tile([-0.5, 0.5], 50)
+        between = apart**2 / 4 - 3 / t
+        expected = own * between / (between + 3 / t)
+        np.testing.assert_allclose(np.log(scales(t * np.exp(own), np.full(100, t))), expected, rtol=1e-9)
+    alike = scales(30 * np.exp(0.1 * np.tile([-0.5, 0.5], 50)), np.full(100, 30.0))
+    np.testing.assert_allclose(alike, 1.0)
+
+
+def test_lines_without_entries_have_the_common_scale():
+    trust = np.array([100.0, 100.0, 100.0, 0.9, 0.0])
+    np.testing.assert_allclose(scales(np.array([300.0, 300.0, 300.0, 9.0, 0.0]), trust), 3.0)
+    np.testing.assert_array_equal(scales(np.array([300.0, 300.0, 9.0]), np.array([100.0, 100.0, 0.5])), 1.0)
+
+
+def test_what_makes_a_line_broken():
+    """Nine times the variance of equal others, five deviations of unequal ones; at most one in twenty."""
+    equal = np.ones(60)
+    for ratio, capped in ((9.5, True), (8.5, False)):
+        equal[7] = ratio
+        assert (_capped(equal)[7] < ratio) == capped
+    equal[:4] = 1e4
+    np.testing.assert_array_equal(_capped(equal), equal)  # four of sixty are too many
+    equal[3] = 1.0
+    assert _capped(equal)[:3] == pytest.approx(np.exp(2.2))
+    spread = 5 * np.exp(np.r_[np.tile([-1.0, 0.0, 1.0], 20), 0.0])  # a median deviation of 1: five are 7.4
+    for size, capped in ((7.6, True), (7.2, False)):
+        spread[-1] = 5 * np.exp(size)
+        assert (_capped(spread)[-1] < spread[-1]) == capped
+
+
+def test_a_column_is_broken_only_in_both_units():
+    noise = model(n2=60)
+    noise.cols = np.ones(60)
+    noise.cols[5] = 1e4
+    assert noise.capped(np.ones(60)).cols[5] < 10
+    units = np.ones(60)
+    units[5] = 1e-4
+    assert noise.capped(units).cols[5] == pytest.approx(1e4)
+
+
+# The mixture in one dimension
+
+
+def test_steps_raise_the_density_until_they_hardly_do():
+    rng = np.random.default_rng(3)
+    z = np.r_[rng.standard_normal(3000), 20 * rng.standard_normal(500)]
+    start, scores = model(s=4.0), []
+    for _ in range(15):
+        start, score = _step(start, z)
+        scores.append(score)
+    assert np.diff(scores).min() > -2e-3  # a weak prior of the shares may cost that
+    end, score = _converged(model(s=4.0), z)
+    assert end.s == pytest.approx(1.0, rel=0.1) and end.gross == pytest.approx(1 / 7, abs=0.03)
+    direct = end.log_density(z, end.s**2).mean()
+    assert _step(end, z)[1] == pytest.approx(direct, rel=1e-6)
+    assert score <= direct + 1e-3
+
+
+def test_gross_errors_of_one_size_and_of_all_sizes_are_told_apart():
+    rng = np.random.default_rng(3)
+    for draw, low, high in ((rng.standard_normal, 0.0, 0.3), (rng.standard_cauchy, 0.7, 1.0)):
+        z = np.r_[rng.standard_normal(4000), 30 * draw(2000)]
+        assert low <= _converged(model(), z)[0].heavy <= high
+
+
+def test_what_was_left_out_adds_up():
+    found = with_piles(model(gross=0.2), np.full(60, 40.0), 200)
+    assert found.gross == pytest.approx((40 + 60) / 260)
+    assert found.broad == pytest.approx(np.sqrt((40 * 30.0**2 + 60 * 40.0**2) / 100))
+    assert with_piles(model(gross=0.2), np.full(60, 1.0), 200).broad == 30.0
+    assert with_piles(model(gross=0.9), np.full(10_000, 1.0), 200).gross == constants.GROSS_LIMITS[1]

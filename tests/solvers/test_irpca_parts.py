@@ -1,0 +1,341 @@
+"""The steps of the default solver, each alone: units, the finest noise, what is constant, the rank of an exact fit."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import irpca
+from irpca import constants
+from irpca.datasets import make_problem
+from irpca.features import Features
+from irpca.lowrank import LowRank
+from irpca.noise import NoiseModel
+from irpca.sampling import Sample
+from irpca.solvers.exact import Exactness
+from irpca.solvers.irpca import (
+    _compared,
+    _constant,
+    _exact_rank,
+    _extra,
+    _filled,
+    _gaussian,
+    _in_features,
+    _limit,
+    _one_component,
+    _place_others,
+    _seeds,
+    _spread,
+    column_units,
+    finest,
+    irpca_looks,
+)
+
+SEED = np.random.SeedSequence(7)
+
+
+def sample(values, cols=None):
+    values = np.asarray(values, float)
+    rows = np.arange(len(values))
+    return Sample(rows, np.zeros(len(values), int) if cols is None else cols, values)
+
+
+# Units
+
+
+def test_the_spread_is_the_standard_deviation_of_gaussian_values_and_robust():
+    x = np.random.default_rng(0).standard_normal(20_000)
+    assert _spread(5 + 3 * x) == pytest.approx(3, rel=0.02)
+    x[:1000] = 1e9
+    assert _spread(x) == pytest.approx(1, rel=0.1)
+
+
+def test_the_spread_of_values_most_of_which_are_the_same():
+    few = np.r_[np.zeros(90), np.full(10, 4.0)]
+    assert _spread(few) == pytest.approx(few.std())
+    assert np.isnan(_spread(np.full(50, 3.0)))
+    narrow = np.r_[np.linspace(-1, 1, 80), np.full(20, 1e6)]  # quartiles of −0.69 and 0.93, next to 6 times that
+    width = np.diff(np.quantile(narrow, (0.25, 0.75)))[0] / 1.349
+    assert _spread(narrow) == pytest.approx(width)
+
+
+def test_quartiles_close_together_are_not_the_spread():
+    """Within a tenth of the whole, of which no value counts for more than six widths: for that most must be equal."""
+    wide = np.r_[np.linspace(-1e-3, 1e-3, 60), np.linspace(-1, 1, 40)]
+    low, centre, high = np.quantile(wide, (0.25, 0.5, 0.75))
+    width = (high - low) / 1.349
+    assert _spread(wide) == pytest.approx(width)
+    assert np.sqrt(np.mean(np.minimum((wide - centre) ** 2, (6 * width) ** 2))) < 10 * width
+
+
+def test_every_column_has_the_unit_of_its_own_spread():
+    rng = np.random.default_rng(0)
+    cols = np.repeat([0, 1, 2, 4], [4000, 4000, 19, 20])
+    scale = np.array([1.0, 100.0, 1.0, 1.0, 10.0])
+    unit, typical = column_units(sample(scale[cols] * rng.standard_normal(len(cols)), cols), 5)
+    assert unit[1] / unit[0] == pytest.approx(100, rel=0.05)
+    assert unit[2] == unit[3] == 1.0  # too few entries, or none
+    assert unit[4] != 1.0
+    assert np.prod(unit[[0, 1, 4]]) == pytest.approx(1.0)
+    assert typical == pytest.approx(unit[0] ** -1, rel=0.05)
+    unit, typical = column_units(sample(rng.standard_normal(10), np.arange(10)), 10)
+    np.testing.assert_array_equal(unit, np.ones(10))
+
+
+def test_the_finest_noise_is_rounding_of_what_was_stored():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(2000)
+    unit = np.array([1.0, 4.0])
+    np.testing.assert_allclose(finest(sample(x), unit, 1.0), 1e-5)
+    steps = 0.1 * np.round(10 * x)
+    np.testing.assert_allclose(finest(sample(steps), unit, 1.0), 0.1 / np.sqrt(12) / unit, rtol=1e-6)
+    single = Sample(np.arange(2000), np.arange(2000) % 2, 1e3 + x, np.dtype(np.float32))
+    rounding = np.finfo(np.float32).eps * np.quantile(1e3 + x, 0.9)
+    np.testing.assert_allclose(finest(single, unit, 1.0), np.maximum(rounding / unit, 1e-5), rtol=1e-6)
+    np.testing.assert_allclose(finest(sample(np.full(50, 3.0)), unit, np.nan), 3e-5)
+
+
+# Exact answers
+
+
+@pytest.mark.parametrize(
+    ("same", "value", "constant"), [(96, 5.0, True), (94, 5.0, False), (100, 0.0, True), (99, 0.0, False)]
+)
+def test_a_table_of_one_number(same, value, constant):
+    """Nineteen of twenty entries; zeros may be no measurements, so all."""
+    values = np.r_[np.full(same, value), 7 + np.arange(100.0 - same)]
+    rows, cols = np.divmod(np.arange(100) * 37 % 100, 10)
+    state = _constant((10, 10), Sample(rows, cols, values))
+    assert (state is not None) == constant
+    if state is not None:
+        np.testing.assert_allclose(state.L.dense(), np.full((10, 10), value), rtol=1e-14)
+        np.testing.assert_allclose(state.L.left.T @ state.L.left, 1.0)
+        assert state.expected_corruption == pytest.approx(1 - same / 100) and state.noise == 0
+        assert 0 <= state.zeta < 1e-12
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("wrong", "constant"), [(15, True), (16, False)])
+def test_a_line_that_mostly_differs_is_no_constant(axis, wrong, constant):
+    M = np.full((40, 30) if axis == 0 else (30, 40), 5.0)
+    (M if axis == 0 else M.T)[3, :wrong] = 8.0
+    rows, cols = (index.ravel() for index in np.indices(M.shape))
+    assert (_constant(M.shape, Sample(rows, cols, M.ravel())) is not None) == constant
+
+
+@pytest.mark.parametrize(("times", "rank"), [(1.1, 3), (0.9, 2)])
+def test_singular_values_within_rounding_are_none(times, rank):
+    """Of d1×d2 numbers off by 1 each: √16 + √9 + 1, larger by the root of the share that was fitted."""
+    F1, F2 = (Features.of(np.random.default_rng(0).standard_normal((50, d)), 50) for d in (16, 9))
+    edge = (4 + 3 + 1) / np.sqrt(0.25)
+    L = LowRank(np.eye(50, 3), np.diag([1e3, 50.0, times * edge]), np.eye(50, 3))
+    assert _exact_rank(L, Exactness(8.0, 0.25, 0.0), F1, F2) == rank
+    assert _exact_rank(LowRank(np.eye(50, 1), np.eye(1), np.eye(50, 1)), Exactness(8.0, 0.25, 0.0), F1, F2) == 1
+
+
+# What is asked for, and what is looked at
+
+
+def test_extra_components():
+    assert _extra("auto", (9, 8)) is None and _extra(0, (9, 8)) == 0 and _extra(np.int64(7), (9, 8)) == 7
+    for wrong in (8, -1):
+        with pytest.raises(
+            ValueError, match=f"extra_rank={wrong} is out of range for a 9 × 8 table.*0 to 7, or 'auto'"
+        ):
+            _extra(wrong, (9, 8))
+    for wrong in (True, 1.5, "all"):
+        with pytest.raises(ValueError, match="extra_rank must be an integer or 'auto'"):
+            _extra(wrong, (9, 8))
+
+
+@pytest.mark.parametrize(
+    ("rank", "share", "entries"),
+    [
+        (None, 1.0, 12_000),
+        (20, 1.0, 12_000),
+        (40, 1.0, 12_000),
+        (10, 1.0, 24_000),
+        (1, 1.0, 48_000),
+        (None, 0.4, 120_000),
+    ],
+)
+def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, share, entries):
+    rows, cols = _compared((2000, 1500), rank, share, _seeds(SEED))
+    assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
+
+
+def test_what_will_be_looked_at():
+    rng = np.random.default_rng(0)
+    free = Features.identity(40), Features.identity(30)
+    (look,) = irpca_looks((40, 30), *free, None, SEED)
+    assert [len(lines) for lines in look.lines] == [40, 30]
+    shape = (5000, 4000)
+    given = tuple(Features.of(rng.standard_normal((n, 5)), n) for n in shape)
+    large = irpca_looks(shape, Features.identity(5000), Features.identity(4000), None, SEED)
+    assert [look.size for look in large] == [1 << 15, 0]
+    assert [len(lines) for lines in large[1].lines] == [109, 110] or [len(x) for x in large[1].lines] == [110, 109]
+    blocks = irpca_looks(shape, *given, 3, SEED)[2:]
+    sizes = [len(look.lines[0]) * len(look.lines[1]) for look in blocks]
+    assert sizes and sizes == sorted(sizes) and sizes[-1] <= 1 << 22
+    assert len(irpca_looks(shape, *given, 3, SEED, noise=0.5)) == 2
+    assert len(irpca_looks(shape, *given, 3, SEED, noise=0)) == len(blocks) + 2
+    assert len(irpca_looks(shape, *given, 3, SEED, imperfect=True)) == 2
+
+
+def test_expected_factors_as_coefficients_of_the_features():
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((40, 3))
+    turn = rng.standard_normal((2, 2))
+    expected = 2.0 + F @ rng.standard_normal((3, 2))
+    found = _in_features(Features.of(F, 40), expected, turn)
+    np.testing.assert_allclose(found.offset + F @ found.coefficients, expected @ turn, atol=1e-10)
+    np.testing.assert_allclose(found.offset, 2.0 * turn.sum(axis=0), atol=1e-10)
+
+
+def test_scales_of_lines_outside_the_part_are_one():
+    np.testing.assert_array_equal(_filled(np.array([3.0, 5.0]), np.array([1, 3]), 5), [1, 3, 1, 5, 1])
+
+
+# Noise
+
+
+def noise(s=0.5, **parameters):
+    return NoiseModel(s, np.full(5, 1e-9), np.ones(4), np.ones(5), broad=30.0, **parameters)
+
+
+def test_noise_is_gaussian_if_nine_tenths_are_in_its_narrowest_component():
+    for share, expected in ((0.91, True), (0.89, False)):
+        shares = np.array([share, 0.9 - share + 0.1, 0.0])
+        assert _gaussian(SimpleNamespace(noise=noise(shares=shares))) == expected
+    assert not _gaussian(SimpleNamespace(noise=noise(shares=np.array([1.0, 0.0, 0.0]), nu=2.0)))
+
+
+def test_the_limit_of_gross_errors_is_in_the_unit_of_the_residuals():
+    rng = np.random.default_rng(0)
+    residuals = 0.5 * rng.standard_normal(5000)
+    residuals[:500] = 20.0
+    assert 3 * 0.5 < _limit(noise(), residuals) <= 20.0
+    assert _limit(noise(), 1e-6 * residuals) == pytest.approx(0.5e-3)  # a thousandth of the noise
+
+
+def test_gaussian_noise_is_one_component_of_the_scale_of_the_residuals():
+    residuals = 0.8 * np.random.default_rng(0).standard_normal(5000)
+    found = _one_component(SimpleNamespace(residuals=residuals), noise(shares=np.array([0.95, 0.04, 0.01])))
+    assert found.s == pytest.approx(0.8, rel=0.03)
+    np.testing.assert_array_equal(found.shares, [1, 0, 0])
+
+
+# Tables too large to be held in memory
+
+
+def in_steps(p, **options):
+    """The fit to a table with features, and the error of least squares on the clean entries."""
+    result = irpca.solve(p.M, p.F1, p.F2, **options)
+    Q1, Q2 = np.linalg.qr(p.F1)[0], np.linalg.qr(p.F2)[0]
+    clean = ~p.corrupted
+    K = np.einsum("ia,jb->ijab", Q1, Q2)[clean].reshape(clean.sum(), -1)
+    C = np.linalg.lstsq(K, p.M[clean], rcond=None)[0].reshape(Q1.shape[1], -1)
+    return result, p.relative_error(Q1 @ C @ Q2.T)
+
+
+@pytest.fixture
+def large(monkeypatch):
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 14_000)
+    monkeypatch.setattr(constants, "COMPARISON_ENTRIES", 4_000)
+
+
+@pytest.mark.parametrize("rank", [3, None])
+def test_where_features_determine_L_two_steps_of_least_squares_are_enough(large, rank):
+    p = make_problem(200, 150, d1=3, d2=4, rank=3, corruption=0.1, noise=0.01, features="conditioned")
+    result, least_squares = in_steps(p, rank="auto" if rank is None else rank)
+    assert result.rank == 3 and result.usable == "usable"
+    assert p.relative_error(result.L) <= 1.05 * least_squares
+    assert result.noise == pytest.approx(0.01, rel=0.05)
+    assert result.n_iter == 1  # no sweep over all of M
+
+
+def test_without_features_lines_outside_the_part_are_placed(large):
+    rng = np.random.default_rng(0)
+    L = rng.standard_normal((200, 2)) @ rng.standard_normal((2, 150))
+    wrong = rng.random(L.shape) < 0.05
+    result = irpca.solve(L + 0.1 * rng.standard_normal(L.shape) + 20 * wrong)
+    assert result.rank == 2 and result.usable == "usable"
+    assert np.abs(result.L.dense() - L).mean() < 0.03
+    assert result.noise == pytest.approx(0.1, rel=0.1)
+    np.testing.assert_array_equal((np.abs(result.S.toarray()) > 10), wrong)
+
+
+def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatch):
+    """In units of their columns, some at a time; not those of a side that features determine."""
+    M, unit = np.arange(30.0).reshape(6, 5), np.array([1.0, 2.0, 4.0, 8.0, 16.0])
+    lines = np.array([0, 2, 3]), np.array([1, 4])
+    part = SimpleNamespace(
+        engine=SimpleNamespace(shape=M.shape),
+        table=SimpleNamespace(lines=lines),
+        unit=unit,
+        M=SimpleNamespace(dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
+    )
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 16)  # blocks of 4 entries
+    placed = []
+    fit = SimpleNamespace(tied=(False, False), place=lambda *block: placed.append(block))
+    _place_others(fit, part)
+    assert [(axis, *some) for _, axis, some, _ in placed] == [(0, 1, 4), (0, 5), (1, 0), (1, 2), (1, 3)]
+    for block, axis, some, others in placed:
+        np.testing.assert_array_equal(others, lines[1 - axis])
+        whole = M / unit if axis == 0 else (M / unit).T
+        np.testing.assert_array_equal(block, whole[np.ix_(some, others)])
+    placed.clear()
+    fit.tied = (True, False)
+    _place_others(fit, part)
+    assert {axis for _, axis, *_ in placed} == {1}
+
+
+# Components beyond the features
+
+
+@pytest.mark.parametrize("extra_rank", [0, 1, "auto"])
+def test_components_that_features_do_not_explain(extra_rank):
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((80, 2)), rng.standard_normal((60, 2))
+    inside = F1 @ np.diag([3.0, 2.0]) @ F2.T
+    outside = 1.5 * np.outer(rng.standard_normal(80), rng.standard_normal(60))
+    M = inside + outside + 0.1 * rng.standard_normal(inside.shape)
+    result = irpca.solve(M, F1, F2, extra_rank=extra_rank)
+    chosen = {choice.name: choice.value for choice in result.choices}
+    if extra_rank == 0:
+        assert result.rank == 2 and "extra_rank" not in chosen
+        return
+    assert result.rank == 3
+    assert np.abs(result.L.dense() - inside - outside).mean() < 0.05
+    assert chosen.get("extra_rank") == (1 if extra_rank == "auto" else None)
+    share = np.sum(outside**2) / np.sum((inside + outside) ** 2)
+    assert result.shares["free"] == pytest.approx(share, rel=0.2)
+    assert result.shares["features"] + result.shares["free"] == pytest.approx(1.0)
+
+
+def test_features_that_explain_all_need_no_more_components():
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((80, 2)), rng.standard_normal((60, 2))
+    M = F1 @ np.diag([3.0, 2.0]) @ F2.T + 0.1 * rng.standard_normal((80, 60))
+    result = irpca.solve(M, F1, F2, extra_rank="auto")
+    assert result.rank == 2
+    assert [choice.value for choice in result.choices if choice.name == "extra_rank"] == [0]
+
+
+def test_an_answer_before_the_end():
+    rng = np.random.default_rng(0)
+    L = np.outer(1 + rng.random(60), 1 + rng.random(40))
+    states = []
+    irpca.solve(L + 0.01 * rng.standard_normal(L.shape), callbacks=lambda state, history: states.append(state))
+    early = next(state for state in states if state.stage and state.stage.startswith("comparing fits, 1 made"))
+    assert not early.settled and 0 < early.progress < 0.7
+    assert np.abs(early.L.dense() - L).mean() < 0.02
+    assert early.zeta == pytest.approx(4 * early.noise)
+    progress = [state.progress for state in states if state.progress is not None]
+    assert progress == sorted(progress)
+
+
+@pytest.mark.parametrize("noise", [-0.1, np.inf, np.nan, True])
+def test_noise_is_a_standard_deviation(noise):
+    with pytest.raises(ValueError, match="noise must be the standard deviation of the noise, a finite number"):
+        irpca.solve(np.random.default_rng(0).standard_normal((20, 10)), noise=noise)

@@ -1,0 +1,172 @@
+"""Candidate fits: where they start, what they leave out, which are tried."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from irpca.choice import HeldOut
+from irpca.factors import basis_of
+from irpca.features import Features
+from irpca.lowrank import LowRank
+from irpca.solvers.proposals import (
+    Comparison,
+    Recipe,
+    Table,
+    _medians,
+    _mostly_wrong,
+    _plus,
+    densest,
+    piled,
+    sub_table,
+)
+
+FREE = (False, False)
+
+
+def test_the_shortest_interval_with_a_share_of_the_residuals():
+    R = np.array([[5.2, 0.0, np.nan, 9.0], [1.0, 5.0, 20.0, 5.1]])
+    assert densest(R, 0.5) == (5.1, pytest.approx(0.1))  # three of seven
+    assert densest(R, 0.8) == (5.0, 2.6)  # five: 0 to 5.2
+    assert densest(np.array([3.0, 4.0]), 0.1) == (3.5, 0.5)  # at least two
+    assert densest(np.array([np.nan, 4.0]), 0.5) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "seen"),
+    [
+        ([1] * 970 + [30], True),
+        ([1] * 982 + [18], False),  # two of a hundred, of 1000
+        ([1] * 978 + [22], True),
+        ([3] * 300 + [62], True),  # twenty times as often as the value of a typical entry
+        ([3] * 300 + [58], False),
+        ([20] * 10, False),  # all are frequent, as ratings are
+        ([50], False),
+    ],
+)
+def test_a_value_that_occurs_far_more_often_than_others(counts, seen):
+    X = np.r_[np.repeat(np.arange(len(counts)), counts).astype(float), np.nan, np.nan]
+    X = X.reshape(2, -1) if len(X) % 2 == 0 else np.r_[X, np.nan].reshape(2, -1)
+    expected = (len(counts) - 1.0 == X) if seen else np.zeros(X.shape, bool)
+    np.testing.assert_array_equal(piled(X), expected)
+
+
+def test_what_is_usual_is_the_value_of_a_typical_entry_not_of_a_typical_value():
+    """Half of the entries hold values that occur ten times: 150 is only 15 times as often, though most occur once."""
+    counts = np.r_[np.ones(500, int), np.full(60, 10), 150]
+    assert not piled(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).any()
+    counts[-1] = 210
+    assert piled(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).sum() == 210
+
+
+@pytest.mark.parametrize(
+    ("shape", "share", "sizes"),
+    [
+        ((100, 1000), 1.0, (100, 120)),
+        ((1000, 100), 1.0, (120, 100)),
+        ((1000, 900), 1.0, (109, 110)),  # as square as may be
+        ((900, 1000), 0.5, (154, 155)),
+        ((60, 50), 1.0, (60, 50)),
+    ],
+)
+def test_the_part_on_which_fits_are_compared(shape, share, sizes):
+    rows, cols = sub_table(shape, 12_000, share, np.random.default_rng(0))
+    if shape[0] > shape[1]:
+        sizes = sizes if shape != (1000, 900) else (110, 109)
+    assert (len(rows), len(cols)) == sizes
+    assert (np.diff(rows) > 0).all() and (np.diff(cols) > 0).all() and rows.max() < shape[0] and cols.max() < shape[1]
+
+
+def test_starts():
+    X = np.array([[1.0, 2.0, np.nan], [3.0, 8.0, np.nan], [5.0, 5.0, np.nan]])
+    np.testing.assert_array_equal(_medians(X, 0), [3.0, 5.0, 4.0])  # of all entries where there is none
+    np.testing.assert_array_equal(_medians(X, 1), [1.5, 5.5, 5.0])
+    table = a_table(X)
+    np.testing.assert_allclose(table._start(X, "columns").dense(), np.tile([3.0, 5.0, 4.0], (3, 1)))
+    np.testing.assert_allclose(table._start(X, "rows").dense(), np.tile([[1.5], [5.5], [5.0]], (1, 3)))
+    L = LowRank(np.ones((3, 1)), np.eye(1), np.arange(3.0)[:, None])
+    np.testing.assert_allclose(_plus(L, 2.5).dense(), L.dense() + 2.5)
+
+
+def test_names_say_how_a_fit_was_made():
+    first = Recipe((True, False), few=True)
+    assert first.name == "features only, few directions, from columns"
+    last = Recipe(FREE, Recipe(FREE, "rows"), mode=0.2, student=True, piles=True, afresh=False)
+    assert last.name == (
+        "from (from rows), mode of 20%, noise not looked for afresh, Student noise, without piled-up values"
+    )
+
+
+@pytest.mark.parametrize(("far", "wrong"), [(0.45, False), (0.55, True)])
+def test_piled_up_values_most_of_which_are_gross_errors(far, wrong):
+    """Six times the noise of their row and column, 2 · 3 here."""
+    values = np.where(np.arange(100) < 100 * far, 37.0, 35.0)[None]
+    noise = SimpleNamespace(s=1.0, rows=np.full(1, 4.0), cols=np.full(100, 9.0))
+    fit = SimpleNamespace(noise=noise, L=LowRank.zero(values.shape))
+    table = SimpleNamespace(values=values, piles=np.ones(values.shape, bool))
+    assert _mostly_wrong(table, fit) == wrong
+
+
+def a_table(X, rank=None, extra=0, bases=None, noise=None):
+    n1, n2 = X.shape
+    bases = bases or {FREE: (np.ones((n1, 1)), np.ones((n2, 1)))}
+    lines = np.arange(n1), np.arange(n2)
+    return Table(X, lines, bases, np.full(n2, 1e-6), rank, extra, noise, np.random.SeedSequence(3))
+
+
+def rank_one(n1=60, n2=40, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.outer(3 + rng.standard_normal(n1), 1 + rng.random(n2)) + 0.1 * rng.standard_normal((n1, n2)), rng
+
+
+def compared(X, rng, **options):
+    out = rng.random(X.shape) < 0.1
+    rows, cols = np.nonzero(out)
+    table = a_table(X, **options)
+    comparison = Comparison(
+        table.without(out), HeldOut(rows, cols, X[rows, cols], np.full(len(rows), 1e-5)), list(table.bases)
+    )
+    return comparison, len(list(comparison))
+
+
+def test_few_components_first_then_the_full_model():
+    X, rng = rank_one()
+    comparison, made = compared(X, rng)
+    names = [recipe.name for recipe in comparison.tried]
+    assert names[0] == "few directions, from columns"
+    assert "from columns" in names and any(name.startswith("from (few directions") for name in names)
+    assert any("Student" in name for name in names)
+    assert made <= len(names) <= comparison.about
+    assert not any(recipe.piles for recipe in comparison.tried)
+    fit = comparison.tried[comparison.winner].fit
+    assert np.abs(fit.L.dense() - X).mean() < 0.1
+
+
+def test_of_a_given_rank_there_is_one_model():
+    X, rng = rank_one()
+    comparison, _ = compared(X, rng, rank=1)
+    assert not any(recipe.few for recipe in comparison.tried)
+    assert all(candidate.fit.rank == 1 for candidate in comparison.tried.values())
+
+
+def test_piled_up_values_are_left_out_once():
+    X, rng = rank_one()
+    X[rng.random(X.shape) < 0.2] = 50.0
+    comparison, _ = compared(X, rng, rank=1)
+    assert comparison.winner.piles and comparison.about > 6
+    assert comparison.tried[comparison.winner].fit.noise.gross > 0.15  # those left out are gross errors
+
+
+@pytest.mark.parametrize(
+    ("rank", "extra", "expected"), [(2, 3, 5), (2, 0, 2), (2, None, None), (None, 2, 3), (2, 99, 30)]
+)
+def test_the_number_of_components_with_features(rank, extra, expected):
+    """Those that features explain, one here, and others."""
+    rng = np.random.default_rng(0)
+    F = Features.of(rng.standard_normal((40, 2)), 40)
+    X = np.outer(F.Q[:, 0], 9 + rng.random(30)) + 0.01 * rng.standard_normal((40, 30))
+    tied = (True, False)
+    bases = {key: (basis_of(F, key[0]), np.ones((30, 1))) for key in (tied, FREE)}
+    table = a_table(X, rank, extra, bases)
+    assert table._rank(Recipe(FREE)) == expected
+    assert table._rank(Recipe(tied)) == rank
