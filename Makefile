@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: venv demo test test-gpu lint bench bench-gpu reproduce docs clean
+.PHONY: venv demo test test-gpu lint bench bench-gpu reproduce docs installs clean
 
 venv: .venv/.dev
 
@@ -36,6 +36,10 @@ reproduce: .venv/.dev
 
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
+
+# Wheel and sdist in clean environments, by every Python that is found; takes a while, and downloads what it installs.
+installs:
+	$(PYTHON) scripts/installs.py
 
 # Whatever was built; the environment stays.
 clean:

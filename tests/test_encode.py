@@ -44,7 +44,7 @@ def beside(values):
 
 def unexplained(F, y):
     """The largest residual of a least squares fit."""
-    return np.abs(y - F @ np.linalg.lstsq(F, y)[0]).max()
+    return np.abs(y - F @ np.linalg.lstsq(F, y, rcond=None)[0]).max()
 
 
 def days(start, count):

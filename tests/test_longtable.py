@@ -1,6 +1,8 @@
 """Observations as a long table: what it holds, how frames become one, and what strangers are told."""
 
 import pickle
+import sys
+from datetime import date
 
 import numpy as np
 import pandas as pd
@@ -164,11 +166,13 @@ def test_other_values_in_the_same_cells():
 # Frames
 
 
+# What pandas 2 holds in nanoseconds.
+days = st.dates(date(1678, 1, 1), date(2262, 1, 1))
 labels = st.one_of(
     st.lists(st.integers(-5, 5), min_size=1, max_size=20),
     st.lists(st.text("ab", max_size=2), min_size=1, max_size=20),
     st.lists(st.sampled_from([0.5, -1.0, 2.5]), min_size=1, max_size=20),
-    st.lists(st.dates(), min_size=1, max_size=20).map(lambda days: list(pd.to_datetime(pd.Series(days)))),
+    st.lists(days, min_size=1, max_size=20).map(lambda some: list(pd.to_datetime(pd.Series(some)))),
 )
 
 
@@ -208,6 +212,15 @@ def test_the_order_of_the_lines_does_not_matter(frame, random):
     order = list(range(len(frame)))
     random.shuffle(order)
     assert_array_equal(LongTable.from_frame(frame.iloc[order]).dense(), LongTable.from_frame(frame).dense())
+
+
+def test_labels_without_pandas_say_what_to_install(monkeypatch):
+    frame = ratings()
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    for make in (lambda: LongTable.from_frame(frame), lambda: LongTable([0], [0], [1.0], row_labels=["al"])):
+        with pytest.raises(ImportError, match=r'pip install "irpca\[pandas\]", or use LongTable\(rows, cols, values\)'):
+            make()
+    assert LongTable([0], [1], [1.0]).shape == (1, 2)
 
 
 def test_users_that_rated_nothing_line_up_with_their_features():

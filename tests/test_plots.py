@@ -111,7 +111,7 @@ def test_matplotlib_is_imported_only_to_draw():
 
 def test_without_matplotlib_the_message_says_what_to_install(model, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
-    with pytest.raises(ImportError, match=r"pip install irpca\[plot\]"):
+    with pytest.raises(ImportError, match=r'pip install "irpca\[plot\]"'):
         plots.convergence(model)
 
 

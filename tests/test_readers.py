@@ -361,7 +361,7 @@ def test_libraries_that_are_not_installed(tmp_path, monkeypatch):
     for name, library in (("t.parquet", "pyarrow"), ("t.feather", "pyarrow"), ("t.zarr", "zarr")):
         (tmp_path / name).write_bytes(b"x")
         monkeypatch.setitem(sys.modules, library, None)
-        with pytest.raises(ReaderError, match=f"pip install {library}"):
+        with pytest.raises(ReaderError, match=rf'read by {library}, .* pip install "irpca\[files\]"'):
             read(str(tmp_path / name))
 
 

@@ -361,10 +361,18 @@ def _no_column(frame: Any, name: str, option: str) -> str:
     return f"{message}; it has {_few(list(names), 20)}. Name the right one as {option}=…"
 
 
+def _pandas() -> Any:
+    try:
+        import pandas
+    except ImportError as error:
+        advice = 'pip install "irpca[pandas]", or use LongTable(rows, cols, values) with positions and no labels'
+        raise ImportError(f"a LongTable with labels needs pandas: {advice}") from error
+    return pandas
+
+
 def _labels(frame: Any, name: str, option: str) -> Any:
     """The labels of the rows, or of the columns, of M, one for each observation."""
-    import pandas as pd
-
+    pd = _pandas()
     column = _from(frame, name, option)
     labels = pd.Index(column)
     missing = np.asarray(labels.isna())
@@ -385,8 +393,7 @@ def _index(given: Any, name: str) -> Any:
         if len(set(given)) < len(given):
             raise ValueError(_repeated(name, *Counter(given).most_common(1)[0]))
         return given
-    import pandas as pd
-
+    pd = _pandas()
     if hasattr(given, "columns"):
         raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
     if isinstance(given, str) or np.ndim(given) != 1:
@@ -411,8 +418,7 @@ def _repeated(name: str, label: Any, times: int) -> str:
 
 def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
     """Positions of labels among all of them, and those."""
-    import pandas as pd
-
+    pd = _pandas()
     index = _index(every, option)
     if index is None:
         try:

@@ -119,7 +119,7 @@ def test_frame_is_labelled(small):
 
 def test_frame_without_pandas_says_what_to_do(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
+    with pytest.raises(ImportError, match=r'pip install "irpca\[pandas\]"'):
         small.frame()
 
 

@@ -97,5 +97,5 @@ def test_frame_is_labelled(data):
 
 def test_frame_without_pandas_says_what_to_do(data, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
+    with pytest.raises(ImportError, match=r'pip install "irpca\[pandas\]"'):
         data.frame()

@@ -245,7 +245,7 @@ def test_frame_has_a_line_for_every_rating(case):
 
 def test_frame_without_pandas_says_what_to_do(case, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match="pip install pandas"):
+    with pytest.raises(ImportError, match=r'pip install "irpca\[pandas\]"'):
         case[0].frame()
 
 

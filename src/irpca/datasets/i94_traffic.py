@@ -158,7 +158,7 @@ class I94Traffic:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError("frame() needs pandas: pip install pandas, or use volume directly.") from error
+            raise ImportError('frame() needs pandas: pip install "irpca[pandas]", or use volume directly.') from error
         return pd.DataFrame(
             self.volume,
             index=pd.DatetimeIndex(self.days, name="day"),

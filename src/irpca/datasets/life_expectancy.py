@@ -77,7 +77,7 @@ class LifeExpectancy:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError("frame() needs pandas: pip install pandas, or use M directly.") from error
+            raise ImportError('frame() needs pandas: pip install "irpca[pandas]", or use M directly.') from error
         return pd.DataFrame(
             self.M,
             index=pd.Index(self.countries, name="country"),

@@ -163,7 +163,8 @@ class MovieLens:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError("frame() needs pandas: pip install pandas, or use users, items and stars.") from error
+            advice = 'pip install "irpca[pandas]", or use users, items and stars.'
+            raise ImportError(f"frame() needs pandas: {advice}") from error
         return pd.DataFrame({"user": self.users + 1, "item": self.items + 1, "rating": self.stars})
 
     def __repr__(self) -> str:

@@ -39,7 +39,7 @@ class Weather:
         try:
             import pandas as pd
         except ImportError as error:
-            raise ImportError("frame() needs pandas: pip install pandas, or use M directly.") from error
+            raise ImportError('frame() needs pandas: pip install "irpca[pandas]", or use M directly.') from error
         return pd.DataFrame(self.M, index=pd.DatetimeIndex(self.times, name="time"), columns=self.columns)
 
     def to_csv(self, path: str | Path) -> Path:

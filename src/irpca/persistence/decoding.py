@@ -203,7 +203,8 @@ def _pandas(decoding: Decoding, node: Any, depth: int) -> Any:
     try:
         from . import frames
     except ImportError as error:
-        raise ModelFileError("it holds labels or features of pandas, which is not installed here") from error
+        advice = 'it holds labels or features of pandas, which is not installed here: pip install "irpca[pandas]"'
+        raise ModelFileError(advice) from error
     return frames.decode(decoding, node, depth)
 
 

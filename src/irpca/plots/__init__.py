@@ -3,7 +3,7 @@
 Which cells are outliers (:func:`cell_map`), one row or column against what was expected of it (:func:`line`), the parts
 of the table (:func:`decomposition`), the noise model (:func:`residuals`), why this rank (:func:`singular_values`) and
 this fit (:func:`candidates`), how it got there (:func:`convergence`), and whether probabilities are to be believed
-(:func:`reliability`). matplotlib is imported when something is drawn: ``pip install irpca[plot]``.
+(:func:`reliability`). matplotlib is imported when something is drawn: ``pip install "irpca[plot]"``.
 """
 
 from .cells import cell_map

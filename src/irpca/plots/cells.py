@@ -93,7 +93,8 @@ def _lines(model: Any, scores: csr_array, axis: int, wanted: Any, most: int, ord
     n = scores.shape[axis]
     worst = _by_trouble(scores, axis)
     if wanted is None:
-        flagged = np.bincount(scores.tocoo().coords[axis], minlength=n)
+        found = scores.tocoo()
+        flagged = np.bincount(found.col if axis else found.row, minlength=n)  # coords: SciPy 1.13 and newer
         shown = worst if n <= most else worst[: min(most, max(FEWEST, np.count_nonzero(flagged)))]
         return np.sort(shown) if order == "given" else shown
     shown = positions(wanted, labels_of(model, axis), n, SIDES[axis])

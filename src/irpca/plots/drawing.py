@@ -26,7 +26,7 @@ def axes_of(ax: Any, height: float = 4.8) -> Any:
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise ImportError("irpca.plots needs matplotlib: pip install irpca[plot]") from error
+        raise ImportError('irpca.plots needs matplotlib: pip install "irpca[plot]"') from error
     return plt.gca() if plt.get_fignums() else plt.figure(figsize=(6.4, height), layout="constrained").gca()
 
 

@@ -37,8 +37,8 @@ def _loaded(name: str, content: bytes) -> Any:
         import pyarrow
         from pyarrow import feather, parquet
     except ImportError as error:
-        advice = "pip install pyarrow, or save the table as csv"
-        raise ReaderError(f"{name}: {suffix} files are read by pyarrow, which is not installed; {advice}") from error
+        advice = 'pip install "irpca[files]", or save the table as csv'
+        raise ReaderError(f"{name}: {suffix} files are read by pyarrow, which is not installed: {advice}") from error
     load = parquet.read_table if suffix in (".parquet", ".pq") else feather.read_table
     try:
         return load(pyarrow.BufferReader(content))

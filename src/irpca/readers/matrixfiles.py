@@ -85,7 +85,8 @@ def from_zarr(file: Path, options: Options) -> Array:
     try:
         import zarr
     except ImportError as error:
-        raise ReaderError(f"{file}: zarr files are read by zarr, which is not installed; pip install zarr") from error
+        advice = 'zarr files are read by zarr, which is not installed: pip install "irpca[files]"'
+        raise ReaderError(f"{file}: {advice}") from error
     if not file.exists():
         raise ReaderError(f"{file} cannot be read: No such file or directory")
     try:
