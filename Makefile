@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: venv demo test test-gpu lint bench bench-gpu docs clean
+.PHONY: venv demo test test-gpu lint bench bench-gpu soak docs clean
 
 venv: .venv/.dev
 
@@ -29,6 +29,10 @@ bench: .venv/.dev
 bench-gpu: .venv/.gpu
 	$(BIN)/python -m benchmarks.gpu --json benchmarks/results/gpu.json
 	$(BIN)/python -m benchmarks.gpu table
+
+# Hours: ten thousand to a million of each; tests/test_soak.py runs a few.
+soak: .venv/.dev
+	$(BIN)/python -m soak --keep
 
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html

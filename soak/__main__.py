@@ -16,8 +16,14 @@ from .tally import Tally
 
 RESULTS = Path(__file__).parent / "results"
 STAGES = {  # how many are a full run
+    "invariances": 10_000,
+    "fuzz": 10_000,
     "models": 1_000_000,
     "checkpoints": 10_000,
+    "interrupts": 200,
+    "processes": 11,
+    "memory": 8,
+    "limits": 8,
 }
 
 
