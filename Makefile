@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: venv demo test test-gpu lint bench bench-gpu reproduce docs installs clean
+.PHONY: venv demo test test-gpu lint bench bench-gpu reproduce soak docs installs clean
 
 venv: .venv/.dev
 
@@ -33,6 +33,10 @@ bench-gpu: .venv/.gpu
 # Every number of the documentation anew: hours on two cores. `experiments/reproduce.py` says what, and goes on where it was.
 reproduce: .venv/.dev
 	$(BIN)/python -m experiments.reproduce
+
+# Hours: ten thousand to a million of each; tests/test_soak.py runs a few.
+soak: .venv/.dev
+	$(BIN)/python -m soak --keep
 
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html

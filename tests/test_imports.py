@@ -12,7 +12,7 @@ import irpca
 ROOT = Path(irpca.__file__).parent
 
 # Each room and the rooms it may import. A name stands for a module, or for all modules of a folder.
-BELOW_SOLVERS = {"lowrank", "constants", "features", "threshold", "regression", "result", "sampling"}
+BELOW_SOLVERS = {"arguments", "lowrank", "constants", "features", "threshold", "regression", "result", "sampling"}
 BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
 EVERYTHING = FOUNDATION | {
@@ -29,16 +29,17 @@ EVERYTHING = FOUNDATION | {
 EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
 EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
+    "arguments": set(),
     "threads": set(),
     "lowrank": {"threads"},
-    "arrays": {"lowrank"},
+    "arrays": {"lowrank", "arguments"},
     "features": {"lowrank", "arrays"},
     "threshold": {"lowrank", "features"},
-    "engines": {"lowrank", "arrays", "threads", "engines"},
+    "engines": {"lowrank", "arguments", "arrays", "threads", "engines"},
     "constants": set(),
     "calibration": {"lowrank", "constants"},
     "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration"},
-    "callbacks": {"result", "constants", "checkpoint"},
+    "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
     "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
     "sampling": FOUNDATION,
@@ -49,18 +50,18 @@ ROOMS = {
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
     "verdict": {"lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
-    "datasets": {"datasets", "containers"},
-    "completion": {"lowrank"},
-    "longtable": {"lowrank", "labels"},
+    "datasets": {"datasets", "arguments", "containers"},
+    "completion": {"lowrank", "arguments"},
+    "longtable": {"arguments", "lowrank", "labels"},
     "outliers": {"lowrank", "calibration", "engines.base"},
     "outlier_files": {"lowrank", "calibration", "durable", "engines.base", "outliers"},
-    "diagnostics": FOUNDATION,
+    "diagnostics": FOUNDATION | {"arrays"},
     # What people hand in and get back.
     "labels": {"lowrank"},
     "containers": {"lowrank", "arrays", "labels"},
     "encode": {"lowrank", "features", "engines", "encode"},
-    "described": {"lowrank", "arrays", "labels", "containers", "encode", "result"},
-    "tables": {"lowrank", "engines.base", "engines.sparse_part", "outliers", "result"},
+    "described": {"arguments", "lowrank", "arrays", "labels", "containers", "encode", "result"},
+    "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "outliers", "result"},
     "placement": FOUNDATION,
     "answers": FOUNDATION | {"labels", "containers", "described", "tables", "placement", "outliers"},
     "estimator": FOUNDATION

@@ -347,7 +347,7 @@ def test_model_that_is_not_fitted_or_a_subclass_is_refused(tmp_path: Path) -> No
 
     with pytest.raises(NotFittedError):
         persistence.save(quick(), tmp_path / "m.irpca")
-    with pytest.raises(TypeError, match=r"save takes an InductiveRobustPCA or a Result, got .*Mine"):
+    with pytest.raises(TypeError, match=r"model must be an InductiveRobustPCA or a Result, got .*Mine"):
         persistence.save(Mine(), tmp_path / "m.irpca")
     assert list(tmp_path.iterdir()) == []
 

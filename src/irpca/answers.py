@@ -15,6 +15,7 @@ from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from . import constants
+from .arguments import flag, whole
 from .containers import Given, device_of, in_kind, kind_of, listing, taken
 from .described import Described
 from .engines import choose, is_engine
@@ -114,6 +115,7 @@ class Answers:
         table of shape (m, k), in kind of M; with ``return_std`` two of them
         """
         check_is_fitted(self)
+        return_std = flag(return_std, "return_std")
         given, sides, new = [], [], list[bool]()
         for F, side, axis in ((row_features, self._rows, 0), (col_features, self._cols, 1)):
             given.append(side.labels if F is None else side.split(F)[0])
@@ -155,6 +157,7 @@ class Answers:
             frame if there are labels; beyond 2²⁸ cells it is refused.
         """
         check_is_fitted(self)
+        return_std = flag(return_std, "return_std")
         scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
         expected = in_kind(self._product(scores, V, (False, False), like), like)
         return (expected, in_kind(self._std_of_cells(self.result_, self._owner), like)) if return_std else expected
@@ -191,6 +194,7 @@ class Answers:
             with :meth:`expected`.
         """
         check_is_fitted(self)
+        return_std, return_marks = flag(return_std, "return_std"), flag(return_marks, "return_marks")
         result, engine, rows = self._looked_at(M, row_features)
         like, found, cut = self._like(rows), list[Any](), Criterion(fdr, probability, threshold)
         if (lazy := self._lazy(engine)) is None and like.device == "cpu":
@@ -313,7 +317,7 @@ class Answers:
         check_is_fitted(self)
         if isinstance(M, (int, np.integer)):
             raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
-        if most is not None and most < 0:
+        if most is not None and whole(most, "most") < 0:
             raise ValueError(f"most must not be negative, got {most!r}")
         result, engine, rows = self._looked_at(M, row_features)
         columns = self._cells(result, (M, engine), Criterion(fdr, probability, threshold), most)

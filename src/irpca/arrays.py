@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .arguments import naming
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -99,7 +101,8 @@ def as_numpy(values: Any, name: str) -> Any:
             raise ValueError(f"{name} is a tensor with the layout {values.layout}; pass {name}.to_dense()")
         return _numpy(_with_values(values, name))
     if not hasattr(values, "__dlpack__"):
-        return np.asarray(values)
+        with naming(name):
+            return np.asarray(values)
     if hasattr(values, "__array__"):
         try:
             return np.asarray(values)

@@ -10,11 +10,12 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TextIO
 
 import numpy as np
 
+from .arguments import number, shown
 from .checkpoint import Checkpoint
 from .constants import FINAL_TOLERANCE
 from .result import History, State
@@ -129,6 +130,17 @@ class Log:
         )
 
 
+def listed(callbacks: Callback | Iterable[Callback] | None) -> list[Callback]:
+    """The callbacks that were given: none, one, or several."""
+    if callbacks is None or callable(callbacks):
+        return [] if callbacks is None else [callbacks]
+    given = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    for one in given:
+        if not callable(one):
+            raise ValueError(f"callbacks must be a callable, or several in a list, got {shown(one)}")
+    return given
+
+
 class TimeBudget:
     """Stop after the first step that ends later than ``seconds`` after the start; the best fit by then is kept.
 
@@ -138,7 +150,7 @@ class TimeBudget:
     """
 
     def __init__(self, seconds: float) -> None:
-        if not seconds > 0:
+        if not number(seconds, "seconds") > 0:
             raise ValueError(f"a time budget is a positive number of seconds, got {seconds!r}")
         self.seconds = seconds
 

@@ -11,6 +11,7 @@ from scipy.sparse import coo_array, csr_array, issparse
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import svds
 
+from .arguments import generator, number, whole
 from .lowrank import Array, LowRank
 
 Tangent = tuple[Array, Array]  # A and B of the direction A Yᵀ + X Bᵀ at L = X S Yᵀ, with XᵀA = 0 and YᵀB = 0
@@ -112,9 +113,9 @@ def optspace(
     >>> found.converged, bool(np.abs(found.L.dense() - M).max() < 1e-4)
     (True, True)
     """
-    if not max_iter >= 1:
+    if whole(max_iter, "max_iter") < 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
-    if not tol >= 0:
+    if not number(tol, "tol") >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
     entries, rows, cols = _entries(observed)
     _check_rank(rank, entries)
@@ -122,7 +123,7 @@ def optspace(
     scale = float(np.abs(entries.values).max())
     entries = replace(entries, values=entries.values / scale)
     goal = tol * _rms(entries.values)
-    L, residual = _refit(entries, _start(entries, int(rank), np.random.default_rng(random_state)))
+    L, residual = _refit(entries, _start(entries, int(rank), generator(random_state)))
     gradient = direction = _tangent(L, entries.sparse(residual))
     history = [_rms(residual)]
     while not (converged := _settled(history, goal, tol)) and len(history) <= max_iter:

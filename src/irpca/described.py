@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_array
 
+from .arguments import naming
 from .arrays import as_numpy
 from .containers import kind_of, label_values
 from .encode import Encoder, from_index, needs_encoding, numbers
@@ -103,7 +104,8 @@ class Described:
         assert self.expected is not None
         frame = self.split(F)[1]
         names, d = _names(frame), len(self.expected.coefficients)
-        found: Array = check_array(_numeric(frame, self.name), dtype=np.float64, input_name=self.name)
+        with naming(self.name), np.errstate(invalid="ignore"):  # scikit-learn adds up infinities
+            found: Array = check_array(_numeric(frame, self.name), dtype=np.float64, input_name=self.name)
         if found.shape[1] != d:
             hint = f"; did you mean {self.name}.T?" if len(found) == d else ""
             raise ValueError(f"{self.name} has {found.shape[1]} columns but had {d} in fit{hint}")

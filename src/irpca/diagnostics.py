@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from scipy.sparse import csc_array, csr_array
 
-from .engines import choose
+from .arguments import generator, naming, number, text
+from .arrays import as_numpy
+from .engines import as_matrix, choose
 from .engines.base import Engine, Trim
 from .engines.sparse_part import flagged
 from .features import Features
@@ -151,16 +153,22 @@ def check_assumptions(
     >>> found["feasibility"].meaning
     'The features explain all cells that are not outliers, up to rounding.'
     """
+    if not isinstance(result, Result):
+        raise ValueError(f"result must be what irpca.solve returns, got a {type(result).__name__}")
+    if not number(epsilon, "epsilon") > 0:
+        raise ValueError(f"epsilon must be positive, got {epsilon!r}")
     n1, n2 = result.L.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
     engine, S, outside = None if M is None else choose(M), result.S, None
+    if engine is not None and engine.shape != (n1, n2):
+        raise ValueError(f"result is of a table of the shape {(n1, n2)}, and M has {engine.shape}")
     noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(n1 * n2))
     if engine is not None:
         S = engine.corruption(result.L, result.zeta)[0] if S is None else S
         outside = _Outside(engine, result.L, result.zeta, A, B)
         noise = outside.trim.largest
     largest = max(float(np.abs(block).max()) for block in _blocks(result.L))
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     checks = [_feasibility(outside, rng), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)]
     checks += [*_noise(noise, largest, A, B), _iterations(A, B, result, epsilon * largest)]
     return Assumptions(tuple(checks))
@@ -184,10 +192,18 @@ def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
     >>> iteration_bound(np.ones((100, 1)), np.ones((50, 1)), c_W=2.0, epsilon=1e-3)
     8
     """
-    A, B = (F if isinstance(F, Features) else Features.of(F, len(F)) for F in (F1, F2))
-    if not (c_W > 0 and epsilon > 0):
-        raise ValueError(f"c_W and epsilon must be positive, got {c_W!r} and {epsilon!r}")
+    A, B = (_alone(F, name) for F, name in ((F1, "F1"), (F2, "F2")))
+    if not (0 < number(c_W, "c_W") < np.inf and 0 < number(epsilon, "epsilon") < np.inf):
+        raise ValueError(f"c_W and epsilon must be positive and finite, got {c_W!r} and {epsilon!r}")
     return max(1, int(np.ceil(np.log(2 * paper_start(A, B, c_W) / epsilon) / np.log(5))) + 2)
+
+
+def _alone(F: Any, name: str) -> Features:
+    """Features of a table that is not there."""
+    if isinstance(F, Features):
+        return F
+    F = as_numpy(F, name)
+    return Features.of(F, len(F) if F.ndim else 0, name)
 
 
 def leverage_scores(F: Any, method: Method = "exact", random_state: Seed = 0) -> Array:
@@ -238,8 +254,16 @@ def energy_outside(M: Any, F1: Any, F2: Any, result: Result | None = None) -> fl
     engine = choose(M)
     n1, n2 = engine.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
+    if not isinstance(result, Result | None):
+        raise ValueError(f"result must be what irpca.solve returns, or None, got a {type(result).__name__}")
+    if result is not None and result.L.shape != (n1, n2):
+        raise ValueError(f"result is of a table of the shape {result.L.shape}, and M has {(n1, n2)}")
     L, zeta = (LowRank.zero((n1, n2)), np.inf) if result is None else (result.L, result.zeta)
-    return _Outside(engine, L, zeta, A, B).share
+    with np.errstate(over="ignore", invalid="ignore"):
+        share = _Outside(engine, L, zeta, A, B).share
+    if np.isnan(share):
+        raise ValueError("values of M are so large that they cannot be squared: rescale M")
+    return share
 
 
 def relative_error(L: Any, L_true: Any) -> float:
@@ -250,9 +274,10 @@ def relative_error(L: Any, L_true: Any) -> float:
     >>> relative_error([[3.0, 4.0]], [[3.0, 0.0]]) == 4 / 3
     True
     """
-    _same_shape(L, L_true)
+    L, L_true = _compared(L, "L", L_true, "L_true", sparse=False)
     pairs = zip(_blocks(L), _blocks(L_true), strict=True)
-    wrong, whole = np.linalg.norm([(np.linalg.norm(A - B), np.linalg.norm(B)) for A, B in pairs], axis=0)
+    with np.errstate(over="ignore"):  # then the error is infinite
+        wrong, whole = np.linalg.norm([(np.linalg.norm(A - B), np.linalg.norm(B)) for A, B in pairs], axis=0)
     return float(wrong / whole) if whole else float(np.inf if wrong else 0.0)
 
 
@@ -271,15 +296,25 @@ def support_scores(S: Any, S_true: Any) -> SupportScores:
     >>> support_scores([[1.0, 2.0, 0.0]], [[5.0, 0.0, 0.0]])
     SupportScores(precision=0.5, recall=1.0)
     """
-    _same_shape(S, S_true)
+    S, S_true = _compared(S, "S", S_true, "S_true", sparse=True)
     flagged, corrupted = (csr_array(A, dtype=bool) for A in (S, S_true))
     both, n1, n2 = (int(A.count_nonzero()) for A in (flagged.multiply(corrupted), flagged, corrupted))
     return SupportScores(both / n1 if n1 else 1.0, both / n2 if n2 else 1.0)
 
 
-def _same_shape(A: Any, B: Any) -> None:
-    if np.shape(A) != np.shape(B):
-        raise ValueError(f"shapes {np.shape(A)} and {np.shape(B)} differ; compare matrices of one shape")
+def _compared(A: Any, name: str, B: Any, other: str, sparse: bool) -> tuple[Any, Any]:
+    """Two matrices of one shape: arrays of numbers, or LowRank, or sparse ones."""
+    found = []
+    for one, called in ((A, name), (B, other)):
+        if not (hasattr(one, "tocsr") if sparse else isinstance(one, LowRank)):
+            with naming(called):
+                one = as_matrix(one, called)
+        found.append(one)
+    if found[0].shape != found[1].shape:
+        raise ValueError(
+            f"{name} has the shape {found[0].shape} and {other} {found[1].shape}; compare matrices of one shape"
+        )
+    return found[0], found[1]
 
 
 def _blocks(A: Any, entries: int = 1 << 18) -> Iterator[Array]:
@@ -293,13 +328,16 @@ def _blocks(A: Any, entries: int = 1 << 18) -> Iterator[Array]:
 
 def _leverage(F: Any, method: str, random_state: Seed) -> tuple[Array, int]:
     """Leverage scores, and the rank of F."""
-    F = np.asarray(F, dtype=float)
-    if method not in ("exact", "sketch"):
+    if text(method, "method") not in ("exact", "sketch"):
         raise ValueError(f"method={method!r} is unknown; choose 'exact' or 'sketch'")
+    F = as_matrix(F, "F").astype(float, copy=False)
+    if not np.isfinite(F).all() or not F.any():
+        raise ValueError("F holds NaN or infinite values, or nothing but zeros")
+    F = F / np.abs(F).max()  # squares of the smallest numbers are zero
     if method == "exact" or len(F) <= 32 * F.shape[1]:  # hardly taller than its sketch
         B = _whitener(F)
         return _row_energy(F, B), B.shape[1]
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     B = _whitener(_sign_sketch(F, rng))
     scores = _row_energy(F, B @ rng.standard_normal((B.shape[1], 32)) / np.sqrt(32))
     scale = B.shape[1] / scores.sum()  # scores sum to the rank: most of the bias of the sketch goes

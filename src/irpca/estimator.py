@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,8 +19,9 @@ from sklearn.utils.metadata_routing import UNUSED
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from .answers import UNKEPT, Answers, in_batches, owned
+from .arguments import flag, naming, number, whole_or_auto
 from .arrays import as_numpy, is_tensor
-from .callbacks import Callback, Progress, TimeBudget
+from .callbacks import Callback, Progress, TimeBudget, listed
 from .constants import UNSEEN_FACTOR
 from .containers import Given, device_of, kind_of, tensor_of
 from .described import Described
@@ -32,7 +34,7 @@ from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
 from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
-from .solvers import SOLVERS
+from .solvers import SOLVERS, solver_named
 from .threshold import rounding_floor
 from .verdict import about_lines
 from .verdict import labelled as with_labels
@@ -46,6 +48,23 @@ STRANGE = 0.1  # new rows are doubtful if their share of outliers exceeds that o
 ROUNDING = 1e-10  # of the energy of the scores: what features leave unexplained, if that is rounding
 
 
+def _takes_M_by_name(cls: type[InductiveRobustPCA]) -> type[InductiveRobustPCA]:
+    """``transform(M=…)`` works, too: what scikit-learn wraps for ``set_output`` takes its table by position only."""
+
+    def by_name(method: Any) -> Any:
+        @wraps(method)
+        def called(self: Any, *args: Any, **kwargs: Any) -> Any:
+            given = (kwargs.pop("M"),) if not args and "M" in kwargs else args
+            return method(self, *given, **kwargs)
+
+        return called
+
+    for name in ("transform", "fit_transform"):
+        setattr(cls, name, by_name(getattr(cls, name)))
+    return cls
+
+
+@_takes_M_by_name
 class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Finds the wrong cells of a table M, says what they should be, and fills the missing ones.
 
@@ -268,11 +287,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return self
 
     def _callbacks(self) -> list[Callback]:
-        given = self.callbacks
-        callbacks: list[Callback] = [] if given is None else [given] if callable(given) else list(given)
+        callbacks = listed(self.callbacks)
         if self.time_budget is not None:
-            callbacks.append(TimeBudget(self.time_budget))
-        return [*callbacks, Progress()] if self.verbose else callbacks
+            callbacks.append(TimeBudget(number(self.time_budget, "time_budget")))
+        return [*callbacks, Progress()] if flag(self.verbose, "verbose") else callbacks
 
     def fit_transform(self, M: Any, y: Any = None, *, row_features: Any = None, col_features: Any = None) -> Any:
         """``fit``, then ``transform`` of the same M with the same ``row_features``."""
@@ -309,7 +327,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         check_is_fitted(self)
         if is_tensor(scores):
             return tensor_of(self.inverse_transform(as_numpy(scores, "scores")), device_of(scores))
-        scores = check_array(scores, dtype=[np.float64, np.float32], input_name="scores")
+        with naming("scores"):
+            scores = check_array(scores, dtype=[np.float64, np.float32], input_name="scores")
         if scores.shape[1] != self.rank_:
             raise ValueError(
                 f"scores has {scores.shape[1]} columns, this model {self.rank_} components: pass what transform returns"
@@ -421,7 +440,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             rounding = np.maximum(rounding_floor(engine.dtype, 1.0) * largest, np.finfo(float).tiny)
             counts[rows] = (~np.isnan(piece)).sum(axis=1)
             sums[rows] = np.nansum(np.log(np.maximum(np.abs(piece - expected), rounding)), axis=1)
-        weights = np.ones(len(sums)) if sample_weight is None else as_numpy(sample_weight, "sample_weight")
+        weights = np.ones(len(sums)) if sample_weight is None else _weights_of_rows(sample_weight, len(sums))
         # Models that differ by rounding alone shall tie, so that a search takes the first of them.
         return round(-float(weights @ sums / (weights @ counts)), 6)
 
@@ -473,13 +492,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         if given.chunked and not is_engine(M):
             raise ValueError("M is in chunks, and here all of it is needed in memory: pass it as an array")
         if is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
-            validate_data(self, M, reset=reset, skip_check_array=True)
+            with naming("M"):
+                validate_data(self, M, reset=reset, skip_check_array=True)
             return M
         least = 2 if reset else 1
-        with warnings.catch_warnings():
+        with naming("M"), warnings.catch_warnings():
             if given.columns is not None:  # which _check_columns compares
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return validate_data(
+            return validate_data(  # it speaks of X
                 self,
                 M,
                 reset=reset,
@@ -492,8 +512,11 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _options(self) -> dict[str, Any]:
         """What the solver is told; a free part only if it knows one."""
+        if not isinstance(self.solver_options, Mapping | None):
+            raise ValueError(f"solver_options must be a dict, such as {{'noise': 0.1}}, got {self.solver_options!r}")
+        whole_or_auto(self.extra_rank, "extra_rank")
         options = dict(self.solver_options or {})
-        known = SOLVERS[self.solver].options if self.solver in SOLVERS else ()
+        known = solver_named(self.solver).options
         if "extra_rank" in known:
             options.setdefault("extra_rank", self.extra_rank)
         elif self.extra_rank not in ("auto", 0):
@@ -580,6 +603,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             found = self._placed(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
+
+
+def _weights_of_rows(sample_weight: Any, n: int) -> Array:
+    with naming("sample_weight"):
+        weights: Array = as_numpy(sample_weight, "sample_weight").astype(float)
+    if weights.shape != (n,) or not (np.isfinite(weights).all() and (weights >= 0).all() and weights.any()):
+        raise ValueError(f"sample_weight must be {n} numbers, one for each row of M, none negative and not all zero")
+    return weights
 
 
 def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tuple[Expected | None, Expected | None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from .arguments import naming
 from .labels import Labels
 from .lowrank import Array
 
@@ -219,7 +221,8 @@ def _column(given: Any, name: str) -> Array:
             f"{name} is a masked array: an entry that was not observed has no line in the table: drop it, "
             f"with {name}.compressed(), and the same of the others"
         )
-    array = np.asarray(given)
+    with naming(name):
+        array = np.asarray(given)
     if array.ndim != 1:
         hint = ". For a data frame, use LongTable.from_frame" if hasattr(given, "columns") else ""
         raise ValueError(f"{name} must be one list of numbers, one for each observation; got shape {array.shape}{hint}")
@@ -341,7 +344,7 @@ def _from(frame: Any, name: str, option: str) -> Any:
 def _check_names(**names: Any) -> None:
     """Three different names; integers are names too."""
     for option, name in names.items():
-        if name is None or isinstance(name, list):
+        if name is None or not isinstance(name, Hashable):
             raise ValueError(f"{option} must be the name of one column of frame, got {name!r}")
     if len(set(names.values())) < len(names):
         given = ", ".join(f"{option}={name!r}" for option, name in names.items())
@@ -449,7 +452,8 @@ def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) ->
 
 def _picked(index: Any, length: int) -> Array:
     """The positions that a mask, positions or a slice stand for, each once."""
-    picked = np.arange(length)[index] if isinstance(index, slice) else _positions_of(np.asarray(index), length)
+    with naming("index"):
+        picked = np.arange(length)[index] if isinstance(index, slice) else _positions_of(np.asarray(index), length)
     if len(picked) == 0:
         raise ValueError(f"index takes none of the {length} observations; a table has at least one")
     if not (picked[1:] > picked[:-1]).all() and (times := np.bincount(picked)).max() > 1:

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from . import constants
+from .arguments import flag, naming, number, whole
+from .arguments import path as checked
 from .calibration import Calibration
-from .callbacks import Callback
+from .callbacks import Callback, listed
 from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Look, Standardised, Trim, lacking, title
@@ -25,7 +27,7 @@ from .lowrank import Array, LowRank
 from .outlier_files import OutlierFiles
 from .outliers import probabilities
 from .result import Doubt, History, Result, State, Status
-from .solvers import SOLVERS, Solver
+from .solvers import Solver, solver_named
 from .verdict import Case, Places, doubts_of
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def solve(
     max_iter: int = 100,
     sparse: bool = True,
     outliers_to: str | Path | None = None,
-    callbacks: Callback | Iterable[Callback] = (),
+    callbacks: Callback | Iterable[Callback] | None = (),
     resume: str | os.PathLike[str] | None = None,
     random_state: Seed = 0,
     **options: Any,
@@ -121,6 +123,7 @@ def solve(
     ('CONVERGED', 2, True)
     """
     started = time.perf_counter()
+    sparse = flag(sparse, "sparse")
     method = _solver(solver, options)
     owner = choose(M, engine)
     for capability in sorted(method.needs - owner.capabilities):
@@ -135,15 +138,15 @@ def solve(
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
-    if not max_iter >= 1:
+    if whole(max_iter, "max_iter") < 1:
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
-    if not tol >= 0:
+    if not number(tol, "tol") >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
     files = _outlier_files(outliers_to, sparse, M, owner, solver)
     streamed = files is not None and n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY
-    watchers = [callbacks] if callable(callbacks) else list(callbacks)
+    watchers = listed(callbacks)
     owner.watch = _watched(watchers)
-    journal = Journal.asked_for(owner, watchers, resume)
+    journal = Journal.asked_for(owner, watchers, None if resume is None else checked(resume, "resume"))
     if journal is not None:
         owner = cast(Engine, journal)
         random_state = journal.seed if random_state is None else random_state
@@ -315,7 +318,7 @@ def _outlier_files(path: str | Path | None, sparse: bool, M: Any, owner: Engine,
     if not sparse:
         raise ValueError("sparse=False asks for no outliers and outliers_to for a file of them; give one of the two")
     labels = getattr(owner, "labels", None) or (getattr(M, "row_labels", None), getattr(M, "col_labels", None))
-    return OutlierFiles.at(path, owner.shape, owner.dtype, solver, labels)
+    return OutlierFiles.at(checked(path, "outliers_to"), owner.shape, owner.dtype, solver, labels)
 
 
 def _sink(
@@ -362,7 +365,8 @@ def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
     elif isinstance(random_state, np.random.SeedSequence):  # it does not: as with an int
         root = np.random.SeedSequence(random_state.entropy, spawn_key=random_state.spawn_key)
     else:
-        root = np.random.SeedSequence(random_state)
+        with naming("random_state"):
+            root = np.random.SeedSequence(random_state)
     return dict(zip(PURPOSES, root.spawn(len(PURPOSES)), strict=True))
 
 
@@ -446,14 +450,11 @@ def _less(trim: Trim, left_out: int) -> Trim:
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:
-    if name == "bayes":
-        raise ValueError("solver='bayes' no longer exists: the default solver does its job now; leave solver out")
-    if name not in SOLVERS:
-        raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
-    known = SOLVERS[name].options
+    method = solver_named(name)
+    known = method.options
     if unknown := set(options) - set(known):
         raise TypeError(f"solver={name!r} takes no option {', '.join(sorted(unknown))}; it takes {', '.join(known)}")
-    return SOLVERS[name]
+    return method
 
 
 def _asked(

@@ -16,6 +16,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.parallel import Parallel, delayed
 
+from .arguments import flag, generator, text, whole
 from .containers import as_records, taken
 from .described import Described
 from .engines import single_threaded_blas
@@ -243,6 +244,9 @@ def cross_validate(
     """
     if not isinstance(model, InductiveRobustPCA):
         raise ValueError(f"model must be an InductiveRobustPCA, got {type(model).__name__}")
+    one_standard_error = flag(one_standard_error, "one_standard_error")
+    if n_jobs is not None and whole(n_jobs, "n_jobs") == 0:
+        raise ValueError("n_jobs must not be 0; None is one at a time, -1 one per core")
     params = _settings(param_grid)
     models = [_with(model, setting) for setting in params]
     given = taken(M)
@@ -252,7 +256,7 @@ def cross_validate(
     cols = Described.of(col_features, "col_features", "columns", given.columns).array(col_features)
     entries = observed_entries(matrix)
     described = row_features is not None, not (col_features is None and model.col_features is None)
-    folds = _folds(entries, cv, hold_out, described, np.random.default_rng(random_state))
+    folds = _folds(entries, cv, hold_out, described, generator(random_state))
     with warnings.catch_warnings():  # here too: threads of one process share their filters
         _silence()
         outcomes = Parallel(n_jobs=n_jobs)(
@@ -270,6 +274,8 @@ def _settings(param_grid: Any) -> tuple[dict[str, Any], ...]:
         if not isinstance(grid, dict):
             raise ValueError(f"param_grid must be a dict of lists, such as {{'rank': [1, 2, 3]}}, got {grid!r}")
         for name, values in grid.items():
+            if not isinstance(name, str):
+                raise ValueError(f"param_grid names parameters by text, got {name!r}")
             if isinstance(values, str | dict) or not isinstance(values, Iterable):
                 raise ValueError(f"param_grid[{name!r}] must be a list of values to try, got {values!r}")
     settings = tuple(dict(zip(grid, values, strict=True)) for grid in grids for values in product(*grid.values()))
@@ -292,9 +298,11 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
     """The fold of each entry, in the order of ``entries``."""
     if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
         raise ValueError(f"cv must be the number of folds, at least 2, got {cv!r}")
+    if cv > entries.nnz:
+        raise ValueError(f"cv={cv} folds of {entries.nnz} observed entries would be empty; lower cv")
     rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
     cols = entries.indices
-    if hold_out == "entries":
+    if text(hold_out, "hold_out") == "entries":
         folds = _dealt(rows, cv, rng)
     elif hold_out in ("rows", "columns"):
         side = ("rows", "columns").index(hold_out)

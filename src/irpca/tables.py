@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from .arguments import number
 from .engines.base import Engine, Noise, Standardised
 from .engines.sparse_part import of_lines, only, places, to_host
 from .lowrank import Array
@@ -47,6 +48,8 @@ class Criterion:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"give one of fdr, probability and threshold, got {', '.join(given)}")
+        for name, value in given.items():
+            number(value, name)
         if self.probability is not None and not 0 < self.probability <= 1:
             raise ValueError(f"probability must be above 0 and at most 1, got {self.probability!r}")
         if self.threshold is not None and not 0 <= self.threshold < np.inf:

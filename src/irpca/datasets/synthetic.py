@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from ..arguments import flag, generator, naming, number, whole
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -139,6 +140,7 @@ def make_problem(
     >>> problem.relative_error(problem.L)
     0.0
     """
+    symmetric = flag(symmetric, "symmetric")
     _check_sizes(n1, n2, d1, d2, rank, condition, symmetric, pattern)
     _check_range("corruption", corruption, 0, 1)
     _check_range("noise", noise, 0)
@@ -148,9 +150,11 @@ def make_problem(
     _check_choice("outliers", outliers, ("paper", "uniform"))
     _check_choice("sign", sign, ("both", "positive"))
     _check_choice("pattern", pattern, ("random", "block", "rows"))
-    _check_choice("dtype", np.dtype(dtype), (np.dtype(np.float64), np.dtype(np.float32)))
+    with naming("dtype"):
+        dtype = np.dtype(dtype)
+    _check_choice("dtype", dtype, (np.dtype(np.float64), np.dtype(np.float32)))
 
-    rng = np.random.default_rng(random_state)
+    rng = generator(random_state)
     shared = (n1, d1) == (n2, d2)
     F1 = _draw_features(rng, n1, d1, condition, features)
     F2 = F1.copy() if shared else _draw_features(rng, n2, d2, condition, features)
@@ -223,7 +227,7 @@ def _check_sizes(
     n1: int, n2: int, d1: int, d2: int, rank: int, condition: float, symmetric: bool, pattern: str
 ) -> None:
     for name, size in {"n1": n1, "n2": n2, "d1": d1, "d2": d2, "rank": rank}.items():
-        if not isinstance(size, Integral) or size < 1:
+        if whole(size, name) < 1:
             raise ValueError(f"{name} must be a positive integer, got {size!r}.")
     for side, n, d in (1, n1, d1), (2, n2, d2):
         if d > n:
@@ -239,11 +243,11 @@ def _check_sizes(
 
 
 def _check_range(name: str, value: float, low: float, high: float = np.inf) -> None:
-    if not low <= value <= high or value == np.inf:
+    if not low <= number(value, name) <= high or value == np.inf:
         limits = f"between {low} and {high}" if high < np.inf else f"a finite number, at least {low}"
         raise ValueError(f"{name} must be {limits}, got {value!r}.")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:
-    if value not in choices:
+    if not isinstance(value, str | np.dtype) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(str, choices))}; got {str(value)!r}.")

@@ -155,13 +155,16 @@ class Encoder:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Encoder:
         """The encoder that `state` described."""
-        self = cls(state["name"])
-        self.columns_ = tuple(state["columns"])
-        self._terms = [Term.from_state(term) for term in state["terms"]]
-        self._kept = list(state["kept"])
-        self._names = tuple(state["names"])
-        self.dropped_ = tuple(state["dropped"])
-        self.notes_ = tuple(state["notes"])
+        try:
+            self = cls(state["name"])
+            self.columns_ = tuple(state["columns"])
+            self._terms = [Term.from_state(term) for term in state["terms"]]
+            self._kept = list(state["kept"])
+            self._names = tuple(state["names"])
+            self.dropped_ = tuple(state["dropped"])
+            self.notes_ = tuple(state["notes"])
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError("state is not what Encoder.state() returns") from error
         return self
 
     def _called(self, key: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import text
 from ..arrays import is_tensor, matrix_of, on_gpu
 from ..lowrank import Array
 from ..threads import single_threaded_blas
@@ -93,8 +94,9 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
     >>> choose(np.array([[1.0, 2.0, np.nan]])).name
     'memory'
     """
-    if not isinstance(engine, str):
-        return engine
+    if is_engine(engine):
+        return engine  # type: ignore[return-value]
+    text(engine, "engine")
     if engine not in _NAMES:
         raise ValueError(f"engine={engine!r} is unknown; choose one of {', '.join(map(repr, _NAMES))}")
     if (owner := M if is_engine(M) else _chunked(M)) is not None:

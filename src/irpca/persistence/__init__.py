@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from zipfile import BadZipFile, ZipFile
 
+from ..arguments import path as checked
 from .archive import HEADER, SUMS, array_name, atomic, members_of, read_array, sums_of, write
 from .decoding import Decoding
 from .model import described, made, parsed
@@ -54,12 +55,12 @@ def save(model: InductiveRobustPCA | Result, path: str | os.PathLike[str]) -> No
     >>> bool((again.low_rank_.left == model.low_rank_.left).all())
     True
     """
-    target = Path(os.path.realpath(path))
+    target = Path(os.path.realpath(checked(path, "path")))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "path is a folder; give the name of a file in it", str(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "the folder of path does not exist; create it first", str(target.parent))
-    if hasattr(model, "_remember"):  # not of a Result
+    if hasattr(model, "_remember") and not isinstance(model, type):  # not of a Result
         model._remember()
     encoding, header = described(model)
     with atomic(target) as file:
@@ -88,7 +89,7 @@ def load_result(path: str | os.PathLike[str]) -> Result:
 
 
 def _load(path: str | os.PathLike[str], wanted: str) -> Any:
-    with open(path, "rb") as file, _refusing(os.fspath(path)):
+    with open(checked(path, "path"), "rb") as file, _refusing(os.fspath(path)):
         header, made = _read(file)
         require(
             header["class"] == wanted,

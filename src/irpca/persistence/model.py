@@ -33,7 +33,7 @@ def described(model: Any) -> tuple[Encoding, bytes]:
         content = encoding.node(_in_host_memory(model), "result")
     else:
         raise TypeError(
-            f"save takes an InductiveRobustPCA or a Result, got {type(model).__module__}.{type(model).__name__}: "
+            f"model must be an InductiveRobustPCA or a Result, got {type(model).__module__}.{type(model).__name__}: "
             "its own attributes would be lost; use pickle or joblib"
         )
     header = {

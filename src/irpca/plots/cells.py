@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import text
 from ..lowrank import Array
 from .drawing import axes_of, below_and_above, counted, label_ticks, title
 from .fitted import SIDES, engine_of, labels_of, name_of, outliers_of, positions, result_of, scores_of, texts_of
@@ -67,7 +68,7 @@ def cell_map(
     84 outliers in 4,000 cells, 46 not shown
     worst 20 of 80 rows, worst 20 of 50 columns
     """
-    if order not in ("trouble", "given"):
+    if text(order, "order") not in ("trouble", "given"):
         raise ValueError(f"order must be 'trouble' or 'given', got {order!r}")
     if isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < 1:
         raise ValueError(f"most must be a positive integer, got {most!r}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import naming
 from ..engines import Engine, choose
 from ..engines.base import Standardised
 from ..engines.sparse_part import places, to_host
@@ -40,12 +41,13 @@ def engine_of(model: Any, M: Any = None) -> Engine:
     matrix = getattr(model, "_M", None) if M is None else owned(M).matrix
     if matrix is None:
         raise ValueError("a model that was loaded from a file has no table: pass M=, the table that was fitted")
-    if tuple(matrix.shape) != shape:
+    engine = choose(matrix, "auto")
+    if engine.shape != shape:
         raise ValueError(
-            f"M has shape {tuple(matrix.shape)} and the fitted table {shape}: pass the table that was fitted, or None. "
+            f"M has shape {engine.shape} and the fitted table {shape}: pass the table that was fitted, or None. "
             "For new rows, see model.outliers(M)"
         )
-    return choose(matrix, "auto")
+    return engine
 
 
 def labels_of(model: Any, axis: int) -> Labels | None:
@@ -129,7 +131,9 @@ def position(wanted: Any, labels: Labels | None, n: int, side: str) -> int:
 def positions(wanted: Iterable[Any], labels: Labels | None, n: int, side: str) -> Array:
     if isinstance(wanted, str):
         raise ValueError(f"{side}s must be a list of labels, got the text {wanted!r}: pass [{wanted!r}]")
-    return np.array([position(label, labels, n, side) for label in wanted], np.intp)
+    with naming(f"{side}s"):
+        listed = list(wanted)
+    return np.array([position(label, labels, n, side) for label in listed], np.intp)
 
 
 def _found(wanted: Any, labels: Labels) -> Array:

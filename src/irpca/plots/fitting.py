@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import text
 from ..lowrank import Array
 from ..result import Result, Status
 from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, counted, legend, plain_frame, sentence, title
@@ -165,7 +166,7 @@ def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:
     True
     """
     across = {"seconds": "seconds since the start", "reads": "times that all of M was read", "iterations": "iteration"}
-    if against not in across:
+    if text(against, "against") not in across:
         raise ValueError(f"against must be one of {', '.join(map(repr, across))}, got {against!r}")
     result = model if isinstance(model, Result) else result_of(model)
     history, ax = result.history, axes_of(ax)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import text
 from ..lowrank import Array
 from .drawing import axes_of, below_and_above, from_low_to_high, label_ticks, title
 from .fitted import engine_of, expected_at, known_of, name_of, outliers_of, result_of, seed_of, texts_of
@@ -53,7 +54,7 @@ def decomposition(model: Any, part: str = "expected", ax: Any = None, *, M: Any 
     >>> print(ax.get_title(loc="left").splitlines()[-1])
     each pixel is the largest of a block of 3 × 1 cells
     """
-    if part not in PARTS:
+    if text(part, "part") not in PARTS:
         raise ValueError(f"part must be one of {', '.join(map(repr, PARTS))}, got {part!r}")
     n1, n2 = result_of(model).L.shape
     size = -(-n1 // PIXELS), -(-n2 // PIXELS)

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ..arguments import naming
 from ..lowrank import Array
 from .drawing import BLUE, GREY, TICK_SIZE, axes_of, counted, plain_frame, title
 
+MOST_BINS = 1000  # more cannot be drawn
 CONFIDENCE = 0.95
 
 
@@ -44,6 +46,7 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
     5
     """
     p, really = _checked(probability, wrong, bins)
+    bins = int(bins)
     cell = np.minimum((p * bins).astype(int), bins - 1)
     counts = np.bincount(cell, minlength=bins)
     full = np.flatnonzero(counts)
@@ -66,7 +69,10 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
 
 
 def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array, Array]:
-    p, really = np.asarray(probability, float), np.asarray(wrong)
+    with naming("probability"):
+        p = np.asarray(probability, float)
+    with naming("wrong"):
+        really = np.asarray(wrong)
     if p.shape != really.shape:
         raise ValueError(f"probability has shape {p.shape} and wrong {really.shape}: they must be of the same cells")
     if not p.size:
@@ -78,8 +84,8 @@ def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array
         )
     if not np.isin(really, (0, 1)).all():
         raise ValueError("wrong must be boolean: whether each cell really was an outlier")
-    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
-        raise ValueError(f"bins must be a positive integer, got {bins!r}")
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= MOST_BINS:
+        raise ValueError(f"bins must be a whole number from 1 to {MOST_BINS}, got {bins!r}")
     return p.ravel(), really.ravel().astype(float)
 
 

@@ -11,6 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from ..arguments import path as checked
+
 __all__ = ["write"]
 
 
@@ -55,11 +57,18 @@ def write(
     ...     write(model, f"{folder}/report.html").name
     'report.html'
     """
+    from ..arguments import flag
+    from ..arguments import text as text_of
+    from ..plots.fitted import result_of
     from ..tables import Criterion
     from .page import render
     from .payload import payload
 
-    target = _target(path, overwrite)
+    result_of(model)  # or an error: it is not fitted
+    for name, given in (("title", title), ("command", command)):
+        if given is not None:
+            text_of(given, name)
+    target = _target(path, flag(overwrite, "overwrite"))
     cut = Criterion(fdr, probability, threshold)
     text = render(payload(model, M, title=title, command=command, cut=cut))
     _write_whole(target, text)
@@ -67,7 +76,7 @@ def write(
 
 
 def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
-    target = Path(path)
+    target = Path(checked(path, "path"))
     if target.is_dir():
         raise IsADirectoryError(f"path={str(target)!r} is a folder; give a file in it, such as 'report.html'")
     if not target.parent.is_dir():

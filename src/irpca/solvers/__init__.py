@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from ..arguments import text
 from ..engines.base import Look
 from ..result import State
 from .accaltproj import accaltproj
@@ -61,3 +62,12 @@ SOLVERS = {
     "ircur": Solver(ircur, "needed", features=False),
     "pca": Solver(pca, "needed", features=False),
 }
+
+
+def solver_named(name: str) -> Solver:
+    """The solver of this name, or an error that lists them."""
+    if text(name, "solver") == "bayes":
+        raise ValueError("solver='bayes' no longer exists: the default solver does its job now; leave solver out")
+    if name not in SOLVERS:
+        raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
+    return SOLVERS[name]

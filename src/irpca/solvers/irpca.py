@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import constants
+from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
 from ..choice import HeldOut, choose
 from ..engines.base import Engine, Look, Noise
@@ -57,9 +58,10 @@ def irpca(
     imperfect : bool
         Whether features are known to be wrong or missing for some lines, so that L is not exactly ``F1 W F2ᵀ``.
     """
+    extra_rank = whole_or_auto(extra_rank, "extra_rank")
     if extra_rank == 0:
         imperfect = False
-    if noise is not None and (isinstance(noise, bool) or not 0 <= noise < np.inf):
+    if noise is not None and not 0 <= number(noise, "noise") < np.inf:
         raise ValueError(
             f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got {noise!r}"
         )
@@ -164,18 +166,16 @@ def _compared(
     return sub_table(shape, entries, share, np.random.default_rng(seeds["lines"]))
 
 
-def _extra(extra_rank: Any, shape: tuple[int, int]) -> int | None:
+def _extra(extra_rank: int | str, shape: tuple[int, int]) -> int | None:
     """The number asked for, or None: to be chosen."""
-    if isinstance(extra_rank, str) and extra_rank == "auto":
+    if isinstance(extra_rank, str):
         return None
-    if isinstance(extra_rank, bool) or not isinstance(extra_rank, (int, np.integer)):
-        raise ValueError(f"extra_rank must be an integer or 'auto', got {extra_rank!r}")
     if not 0 <= extra_rank < min(shape):
         raise ValueError(
             f"extra_rank={extra_rank} is out of range for a {shape[0]} × {shape[1]} table: choose a number from 0 to "
             f"{min(shape) - 1}, or 'auto'"
         )
-    return int(extra_rank)
+    return extra_rank
 
 
 @dataclass(eq=False)

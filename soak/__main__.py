@@ -1,0 +1,98 @@
+"""``python -m soak [stage ...]``: try, print one closing line for each stage, and a reproducer for each failure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from .tally import Tally
+
+RESULTS = Path(__file__).parent / "results"
+STAGES = {  # how many are a full run
+    "invariances": 10_000,
+    "fuzz": 10_000,
+    "models": 1_000_000,
+    "checkpoints": 10_000,
+    "interrupts": 200,
+    "processes": 11,
+    "memory": 8,
+    "limits": 8,
+}
+
+
+def options(words: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
+    parser.add_argument("stages", nargs="*", metavar="stage", help=f"of {', '.join(STAGES)}; all, if none is named")
+    parser.add_argument("--count", type=int, help="how many to try in each stage, in the place of its own number")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="for each stage, at most")
+    parser.add_argument("--keep", action="store_true", help=f"write what was found to {RESULTS.parent.name}/results")
+    chosen = parser.parse_args(words)
+    if unknown := set(chosen.stages) - set(STAGES):
+        parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(STAGES)}")
+    if chosen.count is not None and chosen.count < 1:
+        parser.error(f"--count must be at least 1, got {chosen.count}")
+    chosen.stages = chosen.stages or list(STAGES)
+    return chosen
+
+
+def main(words: list[str] | None = None) -> int:
+    chosen = options(words)
+    failed, source = 0, commit()
+    for name in chosen.stages:
+        tally = stage(name, chosen.count or STAGES[name], chosen.seed, chosen.seconds)
+        print(tally.closing(name), flush=True)
+        failed += tally.failed
+        if chosen.keep:
+            keep(name, tally, source)
+    return 1 if failed else 0
+
+
+def stage(name: str, count: int, seed: int = 0, seconds: float = float("inf")) -> Tally:
+    """Run one stage."""
+    tally = Tally(count, seed, seconds)
+    import_module(f".{name}", __package__).run(tally)
+    return tally
+
+
+def keep(name: str, tally: Tally, source: str) -> None:
+    """Write what was found, and with what."""
+    found = {
+        "stage": name,
+        "asked": tally.count,
+        "tried": tally.tried,
+        "outcomes": dict(tally.outcomes.most_common()),
+        "failures": {kind: {"count": count, "reproducer": text} for kind, (text, count) in tally.failures.items()},
+        "notes": tally.notes,
+        "seed": tally.seed,
+        "seconds": round(time.perf_counter() - tally.began),
+        "commit": source,
+        "python": platform.python_version(),
+        "numpy": version("numpy"),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / (f"{name}-{tally.seed}.json" if tally.seed else f"{name}.json")
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+
+def commit() -> str:
+    """Of this repository; with a plus if files differ from it."""
+
+    def git(*words: str) -> str:
+        done = subprocess.run(["git", *words], cwd=RESULTS.parent, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", "../src")
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,127 @@
+"""Damaged checkpoints: a resumed solve is refused with the documented error, or ends with the same answer."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import random
+import tempfile
+import zlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import irpca
+from irpca.checkpoint import recordfile
+
+from .models import MEMORY, Watch, _byte, _few, little_memory
+from .tally import Tally
+
+HEAD = recordfile.HEAD
+
+
+@cache
+def original() -> tuple[bytes, dict[str, Any], Any]:
+    """A whole checkpoint, what was solved, and L."""
+    rng = np.random.default_rng(5)
+    F1, F2 = rng.standard_normal((14, 3)), rng.standard_normal((11, 2))
+    M = F1[:, :2] @ F2.T
+    M[3, 4] += 9
+    asked: dict[str, Any] = {"M": M, "F1": F1, "F2": F2, "rank": 2, "solver": "irpca_iht", "max_iter": 6}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "c.checkpoint"
+        result = irpca.solve(**asked, callbacks=irpca.callbacks.checkpoint(path))
+        return path.read_bytes(), asked, result.L.dense()
+
+
+def records(content: bytes) -> list[bytes]:
+    found, at = [], len(recordfile.MAGIC)
+    while at < len(content):
+        end = at + HEAD + int.from_bytes(content[at : at + recordfile.LENGTH], "little")
+        found.append(content[at + HEAD : end])
+        at = end
+    return found
+
+
+def packed(parts: list[bytes]) -> bytes:
+    """A checkpoint of these records, with lengths, checksums and digests that are right."""
+    made, before = [recordfile.MAGIC], recordfile.MAGIC
+    for part in parts:
+        length = len(part).to_bytes(recordfile.LENGTH, "little")
+        before = hashlib.blake2b(before + part, digest_size=recordfile.DIGEST).digest()
+        made += [length, zlib.crc32(length).to_bytes(recordfile.CHECK, "little"), before, part]
+    return b"".join(made)
+
+
+def damaged(seed: int, number: int) -> tuple[str, bytes, bool]:
+    """What was done, the file, and whether its digests are right although it was changed."""
+    chance = random.Random(seed * 1_000_003 + number)
+    content, *_ = original()
+    how = chance.randrange(5)
+    if how == 0:
+        at = chance.randrange(len(content))
+        return f"content[:{at}]", content[:at], False
+    if how == 1:
+        done, changed = _flipped(content, chance)
+        return f"content with bytes {done}", changed, False
+    if how == 2:
+        a, b = sorted(chance.choices(range(len(content)), k=2))
+        c = chance.randrange(len(content))
+        changed = content[:a] + content[c : c + 99] + content[b:]
+        return f"content[:{a}] + content[{c}:{c + 99}] + content[{b}:]", changed, False
+    parts = records(content)
+    k = chance.randrange(len(parts))
+    if how == 3:
+        other = chance.randrange(len(parts))
+        parts[k] = parts[other]
+        return f"record {other} in the place of record {k}", packed(parts), True
+    done, parts[k] = _flipped(parts[k], chance)
+    return f"record {k} with bytes {done}", packed(parts), True
+
+
+def _flipped(content: bytes, chance: random.Random) -> tuple[list[tuple[int, int]], bytes]:
+    changed = bytearray(content)
+    done = [(chance.randrange(len(changed)), _byte(chance)) for _ in range(_few(chance))]
+    for at, byte in done:
+        changed[at] = byte
+    return done, bytes(changed)
+
+
+def run(tally: Tally) -> None:
+    _, asked, L = original()
+    logging.getLogger("irpca").setLevel(logging.ERROR)
+    scale = float(np.abs(L).max())
+    try_one(tally, b"", "nothing", False, asked, L, scale)
+    tally.outcomes.clear()
+    tally.failures.clear()
+    Watch.seen.clear()
+    with little_memory():
+        for number in tally.numbers():
+            if tally.over():
+                break
+            done, content, honest = damaged(tally.seed, number)
+            where = f"soak.checkpoints.damaged({tally.seed}, {number}): {done[:300]}"
+            try_one(tally, content, where, honest, asked, L, scale)
+
+
+def try_one(
+    tally: Tally, content: bytes, where: str, honest: bool, asked: dict[str, Any], L: Any, scale: float
+) -> None:
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder:
+        path = Path(folder) / "c.checkpoint"
+        path.write_bytes(content)
+        try:
+            found = irpca.solve(**asked, resume=path)
+        except irpca.checkpoint.recordfile.CheckpointError as error:
+            tally.outcomes["refused"] += 1
+            if str(path) not in str(error):
+                tally.fail("a message that does not name the file", f"{where}: {error}")
+        except Exception as error:
+            tally.outcomes["broken"] += 1
+            tally.fail(f"{type(error).__name__}: {str(error)[:80]}", where)
+        else:
+            tally.outcomes["resumed"] += 1
+            if not honest and not np.abs(found.L.dense() - L).max() <= 1e-12 * scale:
+                tally.fail("another answer", where)

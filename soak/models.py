@@ -1,0 +1,403 @@
+"""Damaged model files: each is refused with the documented error, or is a model that answers.
+
+Bytes are changed, cut off and spliced; arrays and fields of the header are changed with the checksums made again, or
+only the outermost check would ever be tried. While a file is read, nothing may be executed, imported, started or
+written, and no more than ``ALLOWANCE`` bytes may be asked for.
+
+A whole file takes milliseconds to read, most of which goes to unpacking arrays that are as they were. So of those with
+right checksums one in ``WHOLE`` goes through the file system and the archive, and the others enter behind them, as
+bytes of a header or of one array.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import random
+import resource
+import struct
+import sys
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import irpca
+from irpca import persistence
+from irpca.persistence import ModelFileError, archive
+from irpca.persistence import _refusing as refusing
+from irpca.persistence.decoding import Decoding
+from irpca.persistence.model import made, parsed
+
+from .tally import Tally
+
+ALLOWANCE = 1 << 28  # bytes; a file here has some ten thousand
+WHOLE = 50
+ANSWERS = 50  # one model in so many is asked for its answers
+FORBIDDEN = ("exec", "compile", "import", "os.", "subprocess.", "pickle.", "ctypes.", "socket.", "shutil.", "marshal.")
+FINE = ("os.listdir", "os.scandir")
+MEMORY = Path("/dev/shm")
+
+Place = tuple[str | int, ...]  # of a field in the header
+
+
+@dataclass(frozen=True)
+class Original:
+    """A file that is right, and its parts."""
+
+    content: bytes
+    parts: dict[str, bytes]
+    header: dict[str, Any]
+    places: list[Place]
+    arrays: list[Any]
+    M: Any
+
+    @classmethod
+    def of(cls, model: Any, M: Any) -> Original:
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "m.irpca"
+            persistence.save(model, path)
+            content = path.read_bytes()
+        with zipfile.ZipFile(io.BytesIO(content)) as file:
+            parts = {name: file.read(name) for name in file.namelist()}
+        header = json.loads(parts["header.json"])
+        arrays = [array_of(parts[f"a{k}.npy"]) for k in range(header["arrays"])]
+        return cls(content, parts, header, list(_places(header)), arrays, M)
+
+
+@cache
+def originals() -> tuple[Original, ...]:
+    """An exact fit of arrays, a noisy one of frames with labels and encoded features, and a Result."""
+    import pandas as pd
+
+    rng = np.random.default_rng(11)
+    F1, F2 = rng.standard_normal((12, 3)), rng.standard_normal((9, 2))
+    M = F1[:, :2] @ F2.T
+    M[3, 4] += 9
+    days = pd.date_range("2024-02-27", periods=12, freq="D", name="day")
+    N = pd.DataFrame(M + 0.1 * rng.standard_normal(M.shape), days, [f"c{j}" for j in range(9)])
+    N.iloc[5, 6] = np.nan
+    rows = pd.DataFrame({"kind": ["a", "b", None] * 4, "size": F1[:, 0], "since": days}, index=days)
+    quick: Any = {"max_iter": 3, "rank": 1, "extra_rank": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exact = irpca.InductiveRobustPCA(random_state=np.random.default_rng(0)).fit(M, row_features=F1, col_features=F2)
+        framed = irpca.InductiveRobustPCA(solver_options={"noise": 0.1}, **quick).fit(N, row_features=rows)
+        result = irpca.solve(M, F1, F2, solver="irpca_iht", rank=1)
+        return Original.of(exact, M), Original.of(framed, N), Original.of(result, M)
+
+
+def array_of(part: bytes) -> Any:
+    """An array of a model file, read as the loader does."""
+    info = zipfile.ZipInfo("a0.npy")
+    info.file_size = len(part)
+    return archive.read_array(_Member(part), info, hashlib.sha256(part).hexdigest())  # type: ignore[arg-type]
+
+
+class _Member:
+    """As much of an archive as the loader asks for when it reads an array."""
+
+    def __init__(self, part: bytes) -> None:
+        self.part = part
+
+    def open(self, info: Any) -> io.BytesIO:
+        return io.BytesIO(self.part)
+
+
+# Damages. Each takes an original and a source of chance, and says what it did in words that make it again.
+
+Damage = tuple[str, dict[str, bytes] | bytes]  # what was done; parts, whose checksums are to be made, or a whole file
+
+
+def cut(original: Original, chance: random.Random) -> Damage:
+    at = chance.randrange(len(original.content))
+    return f"content[:{at}]", original.content[:at]
+
+
+def flipped(original: Original, chance: random.Random) -> Damage:
+    damaged, size = bytearray(original.content), len(original.content)
+    first = size - 3000 if chance.random() < 0.4 else 0  # the directory of the archive
+    done = [(chance.randrange(first, size), _byte(chance)) for _ in range(_few(chance))]
+    for at, byte in done:
+        damaged[at] = byte
+    return f"content with bytes {done}", bytes(damaged)
+
+
+def spliced(original: Original, chance: random.Random) -> Damage:
+    """Some of it twice, elsewhere, left out, or from another file."""
+    content, other = original.content, chance.choice(originals()).content
+    a, b = sorted(chance.choices(range(len(content)), k=2))
+    c = chance.randrange(len(other))
+    d = min(len(other), c + chance.randrange(1, 400))
+    return f"content[:{a}] + other[{c}:{d}] + content[{b}:]", content[:a] + other[c:d] + content[b:]
+
+
+def noise(original: Original, chance: random.Random) -> Damage:
+    start = original.content[: chance.randrange(200)] if chance.random() < 0.5 else b""
+    end = original.content[-3000:] if chance.random() < 0.5 else b""
+    middle = chance.randbytes(chance.randrange(2000))
+    return f"{len(start)} bytes of the start, {len(middle)} of noise, {len(end)} of the end", start + middle + end
+
+
+def array_bytes(original: Original, chance: random.Random) -> Damage:
+    """Bytes of an array, mostly of its description."""
+    name = f"a{chance.randrange(len(original.arrays))}.npy"
+    damaged = bytearray(original.parts[name])
+    reach = min(128 if chance.random() < 0.5 else len(damaged), len(damaged))
+    done = [(chance.randrange(reach), _byte(chance)) for _ in range(_few(chance))]
+    for at, byte in done:
+        damaged[at] = byte
+    return f"{name} with bytes {done}", {name: bytes(damaged)}
+
+
+NUMBERS = [0.0, -0.0, 1.0, -1.0, 1e-320, 1e308, -1e308, float("nan"), float("inf"), -float("inf"), 1e160, 2.0**53]
+INTEGERS = [0, 1, -1, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63), 255, 1 << 40]
+SHAPES = ["", "0,", "1,", "0, 5", "5, 0", "2147483648,", "1099511627775, 0", "3, 3, 3", "1, 1, 1, 1, 1, 1, 1, 1, 1"]
+TYPES = ["<f8", "<f4", ">f8", "<f2", "<i8", "<i4", "|b1", "|u1", "<U1", "|S1", "<M8[ns]", "<m8[D]", "<c16", "|O", "<U0"]
+
+
+def array_values(original: Original, chance: random.Random) -> Damage:
+    """Odd numbers in an array, or another type or shape."""
+    k = chance.randrange(len(original.arrays))
+    array = original.arrays[k]
+    how = chance.randrange(4)
+    if how == 0 and array.size and array.dtype.kind in "fi":
+        at = chance.randrange(array.size)
+        value = chance.choice(NUMBERS if array.dtype.kind == "f" else INTEGERS)
+        array = array.copy(order="K")
+        with np.errstate(all="ignore"):
+            array.reshape(-1)[at] = np.array(value).astype(array.dtype)
+        what = f"a{k}.npy with [{at}] = {value}"
+    elif how == 1:
+        array = array[:-1] if array.ndim else array.reshape(1)
+        what = f"a{k}.npy shortened"
+    elif how == 2:
+        other = chance.randrange(len(original.arrays))
+        array, what = original.arrays[other], f"a{other}.npy in the place of a{k}.npy"
+    else:
+        kind, shape = chance.choice(TYPES), chance.choice(SHAPES)
+        text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n".encode()
+        data = original.parts[f"a{k}.npy"][128:]
+        part = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data[: chance.choice([0, 8, len(data)])]
+        return f"a{k}.npy as {kind} of shape ({shape}), {len(part)} bytes", {f"a{k}.npy": part}
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
+    return what, {f"a{k}.npy": file.getvalue()}
+
+
+ODD: list[Any] = [None, True, -1, 0, 1, 10**30, 2**31, 1.5, -1e308, "", "x", "__class__", "auto", [], {}, [[]]]
+ODD += [{"array": 0}, {"array": -1}, {"object": 0}, {"object": 1}, {"list": []}, {"tuple": []}, {"dict": []}]
+ODD += [{"float": "7ff0000000000000"}, {"float": "7ff8000000000000"}, {"scalar": "<f8", "bytes": "00" * 8}]
+ODD += [{"scalar": "<M8[ns]", "bytes": "ff" * 8}, {"scalar": "O", "bytes": "00" * 8}, {"date": "date", "text": "x"}]
+ODD += [{"pandas": "Index"}, {"pandas": "RangeIndex", "range": {"list": [0, 10**15, 1]}, "name": None}]
+ODD += [{"enum": "Status", "name": "CONVERGED"}, {"enum": "os", "name": "system"}, {"eval": "1"}, {"texts": [0, 0]}]
+ODD += [{"generator": {"dict": []}}, {"values": [], "shape": [10**9, 0]}, {"list": [{"array": 0}] * 3}]
+
+
+def fields(original: Original, chance: random.Random) -> Damage:
+    """Fields of the header left out, replaced, exchanged or renamed."""
+    header = json.loads(original.parts["header.json"])
+    done = "; ".join(_edited(header, original.places, chance) for _ in range(_few(chance)))
+    return f"header with {done}", {"header.json": json.dumps(header).encode()}
+
+
+def header_bytes(original: Original, chance: random.Random) -> Damage:
+    damaged = bytearray(original.parts["header.json"])
+    done = [(chance.randrange(len(damaged)), _byte(chance)) for _ in range(_few(chance))]
+    for at, byte in done:
+        damaged[at] = byte
+    return f"header with bytes {done}", {"header.json": bytes(damaged)}
+
+
+def _edited(header: dict[str, Any], places: list[Place], chance: random.Random) -> str:
+    at = chance.choice(places)
+    how = chance.randrange(4)
+    try:
+        holder = _follow(header, at[:-1])
+        holder[at[-1]]
+        if how == 0:
+            del holder[at[-1]]
+            return f"{at} left out"
+        if how == 1:
+            value = chance.choice(ODD)
+            holder[at[-1]] = copy.deepcopy(value)
+            return f"{at} = {value!r}"
+        if how == 2:
+            other = chance.choice(places)
+            holder[at[-1]] = copy.deepcopy(_follow(header, other))
+            return f"{at} = {other}"
+    except (LookupError, TypeError):  # an earlier change took it away
+        return "nothing"
+    if isinstance(holder, dict):
+        holder[str(chance.randrange(100))] = holder.pop(at[-1])
+        return f"{at} renamed"
+    holder.reverse()
+    return f"{at[:-1]} reversed"
+
+
+def _places(node: Any, at: Place = ()) -> Iterator[Place]:
+    for key in list(node) if isinstance(node, dict) else range(len(node)):
+        yield (*at, key)
+        if isinstance(node[key], dict | list):
+            yield from _places(node[key], (*at, key))
+
+
+def _follow(node: Any, at: Place) -> Any:
+    for key in at:
+        node = node[key]
+    return node
+
+
+def _few(chance: random.Random) -> int:
+    return 1 if chance.random() < 0.7 else chance.randrange(2, 6)
+
+
+def _byte(chance: random.Random) -> int:
+    return chance.choice((0, 1, 127, 128, 255)) if chance.random() < 0.3 else chance.randrange(256)
+
+
+DAMAGES: tuple[Callable[[Original, random.Random], Damage], ...] = (
+    *(cut, flipped, spliced, noise),
+    *(array_bytes, array_values, fields, fields, header_bytes),
+)
+
+
+def damaged(seed: int, number: int) -> tuple[str, Original, Damage, bool]:
+    """Damage of this number: its name, the original, what was done, and whether it goes through a whole file."""
+    chance = random.Random(seed * 1_000_003 + number)
+    damage, original = chance.choice(DAMAGES), chance.choice(originals())
+    return damage.__name__, original, damage(original, chance), chance.randrange(WHOLE) == 0
+
+
+def packed(parts: dict[str, bytes]) -> bytes:
+    """A model file of these parts, with right checksums."""
+    others = {name: part for name, part in parts.items() if name != archive.SUMS}
+    sums = "".join(f"{hashlib.sha256(part).hexdigest()}  {name}\n" for name, part in others.items())
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as made:
+        for name, part in {**others, archive.SUMS: sums.encode()}.items():
+            made.writestr(zipfile.ZipInfo(name), part)
+    return file.getvalue()
+
+
+def read_whole(original: Original, content: bytes, path: Path) -> Any:
+    path.write_bytes(content)
+    with Watch.on():
+        return (persistence.load_result if original.header["class"] == "Result" else persistence.load)(path)
+
+
+def read_parts(original: Original, parts: dict[str, bytes], path: Path) -> Any:
+    """The same behind the archive, whose checksums would be right."""
+    with Watch.on(), refusing(path):
+        header = parsed(parts.get(archive.HEADER, original.parts[archive.HEADER]))
+        if header["arrays"] != len(original.arrays):
+            raise ModelFileError("arrays are missing, or there are others")
+        arrays = [*original.arrays]
+        for name, part in parts.items():
+            if name != archive.HEADER:
+                arrays[int(name[1:-4])] = array_of(part)
+        return made(Decoding(arrays, header["objects"]), header)
+
+
+class Watch:
+    """Sees what Python reports of itself: code that is executed, imports, processes, files that are changed."""
+
+    watching = False
+    installed = False
+    seen: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    @contextmanager
+    def on(cls) -> Iterator[None]:
+        if not cls.installed:  # it cannot be taken away again
+            sys.addaudithook(cls.hook)
+            cls.installed = True
+        cls.watching = True
+        try:
+            yield
+        finally:
+            cls.watching = False
+
+    @classmethod
+    def hook(cls, event: str, arguments: tuple[Any, ...]) -> None:
+        if not cls.watching:
+            return
+        writes = event == "open" and isinstance(arguments[1], str) and set(arguments[1]) & set("wax+")
+        if writes or (event.startswith(FORBIDDEN) and event not in FINE):
+            cls.seen.append(f"{event} {arguments[:2]!r}"[:200])
+
+
+@contextmanager
+def little_memory() -> Iterator[None]:
+    """No more than ``ALLOWANCE`` bytes beyond those that are in use: who asks for more gets a MemoryError."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + ALLOWANCE, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def ask(model: Any, M: Any) -> None:
+    """All that may be asked of it: answers, or a ValueError that says why not."""
+    questions: list[Callable[[], Any]] = [model.summary]
+    if hasattr(model, "outliers"):
+        questions += [model.outliers, model.expected, model.outlier_rows, model.outlier_columns]
+        questions += [lambda: model.transform(M), lambda: model.score(M), lambda: model.outliers(M)]
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        for question in questions:
+            with suppress(ValueError, FloatingPointError):  # the latter says that L is beyond all numbers
+                question()
+
+
+def run(tally: Tally) -> None:
+    for original in originals():  # whatever is imported on first use is imported now
+        ask(read_parts(original, {}, Path("m.irpca")), original.M)
+    Watch.seen.clear()
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, little_memory():
+        for number in tally.numbers():
+            if tally.over():
+                break
+            try_one(tally, number, Path(folder) / "damaged.irpca")
+
+
+def try_one(tally: Tally, number: int, path: Path) -> None:
+    kind, original, (done, given), whole = damaged(tally.seed, number)
+    reproducer = f"soak.models.damaged({tally.seed}, {number}): {done[:300]}"
+    try:
+        if isinstance(given, bytes):
+            model = read_whole(original, given, path)
+        elif whole:
+            model = read_whole(original, packed({**original.parts, **given}), path)
+        else:
+            model = read_parts(original, given, path)
+    except ModelFileError as error:
+        tally.outcomes["refused"] += 1
+        if not str(error).startswith(str(path)):
+            tally.fail(f"{kind}: a message that does not name the file", f"{reproducer}: {error}")
+    except BaseException as error:
+        tally.outcomes["broken"] += 1
+        tally.fail(f"{kind}: {type(error).__name__}: {str(error)[:80]}", reproducer)
+        if isinstance(error, KeyboardInterrupt):
+            raise
+    else:
+        tally.outcomes["loaded"] += 1
+        if number % ANSWERS == 0:
+            try:
+                ask(model, original.M)
+            except Exception as error:
+                tally.fail(f"{kind}: loaded, and then {type(error).__name__}: {str(error)[:80]}", reproducer)
+    if Watch.seen:
+        tally.fail(f"{kind}: while it was read: {Watch.seen[0]}", reproducer)
+        Watch.seen.clear()
