@@ -144,22 +144,10 @@ class Block:
     F2: Features
     small: bool = False
 
-    def spanned(self, L: LowRank) -> LowRank:
-        """The matrix of the size of M whose rows and columns in the block are those of L.
-
-        Its outer factors are the features, or a basis of them, as they are: to make it takes no time, whatever M is.
-        """
-        (B1, A1), (B2, A2) = self._spans(L)
-        return LowRank(B1, A1 @ L.core @ A2.T, B2)
-
     def lift(self, L: LowRank) -> LowRank:
-        """The same with orthonormal outer factors."""
-        left, right = self._spans(L)
-        return LowRank.from_spans(left, L.core, right)
-
-    def _spans(self, L: LowRank) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+        """The matrix of the size of M whose rows and columns in the block are those of L; outer factors orthonormal."""
         left, right = np.linalg.solve(self.R1, self.Q1.T @ L.left), np.linalg.solve(self.R2, self.Q2.T @ L.right)
-        return self.F1.spanned(left), self.F2.spanned(right)
+        return LowRank.from_spans(self.F1.spanned(left), L.core, self.F2.spanned(right))
 
 
 def in_memory(piece: Array) -> Engine:

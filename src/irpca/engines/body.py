@@ -191,11 +191,19 @@ class WholeNormal(FrozenNormal):
         self.kept = (K.T if turned else K).astype(engine.dtype)
 
     def times(self, P: Array) -> Array:
-        self.engine.reads += 1
-        masked = self.engine.place(self.Q1 @ P) @ self.Q2.T
-        masked *= self.kept
-        found: Array = self.Q1.T @ (masked @ self.Q2)
+        found: Array = self.Q1.T @ (self._kept(self.Q1 @ P, self.Q2) @ self.Q2)
         return found.astype(np.float64, copy=False)
+
+    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
+        masked, place = self._kept(*L.short()), self.engine.place
+        return masked @ place(X), masked.T @ place(Y)
+
+    def _kept(self, U: Array, V: Array) -> Array:
+        """``U @ V.T`` where an entry is kept."""
+        self.engine.reads += 1
+        masked: Array = self.engine.place(U) @ self.engine.place(V).T
+        masked *= self.kept
+        return masked
 
 
 class PiecedDual:

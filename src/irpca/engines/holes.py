@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 ROWS_AT_ONCE = 1 << 20  # entries of a dense matrix that are looked at together
 LONGEST = np.iinfo(np.int32).max  # line with short indices
-LOOK = 1 << 16  # entries that are looked at to see whether there are holes in a dense matrix
+LOOK = 1 << 13  # entries that are looked at to see whether there are holes in a dense matrix: a solver sees more
 GOLDEN = (5**0.5 - 1) / 2  # its multiples, modulo 1, are spread evenly however many are taken
 
 
@@ -59,7 +59,7 @@ def _as_numbers(convert: Any, dtype: Any, name: str) -> Array:
 
 def seem_there(M: Array) -> float:
     """The share of NaN among a few entries of a dense matrix: to read all of it costs more than a fit may."""
-    if M.size <= 4 * LOOK:  # to look for a few takes longer
+    if M.size <= 32 * LOOK:  # to look for a few takes longer
         return float(np.isnan(M).mean())
     # One of each stretch, in the order of memory: a memory-mapped page is read once. Where in its stretch follows the
     # golden ratio, so that no period of M is the period of the look.

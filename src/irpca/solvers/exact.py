@@ -15,7 +15,7 @@ import numpy as np
 from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
-from ..lowrank import Array, Deferred, LowRank, relative_change
+from ..lowrank import Array, LowRank, relative_change
 from ..regression import conjugate_gradients
 from ..sampling import Block, Sample, blocks, draw_lines
 from ..threshold import quantile, rounding_floor
@@ -84,19 +84,24 @@ class Trimmed:
     Attributes
     ----------
     on_block, block : the fit, and the block that it was made on
-    spanned : the same as a matrix of the size of M; its outer factors are the features
+    L : the same as a matrix of the size of M
     exact : Exactness
     """
 
     on_block: LowRank
     block: Block
-    spanned: LowRank
+    L: LowRank
     exact: Exactness
 
-    @property
-    def L(self) -> LowRank:
-        """The same with orthonormal outer factors: to make those takes time, and hardly anybody asks."""
-        return Deferred(lambda: self.block.lift(self.on_block))
+    @classmethod
+    def of(cls, on_block: LowRank, block: Block, sample: Sample) -> Trimmed:
+        L = block.lift(on_block)
+        unknowns = L.rank * (block.F1.d + block.F2.d - L.rank)
+        return cls(on_block, block, L, exactness(sample, L, block.engine.n_observed, unknowns))
+
+    def truncated(self, rank: int, sample: Sample) -> Trimmed:
+        """The same with as many components."""
+        return Trimmed.of(self.on_block.truncate(rank), self.block, sample)
 
 
 def trimmed_fits(
@@ -116,9 +121,7 @@ def trimmed_fits(
     for block in blocks(engine, F1, F2, lines):
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
         for q, k in starts:
-            on_block = _start(block, rank, q, k, rng)
-            L = block.spanned(on_block)
-            found = Trimmed(on_block, block, L, judged(block, L, on_block.rank, sample))
+            found = Trimmed.of(_start(block, rank, q, k, rng), block, sample)
             if best is None or best.block.small or found.exact.score < best.exact.score:
                 best = found
             yield best
@@ -126,11 +129,6 @@ def trimmed_fits(
                 return
         if not block.small and best is not None and best.exact.clean < constants.MIN_EXACT_SHARE:
             return  # hardly any entry is fitted exactly: larger blocks would only cost more
-
-
-def judged(block: Block, L: LowRank, rank: int, sample: Sample) -> Exactness:
-    """Whether L, of the size of M and of this rank, which was fitted on a block, is exact."""
-    return exactness(sample, L, block.engine.n_observed, rank * (block.F1.d + block.F2.d - rank))
 
 
 def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
@@ -202,15 +200,21 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Low
     n1, n2 = L.shape
     kept = normal.trim.kept / (n1 * n2) * size
     off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
-    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, 1e-2))
+    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, constants.COARSEST_STEP))
     u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
-    if 0 < 4 * L.rank <= min(len(u), len(v)) and off * size < constants.FIXED_RANK_STEP * L.singular_values[-1]:
+    if 0 < 4 * L.rank <= min(len(u), len(v)) and _longest(normal) < constants.FIXED_RANK_STEP * L.singular_values[-1]:
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
     step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
     core = LowRank.from_core(None, C + step, None, rank)
     new = LowRank(block.Q1 @ core.left, core.core, block.Q2 @ core.right)
     return new, relative_change(core.dense(), C), normal.trim
+
+
+def _longest(normal: Normal) -> float:
+    """About the largest singular value of the step that the gradient asks for, by its fourth moment: hardly more."""
+    G = normal.gradient
+    return float(np.linalg.norm(G.T @ G)) ** 0.5 / max(normal.trim.kept_share, constants.MIN_CLEAN_SHARE)
 
 
 def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:

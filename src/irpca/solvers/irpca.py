@@ -27,7 +27,7 @@ from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
-from .exact import Exactness, Trimmed, exactness, judged, missed_lines, trimmed_fits
+from .exact import Exactness, Trimmed, exactness, missed_lines, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
@@ -82,7 +82,7 @@ def irpca(
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
-        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.spanned, trimmed.exact, rng):
+        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
             yield _exact_state(trimmed, F1, F2, rank, sample)
 
     # Candidate fits on a part of M; choice by held-out entries.
@@ -297,7 +297,7 @@ def _part(
     least = finest(sample, unit, typical)
     start = None
     if trimmed is not None:
-        L = trimmed.spanned
+        L = trimmed.L
         start = LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
     table = Table(
         engine.block(*lines) / unit[lines[1]],
@@ -546,17 +546,15 @@ def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
 def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
     """An exact fit of the features; its rank from the singular values larger than rounding.
 
-    What rounding is, the residuals of its own factors tell, too: they round otherwise than the features themselves.
+    What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
     """
-    exact, L = trimmed.exact, LowRank.zero(trimmed.spanned.shape)
-    for _ in range(2):
-        value = trimmed.on_block.rank if rank is not None else _exact_rank(trimmed.on_block, exact, F1, F2)
-        if L.rank != value:
-            L = trimmed.block.lift(trimmed.on_block.truncate(value))
-            own = judged(trimmed.block, L, value, sample)
-            exact = own if (own.zeta or 0.0) > (exact.zeta or 0.0) else exact
+    exact, fewer = trimmed.exact, trimmed
     chosen: tuple[Choice, ...] = ()
     if rank is None:
+        for _ in range(2):
+            value = _exact_rank(trimmed.on_block, exact, F1, F2)
+            fewer = fewer if fewer.L.rank == value else trimmed.truncated(value, sample)
+            exact = max(exact, fewer.exact, key=lambda found: found.zeta or 0.0)
         reason = (
             f"the singular values after the first {value} are rounding errors"
             if value < trimmed.on_block.rank
@@ -564,7 +562,7 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
         )
         chosen = (Choice("rank", value, reason),)
     assert exact.zeta is not None
-    return State(L, exact.zeta, 0.0, noise=0.0, expected_corruption=1 - exact.clean, choices=(*chosen, EXACT))
+    return State(fewer.L, exact.zeta, 0.0, noise=0.0, expected_corruption=1 - exact.clean, choices=(*chosen, EXACT))
 
 
 def _exact_rank(on_block: LowRank, exact: Exactness, F1: Features, F2: Features) -> int:
