@@ -26,6 +26,17 @@ def recovers(problem, result, error=1e-8):
     np.testing.assert_allclose(result.S.toarray(), problem.S, atol=error * np.abs(problem.S).max())
 
 
+def test_a_row_of_a_single_cell_in_a_column_of_two():
+    """Nothing of either is left beside the lines that are fitted badly."""
+    rng = np.random.default_rng(13)
+    M = rng.standard_normal((40, 2)) @ rng.standard_normal((2, 30))
+    M[rng.random(M.shape) < 0.1] += 20
+    M[rng.random(M.shape) < 0.6] = np.nan
+    M[3], M[:, 5] = np.nan, np.nan
+    M[[0, 3], 5] = 1.0
+    assert np.isfinite(irpca.solve(M, rank=2).L.dense()).all()
+
+
 # The paper's literal generator ------------------------------------------------------------------------------------
 
 SIZES = [(d, r) for d in (20, 50, 100) for r in (5, 10, 20)]
