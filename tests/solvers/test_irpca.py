@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pairwise import pairwise
 
 import irpca
 from irpca import Status, constants
@@ -39,13 +38,12 @@ def test_a_row_of_a_single_cell_in_a_column_of_two():
 
 # The paper's literal generator ------------------------------------------------------------------------------------
 
-SIZES = [(d, r) for d in (20, 50, 100) for r in (5, 10, 20)]
-LEVELS = list(zip((0.05, 0.15, 0.25, 0.35, 0.45), itertools.cycle((1.0, 1000.0)), itertools.cycle((1.0, 10.0, 100.0))))
 
-
-@pytest.mark.parametrize(("d", "rank"), SIZES)
-@pytest.mark.parametrize(("corruption", "outlier_scale", "condition"), LEVELS)
-def test_recovers_the_papers_generator(d, rank, corruption, outlier_scale, condition):
+@pytest.mark.parametrize(
+    ("corruption", "d", "rank", "outlier_scale", "condition"),
+    pairwise([0.05, 0.15, 0.25, 0.35, 0.45], [20, 50, 100], [5, 10, 20], [1.0, 1000.0], [1.0, 10.0, 100.0]),
+)
+def test_recovers_the_papers_generator(corruption, d, rank, outlier_scale, condition):
     p = make_problem(
         d1=d,
         d2=d,
@@ -58,7 +56,7 @@ def test_recovers_the_papers_generator(d, rank, corruption, outlier_scale, condi
     recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=rank))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_recovers_rectangles(seed):
     p = make_problem(800, 1300, d1=20, d2=35, rank=6, corruption=0.3, condition=100, random_state=seed)
     recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=6))
@@ -106,13 +104,12 @@ def test_one_huge_outlier_hides_nothing():
 # Most entries corrupted -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_recovers_from_ninety_percent(seed):
-    p = make_problem(corruption=0.9, random_state=seed)
+def test_recovers_from_ninety_percent():
+    p = make_problem(corruption=0.9)
     recovers(p, irpca.solve(p.M, p.F1, p.F2, rank=5))
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
     p = make_problem(corruption=0.8, outliers="uniform", sign="positive", random_state=seed)
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
