@@ -150,7 +150,7 @@ KINDS = {
 class TestHoles:
     def test_every_question(self, kind, dtype, tmp_path, monkeypatch):
         monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
-        case = with_holes((40, 33), dtype)
+        case = with_holes((18, 33), dtype)
         engine, reference = KINDS[kind](case.M), ReferenceEngine(case.M)
         rng = np.random.default_rng(3)
         cut = Cut(*(rng.choice([0.95, 10.0], n).astype(dtype) for n in case.M.shape))
