@@ -796,6 +796,7 @@ def lives(tables, tmp_path_factory):
     return folder, json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.timeout(200)
 def test_killed_at_random_moments(lives, large, tables):
     """Three solves, each killed three times at a random moment and resumed in a new process."""
     folder, said = lives[0], lives[1]["random"]
@@ -814,6 +815,7 @@ def test_killed_at_random_moments(lives, large, tables):
     np.testing.assert_array_equal(here.S.toarray(), undisturbed["S"])
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", ["exact", "noisy"])
 def test_killed_while_S_is_written(lives, kind):
     folder, said = lives[0], lives[1][kind]

@@ -837,7 +837,7 @@ def test_a_model_without_S(problem, monkeypatch):
 # What users of other packages ran into (numbers as in PEERS.md, section 5)
 
 
-@pytest.mark.parametrize(("sides", "scale"), zip(SIDES, [1e-6, 1e6, 1e6, 1e-6], strict=True))
+@pytest.mark.parametrize(("sides", "scale"), [("both", 1e-6), ("rows", 1e6), ("columns", 1e-6), ("none", 1e6)])
 def test_7_the_scale_of_M_does_not_matter(sides, scale):
     problem = problem_of(noise=1e-5)
     rank = 2 if sides == "none" else "auto"
