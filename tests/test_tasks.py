@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 from pandas.testing import assert_frame_equal
 
+pytestmark = pytest.mark.timeout(200)  # the whole page is run by whichever test comes first
 PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
 TASKS = 13
 MOST_LINES = 5

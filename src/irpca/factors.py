@@ -262,10 +262,11 @@ class Fit:
     def place(self, X: Array, axis: int, lines: Array, others: Array, from_own: bool = False) -> None:
         """Estimate the factors of some rows (0) or columns from their entries X in some lines of the other side.
 
-        They start at what features say of them or, ``from_own``, at their own.
+        They start at what features say of them or, ``from_own``, at their own. Where no entry is observed they stay as
+        they are.
         """
         side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
-        if side.tied:
+        if side.tied or np.isnan(X).all():
             return
         scales = self.noise.cols if axis == 0 else self.noise.rows
         least = self.noise.least[others] if axis == 0 else np.full(len(others), self.noise.lowest)

@@ -2,6 +2,7 @@
 
 Subclass :class:`EngineSuite`, with :class:`Cuts` and :class:`Duals` for what the engine can do besides, or
 :class:`FullSuite` if that is all, say how to make your engine from a NumPy array, and pytest does the rest.
+The parameters of a test are combined pairwise: every two values of every two of them meet in one of its items.
 """
 
 from dataclasses import dataclass, fields, is_dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
@@ -17,33 +19,31 @@ from irpca.engines import Ascent, Cut, Dual, Engine, Normal, ReferenceEngine, Tr
 from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
 
-LAYOUTS = ["C", "Fortran", "read-only", "padded rows", "strided", "strided Fortran", "reversed"]
+DTYPES = [np.float32, np.float64]
+ORDERS = ["C", "Fortran"]
+SPACINGS = ["whole", "padded", "strided", "reversed"]
+LAYOUTS = [f"{order} {spacing}" for order in ORDERS for spacing in SPACINGS]
 TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}  # of the largest entry of an answer
 ZETA = 1.0
 
 
 def laid_out(M, layout):
-    """The same matrix, differently in memory."""
-    n1, n2 = M.shape
-    match layout:
-        case "C":
-            return np.ascontiguousarray(M)
-        case "Fortran":
-            return np.asfortranarray(M)
-        case "read-only":
-            M = np.ascontiguousarray(M)
-            M.flags.writeable = False
-            return M
-        case "padded rows":
+    """The same matrix, differently in memory; what is padded is part of a larger one, and read-only."""
+    order, spacing = layout.split()
+    A = M if order == "C" else M.T
+    n1, n2 = A.shape
+    match spacing:
+        case "whole":
+            view = np.empty((n1, n2), M.dtype)
+        case "padded":
             view = np.full((n1, n2 + 3), np.nan, M.dtype)[:, 1 : n2 + 1]
         case "strided":
             view = np.full((2 * n1, 3 * n2), np.nan, M.dtype)[::2, ::3]
-        case "strided Fortran":
-            view = np.full((n2, 2 * n1), np.nan, M.dtype)[:, ::2].T
         case "reversed":
             view = np.full((n1, n2), np.nan, M.dtype)[::-1, ::-1]
-    view[:] = M
-    return view
+    view[:] = A
+    view.flags.writeable = spacing != "padded"
+    return view if order == "C" else view.T
 
 
 class Case:
@@ -53,7 +53,7 @@ class Case:
     what L trims there, and trims what L keeps.
     """
 
-    def __init__(self, shape, dtype=np.float64, layout="C", rank=2):
+    def __init__(self, shape, dtype=np.float64, layout="C whole", rank=2):
         rng = np.random.default_rng(0)
         n1, n2 = shape
         self.dtype = dtype
@@ -83,69 +83,29 @@ class Case:
 shared_case = cache(Case)  # for tests that leave it as it is
 
 
-def cases(middle, large):
-    """Every layout with either type, every layout with either of two shapes, every shape with either type."""
-    return [
-        ((1, 5), np.float32, "C"),
-        ((1, 5), np.float64, "Fortran"),
-        ((7, 3), np.float32, "C"),
-        ((7, 3), np.float64, "Fortran"),
-        ((7, 3), np.float32, "read-only"),
-        ((7, 3), np.float64, "padded rows"),
-        ((7, 3), np.float32, "strided"),
-        ((7, 3), np.float64, "strided Fortran"),
-        ((7, 3), np.float32, "reversed"),
-        (middle, np.float64, "C"),
-        (middle, np.float32, "Fortran"),
-        (middle, np.float64, "read-only"),
-        (middle, np.float32, "padded rows"),
-        (middle, np.float64, "strided"),
-        (middle, np.float32, "strided Fortran"),
-        (middle, np.float64, "reversed"),
-        (large, np.float32, "C"),
-        (large, np.float64, "Fortran"),
-    ]
+EITHER = [False, True]
 
 
-def few_cases(middle, large):
-    """For engines that store M in an order of their own, or have no loops that depend on it: every layout once."""
-    return [
-        ((1, 5), np.float32, "C"),
-        ((7, 3), np.float64, "Fortran"),
-        ((7, 3), np.float32, "reversed"),
-        (middle, np.float64, "read-only"),
-        (middle, np.float32, "padded rows"),
-        (middle, np.float32, "strided"),
-        (middle, np.float64, "strided Fortran"),
-        (large, np.float64, "C"),
-        (large, np.float32, "Fortran"),
-    ]
+def settings(*shapes):
+    """Pairwise: shapes, types and layouts of M, and twice True or False, for what a test varies besides."""
+    rows = all_pairs(*shapes, DTYPES, ORDERS, SPACINGS, EITHER, EITHER)
+    return [(*row[:-4], f"{row[-4]} {row[-3]}", *row[-2:]) for row in rows]
 
 
-STORED = [
-    (np.float32, "C"),
-    (np.float64, "C"),
-    (np.float32, "Fortran"),
-    (np.float64, "Fortran"),
-    (np.float64, "read-only"),
-    (np.float32, "padded rows"),
-    (np.float64, "strided"),
-    (np.float32, "strided Fortran"),
-    (np.float64, "reversed"),
-]
-FEW_STORED = [(np.float32, "C"), (np.float64, "Fortran")]
+def few_settings(*shapes):
+    """For engines that store M in an order of their own, or have no loops that depend on it: spacings in turn."""
+    rows = all_pairs(*shapes, DTYPES, ORDERS, EITHER, EITHER)
+    return [(*row[:-3], f"{row[-3]} {SPACINGS[k % len(SPACINGS)]}", *row[-2:]) for k, row in enumerate(rows)]
 
 
-def some_cases(of):
-    """The fixture ``case`` of a suite: shapes, types and layouts of M."""
-    fixture = pytest.fixture(params=of, ids=lambda p: f"{p[0][0]}x{p[0][1]} {p[1].__name__} {p[2]}")
-    return fixture(lambda self, request: shared_case(*request.param))
+def named(setting):
+    *shape, dtype, layout, one, other = setting
+    return f"{''.join(f'{n1}x{n2} ' for n1, n2 in shape)}{dtype.__name__} {layout} {one:d}{other:d}"
 
 
-def some_stored(of):
-    """The fixture ``stored`` of a suite: types and layouts of M."""
-    fixture = pytest.fixture(params=of, ids=lambda p: f"{p[0].__name__} {p[1]}")
-    return fixture(lambda self, request: request.param)
+def given_by(of):
+    """A fixture of a suite that gives these settings."""
+    return pytest.fixture(params=of, ids=named)(lambda self, request: request.param)
 
 
 def same(answer, expected, dtype, precision=None):
@@ -216,39 +176,15 @@ def of_T(case):
 
 
 MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}}
-LINES = [  # every mode with every prior; of the others each two meet, and each meets every mode and every prior
-    ("mixture", "mean", (30, 17), "C", np.float32),
-    ("mixture", "constant", (9, 70), "Fortran", np.float64),
-    ("mixture", "basis", (30, 17), "strided", np.float64),
-    ("mixture", "tied", (9, 70), "C", np.float64),
-    ("mixture", "partly tied", (30, 17), "Fortran", np.float32),
-    ("Student", "mean", (9, 70), "Fortran", np.float32),
-    ("Student", "constant", (30, 17), "strided", np.float32),
-    ("Student", "basis", (9, 70), "C", np.float32),
-    ("Student", "tied", (30, 17), "Fortran", np.float64),
-    ("Student", "partly tied", (9, 70), "strided", np.float64),
-    ("trim", "mean", (9, 70), "strided", np.float64),
-    ("trim", "constant", (30, 17), "C", np.float64),
-    ("trim", "basis", (9, 70), "Fortran", np.float32),
-    ("trim", "tied", (30, 17), "strided", np.float32),
-    ("trim", "partly tied", (9, 70), "C", np.float32),
-]
-DIRECTIONS = [  # how many, with every prior and every shape; every prior with every shape
-    (0, "mean", (1, 5)),
-    (0, "constant", (7, 3)),
-    (0, "basis", (65, 33)),
-    (1, "mean", (7, 3)),
-    (1, "constant", (65, 33)),
-    (1, "basis", (1, 5)),
-    (2, "mean", (65, 33)),
-    (2, "constant", (1, 5)),
-    (2, "basis", (7, 3)),
-    (8, "mean", (1, 5)),
-    (8, "constant", (7, 3)),
-    (8, "basis", (65, 33)),
-    (11, "mean", (7, 3)),
-    (11, "constant", (65, 33)),
-    (11, "basis", (1, 5)),
+PRIORS = ["mean", "constant", "basis", "tied", "partly tied"]
+LINES = all_pairs(PRIORS, list(MODES), [(30, 17), (9, 70)], ["C whole", "Fortran whole", "C strided"], DTYPES)
+DIRECTIONS = all_pairs([0, 1, 2, 8, 11], ["mean", "constant", "basis"], [(1, 5), (7, 3), (65, 33)])  # how many
+
+
+KINDS_OF_L = ["nothing in S", "everything in S", "rank 0", "rank 1", "more than columns", "wide core", "tall core"]
+SETTINGS_OF_L = [
+    (kind, dtype, f"{order} {SPACINGS[k % len(SPACINGS)]}")
+    for k, (kind, dtype, order) in enumerate(all_pairs(KINDS_OF_L, DTYPES, ORDERS))
 ]
 
 
@@ -390,8 +326,10 @@ class Watched:
         return answer
 
 
-class EngineSuite:
-    """Say in ``make`` how to make an engine; ``case`` and ``stored`` may be fewer, or of other shapes.
+class Owner:
+    """What an engine answers and refuses, without another to compare it with.
+
+    Say in ``make`` how to make it; ``setting`` and ``stored_setting`` may be fewer, or of other shapes.
 
     Attributes
     ----------
@@ -400,8 +338,8 @@ class EngineSuite:
     border : shape of the matrix by which it is seen that answers are thin
     """
 
-    case = some_cases(cases((130, 90), (67, 515)))
-    stored = some_stored(STORED)
+    setting = given_by(settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
+    stored_setting = given_by(settings())
     where = ""
     product_error = 0.0
     border = (400, 300)
@@ -409,10 +347,24 @@ class EngineSuite:
     def make(self, M: np.ndarray) -> Engine:
         raise NotImplementedError
 
-    def pair(self, M):
-        return self.make(M), ReferenceEngine(M)
+    @pytest.fixture
+    def case(self, setting):
+        return shared_case(*setting[:3])
 
-    @pytest.fixture(params=[np.float32, np.float64])
+    @pytest.fixture
+    def either(self, setting):
+        """What a test varies besides the case."""
+        return setting[3]
+
+    @pytest.fixture
+    def stored(self, stored_setting):
+        return stored_setting[:2]
+
+    @pytest.fixture
+    def holes(self, stored_setting):
+        return stored_setting[2]
+
+    @pytest.fixture(params=DTYPES)
     def dtype(self, request):
         return request.param
 
@@ -420,7 +372,7 @@ class EngineSuite:
     def infinite(self):
         return f"M holds infinite values{self.where}; replace"
 
-    # Each question, over shapes, types and layouts in memory.
+    # What it gives of M.
 
     def test_what_it_owns(self, case):
         engine = self.make(case.M)
@@ -431,76 +383,6 @@ class EngineSuite:
         for counts, n, each in zip(engine.counts, case.M.shape, case.M.shape[::-1], strict=True):
             np.testing.assert_array_equal(counts, np.full(n, each))
         assert engine.reads == 0
-
-    def test_core(self, case):
-        engine, reference = self.pair(case.M)
-        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2)
-        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2)
-        same(G, expected, np.float64, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-
-    def test_normal_equations(self, case):
-        """Two sets of kept entries at the same time, each asked twice."""
-        engine, reference = self.pair(case.M)
-        rng = np.random.default_rng(4)
-        for L in case.L, case.other:
-            normal, expected = (asked.normal(L, ZETA, case.Q1, case.Q2) for asked in (engine, reference))
-            same(normal.gradient, expected.gradient, np.float64, case.dtype)
-            same_trim(normal.trim, expected.trim, case.dtype)
-            engine.normal(case.L, 25.0, case.Q1, case.Q2)
-            for _ in range(2):
-                P = rng.standard_normal(expected.gradient.shape)
-                same(normal.times(P), expected.times(P), np.float64, case.dtype)
-            asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
-            for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
-                same(answer, right, case.dtype)
-        assert engine.reads == reference.reads + 2 == 10
-
-    def test_products(self, case):
-        """Along rows, along columns, and both at once; of T, and of the kept entries as ones."""
-        engine, reference = self.pair(case.M)
-        for question, asked in of_T(case):
-            answers, expected = (getattr(owner, question)(case.L, ZETA, *asked) for owner in (engine, reference))
-            same_answers(answers, expected, case)
-        assert engine.reads == reference.reads == 7
-        TX, nothing, trim = engine.products(case.L, ZETA, case.X)
-        same(TX, reference.products(case.L, ZETA, case.X)[0], case.dtype)
-        assert nothing is None
-        *nothing, alone = engine.products(case.L, ZETA)
-        assert nothing == [None, None] and alone == trim
-
-    def test_thresholds_of_rows_and_columns(self, case):
-        """Some rows and columns keep the middle residuals, some the small ones only, some all."""
-        rng = np.random.default_rng(3)
-        cut = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
-        engine, reference = self.pair(case.M)
-        for question, asked in of_T(case):
-            answers, expected = (getattr(owner, question)(case.L, cut, *asked) for owner in (engine, reference))
-            same_answers(answers, expected, case)
-
-    @pytest.mark.parametrize(("mode", "prior", "shape", "layout", "dtype"), LINES)
-    def test_lines(self, monkeypatch, mode, prior, shape, layout, dtype):
-        to_the_end(monkeypatch)
-        case, M, right = shared_lines(shape, mode=mode, prior=prior, dtype=dtype)
-        engine = self.make(laid_out(M, layout))
-        for (answer,), expected in zip(ask_lines((engine,), case), right, strict=True):
-            same_lines(answer, expected)
-        assert engine.reads == 2
-
-    @pytest.mark.parametrize(("K", "prior", "shape"), DIRECTIONS)
-    def test_lines_of_any_number_of_directions(self, monkeypatch, K, prior, shape):
-        """None is a model, too: noise alone. More than there are entries in a line are held by the prior."""
-        to_the_end(monkeypatch)
-        case, M, right = shared_lines(shape, K, prior=prior)
-        for (answer,), expected in zip(ask_lines((self.make(M),), case), right, strict=True):
-            same_lines(answer, expected, 1e-8)
-
-    def test_lines_with_few_conjugate_gradients(self):
-        """What stops early is close: the coefficients to the digits that are asked for, the rest better."""
-        case, M, right = shared_lines((65, 33))
-        for (answer,), expected in zip(ask_lines((self.make(M),), case), right, strict=True):
-            np.testing.assert_allclose(answer.coefficients, expected.coefficients, rtol=0, atol=1e-3)
-            np.testing.assert_allclose(answer.mean, expected.mean, rtol=0, atol=1e-4)
 
     def test_lines_leave_what_they_are_given_as_it_is(self):
         case, again = LinesCase((30, 17)), LinesCase((30, 17))
@@ -518,37 +400,9 @@ class EngineSuite:
         for answer, mean in zip(first, kept, strict=True):
             np.testing.assert_array_equal(answer.mean, mean)
 
-    def test_corruption(self, case):
-        engine, reference = self.pair(case.M)
-        S, trim = engine.corruption(case.L, ZETA)
-        expected, expected_trim = reference.corruption(case.L, ZETA)
-        same_sparse(S, expected, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert S.nnz == trim.trimmed
-
-    @pytest.mark.parametrize("holes", [False, True])
-    def test_corruption_by_standardised_residuals(self, case, holes):
-        limit = Standardised(standard_noise(case.M.shape), 1.25)  # in all lines between the kinds of residuals
-        M = np.where(np.arange(case.M.size).reshape(case.M.shape) % 7 == 3, np.nan, case.M) if holes else case.M
-        engine, reference = self.pair(M)
-        S, trim = engine.corruption(case.L, limit)
-        expected, expected_trim = reference.corruption(case.L, limit)
-        same_sparse(S, expected, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert S.nnz == trim.trimmed and engine.reads == 1
-        R, noise = M - case.L.dense(), limit.noise
-        s2 = np.outer(noise.rows, noise.cols)
-        own = 1.25 * np.sqrt(s2 + np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2))
-        np.testing.assert_array_equal(S.toarray() != 0, np.abs(R) > own)
-        turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
-        same_sparse(turned, S.T.tocsr(), case.dtype)
-        assert turned_trim.kept == trim.kept
-
-    @pytest.mark.parametrize("holes", [False, True])
-    @pytest.mark.parametrize("standardised", [False, True])
-    def test_write(self, stored, holes, standardised, tmp_path):
+    def test_write(self, stored_setting, tmp_path):
         """All of S goes to the sink, piece by piece; what it does not keep counts as kept."""
-        dtype, layout = stored
+        dtype, layout, holes, standardised = stored_setting
         case = Case((30, 17), dtype)
         limit = Standardised(standard_noise(case.M.shape), 1.25) if standardised else ZETA
         missing = np.arange(case.M.size).reshape(case.M.shape) % 7 == 3
@@ -589,9 +443,9 @@ class EngineSuite:
         assert entries.dtype == case.dtype
         np.testing.assert_array_equal(entries, case.M[rows, cols[[0, 1, 2, 3, 0, 1]]])
 
-    @pytest.mark.parametrize("size", [4, 1 << 20])
-    def test_draw(self, case, size):
+    def test_draw(self, case, either):
         """As many entries as asked for, or each of them once; in the order of rows."""
+        size = 1 << 20 if either else 4
         engine = self.make(case.M)
         rows, cols, values = engine.draw(size, np.random.default_rng(1))
         assert len(rows) == len(cols) == len(values) == min(size, case.M.size)
@@ -613,7 +467,6 @@ class EngineSuite:
         else:
             assert added == pytest.approx(share, rel=1e-9)
 
-    @pytest.mark.parametrize("holes", [False, True])
     def test_survey(self, stored, holes):
         """What was announced is answered as if it had not been, and so is what was not."""
         dtype, layout = stored
@@ -658,48 +511,6 @@ class EngineSuite:
         same_block(*(lines[0][0][::-1], lines[0][1]))
         announced.survey([])
         same_block(*lines[0])
-
-    # Each question, over thresholds and kinds of L.
-
-    @pytest.mark.parametrize("zeta", [np.inf, -1.0], ids=["nothing in S", "everything in S"])
-    def test_extreme_thresholds(self, zeta, stored):
-        self.ask_everything(Case((30, 17), *stored), zeta)
-
-    @pytest.mark.parametrize("rank", [0, 1, 20])  # 20: more than there are columns
-    def test_rank_of_L(self, rank, stored):
-        self.ask_everything(Case((30, 17), *stored, rank), ZETA)
-
-    @pytest.mark.parametrize("inner", [(2, 4), (4, 2)])
-    def test_core_of_L_that_is_not_square(self, inner, stored):
-        case = Case((30, 17), *stored)
-        rng = np.random.default_rng(2)
-        extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, inner, strict=True)]
-        core = np.full(inner, 1e-3)  # small: residuals stay away from the threshold
-        core[:2, :2] += case.L.core
-        case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
-        self.ask_everything(case, ZETA)
-
-    def test_L_in_single_precision(self, dtype):
-        case = Case((30, 17), dtype)
-        case.L = LowRank(*(B.astype(np.float32) for B in (case.L.left, case.L.core, case.L.right)))
-        self.ask_everything(case, ZETA, precision=np.float32)
-
-    def ask_everything(self, case, zeta, precision=None):
-        precision = precision or case.dtype
-        engine, reference = self.pair(case.M)
-        for question, asked in of_T(case):
-            answers, expected = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
-            same_answers(answers, expected, case, precision)
-        normal, expected_normal = (asked.normal(case.L, zeta, case.Q1, case.Q2) for asked in (engine, reference))
-        P = np.ones(normal.gradient.shape)
-        same(normal.times(P), expected_normal.times(P), np.float64, precision)
-        S, trim = engine.corruption(case.L, zeta)
-        expected_S, expected_trim = reference.corruption(case.L, zeta)
-        assert S.nnz == trim.trimmed
-        np.testing.assert_array_equal(S.indices, expected_S.indices)
-        np.testing.assert_array_equal(S.indptr, expected_S.indptr)
-        np.testing.assert_allclose(S.data, expected_S.data, rtol=0, atol=31 * TOLERANCE[precision])
-        same_trim(trim, expected_trim, precision)
 
     # What the reference cannot tell, because it might be wrong itself.
 
@@ -860,9 +671,9 @@ class EngineSuite:
 
     # What it refuses.
 
-    @pytest.mark.parametrize(("bad", "zeta"), [(np.inf, np.inf), (-np.inf, ZETA)])
-    def test_entries_that_are_not_finite(self, bad, zeta, stored, infinite, tmp_path):
-        dtype, layout = stored
+    def test_entries_that_are_not_finite(self, stored_setting, infinite, tmp_path):
+        dtype, layout, positive, _ = stored_setting
+        bad, zeta = (np.inf, np.inf) if positive else (-np.inf, ZETA)
         case = Case((30, 17), dtype)
         M = np.array(case.M)
         M[2, 3] = M[2, 16] = M[29, 0] = bad
@@ -903,13 +714,16 @@ class EngineSuite:
         case = Case((7, 3))
         engine = self.make(case.M)
         assert isinstance(engine.capabilities, frozenset)
-        assert engine.capabilities == {name for name, tests in ABLE.items() if isinstance(self, tests)}
+        assert engine.capabilities == self.able()
         asks = {"cut": lambda: engine.cut(case.L, 1, 1), "dual": engine.dual}
         for name in asks.keys() - engine.capabilities:
             with pytest.raises(NotImplementedError, match=f"needs.*{name}|{name}.*needs") as told:
                 asks[name]()
             assert engine.name in str(told.value)
         assert isinstance(engine.dear, bool)
+
+    def able(self):
+        return {name for name, tests in ABLE.items() if isinstance(self, tests)}
 
     def test_a_block_of_everything_is_refused(self):
         case = Case((7, 3))
@@ -947,6 +761,141 @@ class EngineSuite:
                 ask()
 
 
+class EngineSuite(Owner):
+    """Every answer against that of the reference engine."""
+
+    def pair(self, M):
+        return self.make(M), ReferenceEngine(M)
+
+    def test_core(self, case):
+        engine, reference = self.pair(case.M)
+        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2)
+        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2)
+        same(G, expected, np.float64, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+
+    def test_normal_equations(self, case):
+        """Two sets of kept entries at the same time, each asked twice."""
+        engine, reference = self.pair(case.M)
+        rng = np.random.default_rng(4)
+        for L in case.L, case.other:
+            normal, expected = (asked.normal(L, ZETA, case.Q1, case.Q2) for asked in (engine, reference))
+            same(normal.gradient, expected.gradient, np.float64, case.dtype)
+            same_trim(normal.trim, expected.trim, case.dtype)
+            engine.normal(case.L, 25.0, case.Q1, case.Q2)
+            for _ in range(2):
+                P = rng.standard_normal(expected.gradient.shape)
+                same(normal.times(P), expected.times(P), np.float64, case.dtype)
+            asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
+            for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
+                same(answer, right, case.dtype)
+        assert engine.reads == reference.reads + 2 == 10
+
+    def test_products(self, case):
+        """Along rows, along columns, and both at once; of T, and of the kept entries as ones."""
+        engine, reference = self.pair(case.M)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, ZETA, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case)
+        assert engine.reads == reference.reads == 7
+        TX, nothing, trim = engine.products(case.L, ZETA, case.X)
+        same(TX, reference.products(case.L, ZETA, case.X)[0], case.dtype)
+        assert nothing is None
+        *nothing, alone = engine.products(case.L, ZETA)
+        assert nothing == [None, None] and alone == trim
+
+    def test_thresholds_of_rows_and_columns(self, case):
+        """Some rows and columns keep the middle residuals, some the small ones only, some all."""
+        rng = np.random.default_rng(3)
+        cut = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
+        engine, reference = self.pair(case.M)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, cut, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case)
+
+    @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES)
+    def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
+        to_the_end(monkeypatch)
+        case, M, right = shared_lines(shape, mode=mode, prior=prior, dtype=dtype)
+        engine = self.make(laid_out(M, layout))
+        for (answer,), expected in zip(ask_lines((engine,), case), right, strict=True):
+            same_lines(answer, expected)
+        assert engine.reads == 2
+
+    @pytest.mark.parametrize(("K", "prior", "shape"), DIRECTIONS)
+    def test_lines_of_any_number_of_directions(self, monkeypatch, K, prior, shape):
+        """None is a model, too: noise alone. More than there are entries in a line are held by the prior."""
+        to_the_end(monkeypatch)
+        case, M, right = shared_lines(shape, K, prior=prior)
+        for (answer,), expected in zip(ask_lines((self.make(M),), case), right, strict=True):
+            same_lines(answer, expected, 1e-8)
+
+    def test_lines_with_few_conjugate_gradients(self):
+        """What stops early is close: the coefficients to the digits that are asked for, the rest better."""
+        case, M, right = shared_lines((65, 33))
+        for (answer,), expected in zip(ask_lines((self.make(M),), case), right, strict=True):
+            np.testing.assert_allclose(answer.coefficients, expected.coefficients, rtol=0, atol=1e-3)
+            np.testing.assert_allclose(answer.mean, expected.mean, rtol=0, atol=1e-4)
+
+    def test_corruption(self, case):
+        engine, reference = self.pair(case.M)
+        S, trim = engine.corruption(case.L, ZETA)
+        expected, expected_trim = reference.corruption(case.L, ZETA)
+        same_sparse(S, expected, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+        assert S.nnz == trim.trimmed
+
+    def test_corruption_by_standardised_residuals(self, case, either):
+        limit = Standardised(standard_noise(case.M.shape), 1.25)  # in all lines between the kinds of residuals
+        M = np.where(np.arange(case.M.size).reshape(case.M.shape) % 7 == 3, np.nan, case.M) if either else case.M
+        engine, reference = self.pair(M)
+        S, trim = engine.corruption(case.L, limit)
+        expected, expected_trim = reference.corruption(case.L, limit)
+        same_sparse(S, expected, case.dtype)
+        same_trim(trim, expected_trim, case.dtype)
+        assert S.nnz == trim.trimmed and engine.reads == 1
+        R, noise = M - case.L.dense(), limit.noise
+        s2 = np.outer(noise.rows, noise.cols)
+        own = 1.25 * np.sqrt(s2 + np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2))
+        np.testing.assert_array_equal(S.toarray() != 0, np.abs(R) > own)
+        turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
+        same_sparse(turned, S.T.tocsr(), case.dtype)
+        assert turned_trim.kept == trim.kept
+
+    @pytest.mark.parametrize(("kind", "dtype", "layout"), SETTINGS_OF_L)
+    def test_thresholds_and_kinds_of_L(self, kind, dtype, layout):
+        case = Case((30, 17), dtype, layout, {"rank 0": 0, "rank 1": 1, "more than columns": 20}.get(kind, 2))
+        if kind in (inner := {"wide core": (2, 4), "tall core": (4, 2)}):
+            rng = np.random.default_rng(2)
+            extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, inner[kind], strict=True)]
+            core = np.full(inner[kind], 1e-3)  # small: residuals stay away from the threshold
+            core[:2, :2] += case.L.core
+            case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
+        self.ask_everything(case, {"nothing in S": np.inf, "everything in S": -1.0}.get(kind, ZETA))
+
+    def test_L_in_single_precision(self, dtype):
+        case = Case((30, 17), dtype)
+        case.L = LowRank(*(B.astype(np.float32) for B in (case.L.left, case.L.core, case.L.right)))
+        self.ask_everything(case, ZETA, precision=np.float32)
+
+    def ask_everything(self, case, zeta, precision=None):
+        precision = precision or case.dtype
+        engine, reference = self.pair(case.M)
+        for question, asked in of_T(case):
+            answers, expected = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
+            same_answers(answers, expected, case, precision)
+        normal, expected_normal = (asked.normal(case.L, zeta, case.Q1, case.Q2) for asked in (engine, reference))
+        P = np.ones(normal.gradient.shape)
+        same(normal.times(P), expected_normal.times(P), np.float64, precision)
+        S, trim = engine.corruption(case.L, zeta)
+        expected_S, expected_trim = reference.corruption(case.L, zeta)
+        assert S.nnz == trim.trimmed
+        np.testing.assert_array_equal(S.indices, expected_S.indices)
+        np.testing.assert_array_equal(S.indptr, expected_S.indptr)
+        np.testing.assert_allclose(S.data, expected_S.data, rtol=0, atol=31 * TOLERANCE[precision])
+        same_trim(trim, expected_trim, precision)
+
+
 class Cuts:
     """For engines that can ``cut``."""
 
@@ -966,9 +915,9 @@ class Cuts:
 class Duals:
     """For engines that can keep a ``dual`` variable."""
 
-    @pytest.mark.parametrize("box", [np.inf, 3.0])
-    def test_dual(self, case, box):
+    def test_dual(self, case, either):
         """Steps of several sizes; the product after each, and one without a step."""
+        box = 3.0 if either else np.inf
         engine, reference = self.pair(case.M)
         Y, expected_Y = engine.dual(), reference.dual()
         steps = [

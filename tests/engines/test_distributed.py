@@ -10,20 +10,18 @@ import zarr
 from dask import delayed
 from distributed import Client
 from engines.conformance import (
-    FEW_STORED,
     LINES,
     MODES,
     Case,
     EngineSuite,
     LinesCase,
     ask_lines,
-    few_cases,
+    few_settings,
+    given_by,
     of_T,
     same_answers,
     same_lines,
     shared_case,
-    some_cases,
-    some_stored,
     to_the_end,
 )
 from engines.test_listed import (
@@ -114,8 +112,8 @@ def small_pieces(monkeypatch):
 
 
 class DistributedSuite(EngineSuite):
-    case = some_cases(few_cases((30, 17), (33, 129)))
-    stored = some_stored(FEW_STORED)
+    setting = given_by(few_settings([(1, 5), (30, 17), (33, 129)]))
+    stored_setting = given_by(few_settings())
     where = r" in rows \d+ to \d+, columns \d+ to \d+"
 
     def chunked(self, M):
@@ -174,19 +172,23 @@ class DistributedSuite(EngineSuite):
 class LeanSuite(DistributedSuite):
     """Without what a chunk decides alone."""
 
-    case = some_cases([((1, 5), np.float32, "C"), ((30, 17), np.float64, "Fortran"), ((33, 129), np.float32, "C")])
-    stored = some_stored(FEW_STORED[1:])
+    setting = given_by(
+        [
+            ((1, 5), np.float32, "C whole", False, False),
+            ((30, 17), np.float64, "Fortran whole", True, False),
+            ((33, 129), np.float32, "C whole", True, False),
+        ]
+    )
+    stored_setting = given_by([(np.float32, "C whole", True, False), (np.float64, "Fortran whole", False, True)])
     test_lines_of_any_number_of_directions = None
-    test_core_of_L_that_is_not_square = None
-    test_extreme_thresholds = None
-    test_rank_of_L = None
+    test_thresholds_and_kinds_of_L = None
     test_L_in_single_precision = None
     test_an_entry_at_the_threshold_is_kept = None
     test_the_energy_does_not_leave_the_range_of_float32 = None
 
-    @pytest.mark.parametrize(("mode", "prior", "shape", "layout", "dtype"), LINES[::4])
-    def test_lines(self, monkeypatch, mode, prior, shape, layout, dtype):
-        super().test_lines(monkeypatch, mode, prior, shape, layout, dtype)
+    @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES[::4])
+    def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
+        super().test_lines(monkeypatch, prior, mode, shape, layout, dtype)
 
 
 class TestTiles(DistributedSuite):
@@ -236,7 +238,13 @@ class TestFiles(StoredSuite):
 class CompleteSuite(StoredSuite):
     """All entries are listed; a survey has counted them. Infinite ones are refused when a table is opened."""
 
-    case = some_cases([((7, 3), np.float32, "C"), ((30, 17), np.float64, "Fortran"), ((33, 129), np.float32, "C")])
+    setting = given_by(
+        [
+            ((7, 3), np.float32, "C whole", False, False),
+            ((30, 17), np.float64, "Fortran whole", True, False),
+            ((33, 129), np.float32, "C whole", True, False),
+        ]
+    )
     surveyed = True
     test_nan_beside_infinite_entries = None
     test_survey_of_a_matrix_with_holes = None
@@ -276,7 +284,8 @@ def test_factors_that_change_in_place_are_sent_again_and_bases_are_not(client):
 
 @pytest.mark.usefixtures("client")
 class TestCluster(LeanSuite):
-    case = some_cases([((30, 17), np.float64, "Fortran")])
+    setting = given_by([((30, 17), np.float64, "Fortran whole", True, False)])
+    stored_setting = given_by([(np.float64, "C whole", True, True)])
     test_reads = None
     test_place = None
     test_capabilities = None
@@ -285,6 +294,7 @@ class TestCluster(LeanSuite):
     test_an_answer_stays_as_it_was_given = None
     test_an_L_that_is_not_finite_is_not_blamed_on_M = None
     test_lines_with_few_conjugate_gradients = None
+    test_lines_leave_what_they_are_given_as_it_is = None
     test_what_crosses_the_border_is_thin = None
 
     def chunked(self, M):

@@ -8,7 +8,7 @@ import weakref
 import numpy as np
 import pytest
 from engines.conformance import (
-    FEW_STORED,
+    DTYPES,
     TOLERANCE,
     ZETA,
     Case,
@@ -16,15 +16,14 @@ from engines.conformance import (
     FullSuite,
     LinesCase,
     ask_lines,
-    few_cases,
+    few_settings,
+    given_by,
     of_T,
     same,
     same_answers,
     same_lines,
     same_sparse,
     same_trim,
-    some_cases,
-    some_stored,
     to_the_end,
 )
 from scipy.sparse import csr_array
@@ -68,8 +67,8 @@ def tensor(M):
 
 
 class TestTorch(FullSuite):
-    case = some_cases(few_cases((130, 90), (67, 515)))
-    stored = some_stored(FEW_STORED)
+    setting = given_by(few_settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
+    stored_setting = given_by(few_settings())
 
     @pytest.fixture(autouse=True)
     def small_slabs(self, monkeypatch):
@@ -84,7 +83,7 @@ class TestTorch(FullSuite):
 class TestStreamed(TestTorch):
     """From host memory, a few rows at a time; of a matrix in Fortran order a few columns."""
 
-    case = some_cases(few_cases((40, 30), (33, 129)))
+    setting = given_by(few_settings([(1, 5), (7, 3), (40, 30), (33, 129)]))
 
     @pytest.fixture(autouse=True)
     def short_slabs(self, monkeypatch):
@@ -96,19 +95,19 @@ class TestStreamed(TestTorch):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with NumPy, which minds infinities
 class TestTriton(FullSuite):
-    case = some_cases(
+    setting = given_by(
         [
-            ((1, 5), np.float32, "C"),
-            ((7, 3), np.float64, "Fortran"),
-            ((40, 70), np.float32, "strided"),
-            ((40, 70), np.float64, "padded rows"),
-            ((64, 96), np.float32, "C"),  # whole tiles, in the interpreter
-            ((33, 130), np.float32, "Fortran"),
+            ((1, 5), np.float32, "C whole", True, False),
+            ((7, 3), np.float64, "Fortran whole", False, False),
+            ((17, 40), np.float32, "C strided", True, False),
+            ((17, 40), np.float64, "C padded", False, False),
+            ((32, 64), np.float32, "C whole", False, False),  # whole tiles, in the interpreter
+            ((33, 70), np.float32, "Fortran whole", True, False),
         ]
     )
-    stored = some_stored(FEW_STORED)
+    stored_setting = given_by([(np.float32, "C whole", True, False), (np.float64, "Fortran whole", False, True)])
     product_error = 2.0**-15  # products with T have 16 bits
-    border = (96, 80)  # an interpreter is slow
+    border = (60, 50)  # an interpreter is slow
 
     def make(self, M):
         return made(tensor(M), "triton")
@@ -147,11 +146,11 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", DTYPES)
 class TestHoles:
     def test_every_question(self, kind, dtype, tmp_path, monkeypatch):
         monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
-        case = with_holes((40, 33), dtype)
+        case = with_holes((18, 33), dtype)
         engine, reference = KINDS[kind](case.M), ReferenceEngine(case.M)
         rng = np.random.default_rng(3)
         cut = Cut(*(rng.choice([0.95, 10.0], n).astype(dtype) for n in case.M.shape))

@@ -1,12 +1,14 @@
 """Matrices with holes, listed or dense, against the reference engine with a mask, and what may be such a matrix."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+from all_pairs import all_pairs
 from engines.conformance import (
-    FEW_STORED,
+    DTYPES,
     MODES,
     TOLERANCE,
     ZETA,
@@ -15,7 +17,8 @@ from engines.conformance import (
     FullSuite,
     LinesCase,
     ask_lines,
-    few_cases,
+    few_settings,
+    given_by,
     laid_out,
     of_T,
     same,
@@ -25,8 +28,6 @@ from engines.conformance import (
     same_sparse,
     same_trim,
     shared_case,
-    some_cases,
-    some_stored,
     to_the_end,
 )
 from scipy import sparse
@@ -78,7 +79,7 @@ def numpy_kernels(monkeypatch):
 
 
 class CompleteSuite(FullSuite):
-    stored = some_stored(FEW_STORED)
+    stored_setting = given_by(few_settings())
     test_nan_beside_infinite_entries = None  # the next one tells both apart
 
     def test_entries_that_are_not_finite(self, stored):
@@ -94,14 +95,14 @@ class CompleteSuite(FullSuite):
 
 
 class TestComplete(CompleteSuite):
-    case = some_cases(few_cases((60, 41), (131, 1025)))
+    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (131, 1025)]))
 
     def make(self, M):
         return observed(M)
 
 
 class TestManyChunks(CompleteSuite):
-    case = some_cases(few_cases((60, 41), (33, 129)))
+    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (33, 129)]))
 
     @pytest.fixture(autouse=True)
     def cut_up(self, monkeypatch):
@@ -116,20 +117,15 @@ class TestManyChunks(CompleteSuite):
 # Some entries are observed.
 
 PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]
-WAYS = {
-    "one thread": (lambda M: MemoryEngine(M, threads=1), None),
-    "two threads": (lambda M: MemoryEngine(M, threads=2), few_at_a_time),
-    "NumPy": (lambda M: MemoryEngine(M, threads=2), numpy_kernels),
-    "dense": (lambda M: MemoryEngine(with_nan(M), threads=1), None),
-    "dense, known": (lambda M: MemoryEngine(with_nan(M), threads=1, holes=True), None),
-    "dense, Fortran, two threads": (lambda M: MemoryEngine(np.asfortranarray(with_nan(M)), threads=2), few_at_a_time),
-    "dense, two threads": (lambda M: MemoryEngine(with_nan(M), threads=2), few_at_a_time),
-    "dense, NumPy": (lambda M: MemoryEngine(with_nan(M), threads=2), numpy_kernels),
+STORAGES = {
+    "listed": lambda M, **given: MemoryEngine(M, **given),
+    "dense": lambda M, **given: MemoryEngine(with_nan(M), **given),
+    "dense, known": lambda M, **given: MemoryEngine(with_nan(M), holes=True, **given),
+    "dense, Fortran": lambda M, **given: MemoryEngine(np.asfortranarray(with_nan(M)), **given),
 }
-DTYPES = [np.float32, np.float64]
-SETTINGS = [  # every pattern in every way; either type with every pattern and in every way
-    (kind, way, DTYPES[(i + j) % 2]) for i, kind in enumerate(PATTERNS) for j, way in enumerate(WAYS)
-]
+RUNS = {"one thread": (1, None), "two threads, few at a time": (2, few_at_a_time), "NumPy": (2, numpy_kernels)}
+PRIORS = ["mean", "constant", "basis", "partly tied"]
+SETTINGS = all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0, "cut"], [np.inf, 3.0])
 
 
 def with_nan(M):
@@ -165,12 +161,12 @@ def listed(M, there):
     return csr_array((M[rows, cols], (rows, cols)), shape=M.shape)  # zeros stay
 
 
-def prepared(way, monkeypatch):
+def prepared(storage, run, monkeypatch):
     """What makes the engine."""
-    make, prepare = WAYS[way]
+    threads, prepare = RUNS[run]
     if prepare is not None:
         prepare(monkeypatch)
-    return make
+    return partial(STORAGES[storage], threads=threads)
 
 
 def pair_of(make, M, there):
@@ -183,12 +179,12 @@ def dtype(request):
     return request.param
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture(params=all_pairs(list(STORAGES), list(RUNS)), ids=", ".join)
 def way(request, monkeypatch):
-    return prepared(request.param, monkeypatch)
+    return prepared(*request.param, monkeypatch)
 
 
-@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2].__name__}")
+@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2]}, {p[3].__name__}, {p[4]}, {p[5]}")
 def setting(request):
     return request.param
 
@@ -200,13 +196,23 @@ def there(setting):
 
 @pytest.fixture
 def case(setting):
-    return shared_case((60, 41), setting[2])
+    return shared_case((60, 41), setting[3])
+
+
+@pytest.fixture
+def zeta(setting):
+    return setting[4]
+
+
+@pytest.fixture
+def box(setting):
+    return setting[5]
 
 
 @pytest.fixture
 def fresh(setting, case, there, monkeypatch):
     """Makes an engine that has not been asked yet, nor met a hole, and the reference."""
-    make = prepared(setting[1], monkeypatch)
+    make = prepared(*setting[1:3], monkeypatch)
     return lambda: pair_of(make, case.M, there)
 
 
@@ -268,27 +274,21 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, t
         np.testing.assert_array_equal(counts, there.sum(axis=axis))
 
 
-PRIORS = ["mean", "constant", "basis", "partly tied"]
-LINES = [  # besides, every mode with every prior; either with every pattern, in every way and with either type
-    (kind, way, DTYPES[(i + j) % 2], list(MODES)[(i // 2 + j) % 3], PRIORS[(i // 2 + j) % 4])
-    for i, kind in enumerate(PATTERNS)
-    for j, way in enumerate(WAYS)
-]
-
-
-@pytest.mark.parametrize(("kind", "way", "dtype", "mode", "prior"), LINES)
-def test_lines(monkeypatch, kind, way, dtype, mode, prior):
+@pytest.mark.parametrize(
+    ("kind", "storage", "run", "dtype", "mode", "prior"),
+    all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, list(MODES), PRIORS),
+)
+def test_lines(monkeypatch, kind, storage, run, dtype, mode, prior):
     to_the_end(monkeypatch)
     there = pattern(kind)
     case = LinesCase(there.shape, mode=mode, prior=prior)
-    pair = pair_of(prepared(way, monkeypatch), case.M.astype(dtype), there)
+    pair = pair_of(prepared(storage, run, monkeypatch), case.M.astype(dtype), there)
     for answer, expected in ask_lines(pair, case):
         same_lines(answer, expected, 1e-8)
         assert answer.sums.n_observed == there.sum()
     assert pair[0].reads == pair[1].reads == 2
 
 
-@pytest.mark.parametrize("zeta", [ZETA, np.inf, -1.0, "cut"])
 def test_products(case, pair, zeta):
     if zeta == "cut":
         rng = np.random.default_rng(3)
@@ -333,7 +333,6 @@ def test_cut(case, fresh, there):
         assert pair[0].reads == pair[1].reads == 2
 
 
-@pytest.mark.parametrize("box", [np.inf, 3.0])
 def test_dual(case, pair, box):
     Y, expected_Y = both(pair, "dual")
     for step in (
@@ -421,21 +420,21 @@ def test_all_observed_entries_are_drawn_alike(make):
     assert there.all(axis=1)[rows].mean() == pytest.approx(share, abs=4 * 0.5 / 4000**0.5)
 
 
-@pytest.mark.parametrize(("rank", "dtype"), [(0, np.float64), (1, np.float32), (20, np.float32), (20, np.float64)])
-def test_rank_of_L(rank, dtype, way):
-    case, there = Case((60, 41), dtype, rank=rank), pattern("50 %")
-    test_products(case, (way(listed(case.M, there)), ReferenceEngine(case.M, there)), ZETA)
-
-
-@pytest.mark.parametrize("inner", [(2, 4), (4, 2)])
-def test_core_of_L_that_is_not_square(inner, way):
-    case, there = Case((60, 41)), pattern("50 %")
-    rng = np.random.default_rng(2)
-    extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, inner, strict=True)]
-    core = np.full(inner, 1e-3)
-    core[:2, :2] += case.L.core
-    case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
-    test_products(case, (way(listed(case.M, there)), ReferenceEngine(case.M, there)), ZETA)
+@pytest.mark.parametrize(
+    ("kind", "storage", "run", "dtype"),
+    all_pairs([0, 1, 20, (2, 4), (4, 2)], list(STORAGES), list(RUNS), DTYPES),
+)
+def test_rank_of_L(monkeypatch, kind, storage, run, dtype):
+    """One that is larger than M, too, and cores that are not square."""
+    case, there = Case((60, 41), dtype, rank=kind if isinstance(kind, int) else 2), pattern("50 %")
+    if isinstance(kind, tuple):
+        rng = np.random.default_rng(2)
+        extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, kind, strict=True)]
+        core = np.full(kind, 1e-3)
+        core[:2, :2] += case.L.core
+        case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
+    engine = prepared(storage, run, monkeypatch)(listed(case.M, there))
+    test_products(case, (engine, ReferenceEngine(case.M, there)), ZETA)
 
 
 def test_equal_questions_get_equal_answers_to_the_last_bit(monkeypatch):
@@ -682,20 +681,12 @@ def kinds():
 
 
 @pytest.mark.parametrize("kind", kinds())
-@pytest.mark.parametrize("make", [choose, lambda M: choose(M, "memory"), observed], ids=["auto", "memory", "observed"])
-def test_whatever_has_holes_is_observed_where_it_is(kind, make):
-    engine = make(kinds()[kind])
-    assert is_listed(engine)
-    assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64)
-    np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
-
-
-@pytest.mark.parametrize("kind", kinds())
-def test_the_reference_engine_takes_the_same(kind):
-    engine = choose(kinds()[kind], "reference")
-    assert type(engine) is ReferenceEngine
-    assert engine.n_observed == 6
-    np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
+def test_whatever_has_holes_is_observed_where_it_is(kind):
+    for make in choose, partial(choose, engine="memory"), observed, partial(choose, engine="reference"):
+        engine = make(kinds()[kind])
+        assert is_listed(engine) or type(engine) is ReferenceEngine
+        assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64)
+        np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
 
 
 @pytest.mark.parametrize("kind", kinds())

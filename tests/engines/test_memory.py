@@ -8,7 +8,9 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from engines.conformance import (
+    DTYPES,
     LAYOUTS,
     MODES,
     Case,
@@ -16,14 +18,13 @@ from engines.conformance import (
     FullSuite,
     LinesCase,
     ask_lines,
-    cases,
-    few_cases,
+    few_settings,
+    given_by,
     laid_out,
     same_answers,
     same_sparse,
     same_trim,
-    some_cases,
-    some_stored,
+    settings,
 )
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
@@ -76,17 +77,15 @@ class TestOneTile(FullSuite):
 
 @pytest.mark.usefixtures("many_tiles")
 class TestManyTiles(FullSuite):
-    case = some_cases(cases((60, 41), (33, 129)))
+    setting = given_by(settings([(1, 5), (7, 3), (60, 41), (33, 129)]))
 
     def make(self, M):
         return MemoryEngine(M, threads=3)
 
 
 class TestWithoutNumba(FullSuite):
-    case = some_cases(few_cases((60, 41), (131, 1025)))
-    stored = some_stored(
-        [(np.float32, "C"), (np.float64, "Fortran"), (np.float64, "strided"), (np.float32, "reversed")]
-    )
+    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (131, 1025)]))
+    stored_setting = given_by(few_settings())
 
     @pytest.fixture(autouse=True)
     def numpy_kernels(self, monkeypatch):
@@ -120,9 +119,7 @@ def assert_right(answers, M, case, precision=np.float64):
 # Memory.
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("offset", [0, 128, 3], ids=["", "header", "unaligned"])
+@pytest.mark.parametrize(("offset", "dtype", "order"), all_pairs([0, 128, 3], DTYPES, ["C", "F"]))
 def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     case = Case((300, 200), dtype)
     path = tmp_path / "M.bin"
@@ -133,6 +130,7 @@ def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     assert type(engine.piece.A) is np.ndarray
     assert np.shares_memory(engine.piece.A, M)
     assert engine.piece.A.nbytes == M.nbytes
+    assert M.flags.aligned == (offset != 3)
     assert_right(ask(engine, case), case.M, case, dtype)
     np.testing.assert_array_equal(engine.block(np.array([5, 2]), np.array([7])), case.M[[5, 2]][:, [7]])
 
@@ -263,7 +261,7 @@ def blas_threads():
 
 @pytest.mark.usefixtures("many_tiles")
 def test_two_engines_at_work_in_two_threads():
-    cases = [Case((60, 41), np.float64), Case((35, 80), np.float32, "Fortran")]
+    cases = [Case((60, 41), np.float64), Case((35, 80), np.float32, "Fortran whole")]
     answers = [[], []]
     start = threading.Barrier(2)
 
@@ -374,10 +372,9 @@ atexit.register(lambda: print(solve(problem.M, problem.F1, problem.F2, rank=2).s
 # Kernels.
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("zeta", [-1.0, 0.0, 0.7, np.inf])
-@pytest.mark.parametrize("want_kept", [False, True])
-@pytest.mark.parametrize("holes", [None, True])
+@pytest.mark.parametrize(
+    ("zeta", "dtype", "want_kept", "holes"), all_pairs([-1.0, 0.0, 0.7, np.inf], DTYPES, [False, True], [None, True])
+)
 def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
     assert kernels.trim is not kernels._trim
     rng = np.random.default_rng(0)
@@ -412,9 +409,7 @@ def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
     assert counts[:2] == right[:2]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("box", [1.0, np.inf])
-@pytest.mark.parametrize("share", [0, 0.3])
+@pytest.mark.parametrize(("dtype", "box", "share"), all_pairs(DTYPES, [1.0, np.inf], [0, 0.3]))
 def test_compiled_and_numpy_ascend_agree(dtype, box, share):
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 50)).astype(dtype)
@@ -432,9 +427,10 @@ def test_compiled_and_numpy_ascend_agree(dtype, box, share):
         assert not compiled[np.isnan(M[7:20, 11:40])].any()
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("width", [1, 63, 64, 65, 200])  # around what is looked at together
-@pytest.mark.parametrize("holes", [None, True])
+@pytest.mark.parametrize(
+    ("width", "dtype", "holes"),
+    all_pairs([1, 63, 64, 65, 200], DTYPES, [None, True]),  # around what is looked at together
+)
 def test_compiled_and_numpy_flag_agree(dtype, width, holes):
     assert kernels.flag is not kernels._flag
     rng = np.random.default_rng(0)
@@ -474,9 +470,9 @@ def test_compiled_and_numpy_turn_agree(dtype):
         np.testing.assert_array_equal(counts, flagged.sum(axis=0))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, "L"])
-@pytest.mark.parametrize("zeta", [0.5, np.inf])
-@pytest.mark.parametrize("holes", [None, True])
+@pytest.mark.parametrize(
+    ("bad", "zeta", "holes"), all_pairs([np.nan, np.inf, -np.inf, "L"], [0.5, np.inf], [None, True])
+)
 def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
     M, L = np.zeros((2, 4, 6))
     for finite in True, holes is not None and bad != "L" and bool(np.isnan(bad)):

@@ -1,23 +1,20 @@
 import numpy as np
 import pytest
-from engines.conformance import FEW_STORED, Case, FullSuite, some_cases, some_stored
+from engines.conformance import Case, Owner, few_settings, given_by, standard_noise
 
 from irpca.engines import Ascent, ReferenceEngine
+from irpca.engines.base import Standardised
 from irpca.lowrank import LowRank
 
 
-class TestReference(FullSuite):
-    case = some_cases(
-        [
-            ((1, 5), np.float32, "C"),
-            ((7, 3), np.float64, "Fortran"),
-            ((60, 41), np.float64, "C"),
-            ((33, 129), np.float32, "strided"),
-        ]
-    )
-    stored = some_stored(FEW_STORED)
-    test_lines_of_any_number_of_directions = None  # nothing here depends on it
-    test_lines = None  # they would only be compared with themselves
+class TestReference(Owner):
+    """Its answers are held to formulas below: here they would only be compared with themselves."""
+
+    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41)]))
+    stored_setting = given_by(few_settings())
+
+    def able(self):
+        return {"cut", "dual"}
 
     def make(self, M):
         return ReferenceEngine(M)
@@ -55,6 +52,13 @@ def test_every_question_against_its_formula():
 
     S, _ = engine.corruption(case.L, 1.0)
     np.testing.assert_allclose(S.toarray(), R - T, rtol=0, atol=1e-13)
+
+    limit = Standardised(standard_noise(case.M.shape), 1.25)
+    s2 = np.outer(limit.noise.rows, limit.noise.cols)
+    own = 1.25 * np.sqrt(s2 + np.minimum(limit.noise.row_spread @ limit.noise.col_spread.T, 9 * s2))
+    S, trim = engine.corruption(case.L, limit)
+    np.testing.assert_allclose(S.toarray(), np.where(np.abs(R) > own, R, 0), rtol=0, atol=1e-13)
+    assert trim.trimmed == (np.abs(R) > own).sum() > 0
 
 
 def test_thresholds_and_duals_against_their_formulas():
