@@ -132,3 +132,16 @@ def test_a_message_that_names_the_argument_stays_as_it_is():
     for error, kind in ((TypeError, TypeError), (ValueError, ValueError), (OverflowError, ValueError)):
         with pytest.raises(kind, match=r"^M: odd$"), naming("M"):
             raise error("odd")
+
+
+def test_no_more_processes_than_there_are_fits(monkeypatch):
+    """joblib starts as many as it is asked for: a thousand, of which two have something to do."""
+    asked = []
+
+    def recorded(n_jobs):
+        asked.append(n_jobs)
+        return lambda tasks: [call(*args, **kwargs) for call, args, kwargs in tasks]
+
+    monkeypatch.setattr("irpca.selection.Parallel", recorded)
+    cross_validate(InductiveRobustPCA(rank=1, solver="pca"), M, cv=2, n_jobs=1000)
+    assert asked == [2]
