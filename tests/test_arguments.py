@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
+from sklearn.utils.parallel import Parallel
 
 import irpca
 from irpca import InductiveRobustPCA, LongTable, diagnostics, plots, report
@@ -140,7 +141,7 @@ def test_no_more_processes_than_there_are_fits(monkeypatch):
 
     def recorded(n_jobs):
         asked.append(n_jobs)
-        return lambda tasks: [call(*args, **kwargs) for call, args, kwargs in tasks]
+        return Parallel(n_jobs=1)
 
     monkeypatch.setattr("irpca.selection.Parallel", recorded)
     cross_validate(InductiveRobustPCA(rank=1, solver="pca"), M, cv=2, n_jobs=1000)
