@@ -177,6 +177,7 @@ POOLS = {
         "state": STATES,
         "object": OBJECTS,
         "words": WORDS,
+        "jobs": "None|1|0|-(10**30)|1.5|nan|True|'2'|[]|pd.NA",  # no more: each is a process
     }.items()
 }
 
@@ -282,7 +283,7 @@ CALLS: list[Call] = [
         {"model": "irpca.InductiveRobustPCA(rank=1, solver='pca')", "M": "M", "cv": "2"},
         {
             **{"model": "object", "M": "table", **SIDES, "param_grid": "dict", "cv": "integer", "hold_out": "name"},
-            **{"one_standard_error": "flag", "n_jobs": "integer", "random_state": "seed"},
+            **{"one_standard_error": "flag", "n_jobs": "jobs", "random_state": "seed"},
         },
         known_as=tuple(SETTINGS),
     ),
@@ -536,7 +537,7 @@ def _quiet() -> Iterator[None]:
             plt.close("all")
 
 
-OTHERS = sorted(set(POOLS) - {"words"})
+OTHERS = sorted(set(POOLS) - {"words", "jobs"})
 
 
 def drawn(seed: int, number: int) -> tuple[Call, dict[str, str]]:

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.sparse import csr_array
+from sklearn.utils.parallel import Parallel
 
 import irpca
 from irpca import InductiveRobustPCA, LongTable, diagnostics, plots, report
@@ -132,3 +133,16 @@ def test_a_message_that_names_the_argument_stays_as_it_is():
     for error, kind in ((TypeError, TypeError), (ValueError, ValueError), (OverflowError, ValueError)):
         with pytest.raises(kind, match=r"^M: odd$"), naming("M"):
             raise error("odd")
+
+
+def test_no_more_processes_than_there_are_fits(monkeypatch):
+    """joblib starts as many as it is asked for: a thousand, of which two have something to do."""
+    asked = []
+
+    def recorded(n_jobs):
+        asked.append(n_jobs)
+        return Parallel(n_jobs=1)
+
+    monkeypatch.setattr("irpca.selection.Parallel", recorded)
+    cross_validate(InductiveRobustPCA(rank=1, solver="pca"), M, cv=2, n_jobs=1000)
+    assert asked == [2]

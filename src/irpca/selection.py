@@ -259,7 +259,8 @@ def cross_validate(
     folds = _folds(entries, cv, hold_out, described, generator(random_state))
     with warnings.catch_warnings():  # here too: threads of one process share their filters
         _silence()
-        outcomes = Parallel(n_jobs=n_jobs)(
+        most = len(models) * cv  # joblib would start as many processes as it is asked for
+        outcomes = Parallel(n_jobs=n_jobs if n_jobs is None else min(n_jobs, most))(
             delayed(_outcome)(one, train, held_out, rows, cols)
             for train, held_out in _splits(entries, folds, cv)
             for one in models

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ContextDecorator
-from functools import cache
+from functools import cache, wraps
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -26,10 +26,11 @@ def available_cores() -> int:
 
 
 @cache
-def _blas() -> Any:
+def _blas() -> list[Any]:
+    """The BLAS libraries of this process."""
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()
+    return list(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 @cache
@@ -43,33 +44,68 @@ class _SingleThreadedBlas(ContextDecorator):
 
     The setting belongs to the whole process, so passes of several engines in several threads share it: the
     first one in sets it, the last one out puts back what was there.
+
+    Ctrl-C may come between any two steps of entering and leaving. So there is one record of who is inside, changed in
+    one step; what was there is noted before anything is set; and a function that this decorates leaves as many inside
+    as it found, however it ends.
     """
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.inside = 0
-        self.mine = threading.local()  # how often this thread is inside
-        self.limit: Any = None
+        self.depths: dict[int, int] = {}  # of threads: how often each is inside
+        self.before: list[int] | None = None  # numbers of threads, if they have been changed
+
+    @property
+    def inside(self) -> int:
+        return sum(self.depths.values())
 
     def __enter__(self) -> None:
-        with self.lock:
-            if self.inside == 0:
-                self.limit = _blas().limit(limits=1, user_api="blas")
-            self.inside += 1
-            self.mine.depth = getattr(self.mine, "depth", 0) + 1
+        self._move(self.depths.get(threading.get_ident(), 0) + 1)
 
     def __exit__(self, *_: object) -> None:
+        self._move(self.depths.get(threading.get_ident(), 0) - 1)
+
+    def __call__(self, func: Any) -> Any:
+        @wraps(func)
+        def inner(*args: Any, **kwargs: Any) -> Any:
+            depth = self.depths.get(threading.get_ident(), 0)
+            try:
+                with self:
+                    return func(*args, **kwargs)
+            except BaseException:
+                self._move(depth)
+                raise
+
+        return inner
+
+    def _move(self, depth: int) -> None:
+        """Let this thread be inside so many times."""
         with self.lock:
-            self.inside -= 1
-            self.mine.depth -= 1
-            if self.inside == 0:
-                self.limit.restore_original_limits()
+            held = bool(self.depths)
+            if depth > 0:
+                self.depths[threading.get_ident()] = depth
+            else:
+                self.depths.pop(threading.get_ident(), None)
+            if self.depths and (not held or self.before is None):
+                self.before = self.before or [library.get_num_threads() for library in _blas()]
+                for library in _blas():
+                    library.set_num_threads(1)
+            if not self.depths:
+                self._restore()
+
+    def _restore(self) -> None:
+        if self.before is not None:
+            for library, number in zip(_blas(), self.before, strict=True):
+                library.set_num_threads(number)
+            self.before = None
 
     def after_fork(self) -> None:
         """Only the thread that forked lives on: what others held is let go."""
-        held, self.lock, self.inside = self.inside, threading.Lock(), getattr(self.mine, "depth", 0)
-        if held and not self.inside:
-            self.limit.restore_original_limits()
+        self.lock = threading.Lock()
+        for other in set(self.depths) - {threading.get_ident()}:
+            del self.depths[other]
+        if not self.depths:
+            self._restore()
 
 
 single_threaded_blas = _SingleThreadedBlas()
