@@ -67,9 +67,10 @@ class Features:
         Q, R = np.linalg.qr(F)
         # Scaling columns makes the rank decision independent of the units of single features.
         unit = _unit_columns(R)
-        u, s, _ = np.linalg.svd(unit)
+        s = np.linalg.svd(unit, compute_uv=False)
         k = int((s > s[0] * _rounding(F)).sum())
         if k < F.shape[1]:
+            u = np.linalg.svd(unit)[0]
             warnings.warn(_redundancy(unit, k, _rounding(F), name), FeatureWarning, stacklevel=_outside())
             Q, R = Q @ u[:, :k], u[:, :k].T @ R
         return cls(F, n, k, exact=(Q, R))
@@ -98,9 +99,13 @@ class Features:
         """Whether a few rows have such high leverage that random rows may miss what they determine."""
         return self.exact is not None and (self.mu > 2 or _rarest(self.exact[0]) < MIN_COLUMN_SUPPORT)
 
-    def restrict(self, index: Array) -> tuple[Array, Array]:
-        """Orthonormal coordinates of the given rows alone: ``basis[index] = Q_block @ R_block``."""
+    def restrict(self, index: Array | None = None) -> tuple[Array, Array]:
+        """Orthonormal coordinates of the given rows alone: ``basis[index] = Q_block @ R_block``. None: of all rows."""
         assert self.F is not None
+        if index is None:
+            Q, R = self._orthonormal
+            assert Q is not None and R is not None
+            return Q, np.eye(self.d) if self.to_basis is None else R @ self.to_basis
         rows = self.exact[0][index] if self.exact else self.F[index] @ self.to_basis
         return tall_qr(rows)
 

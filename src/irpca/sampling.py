@@ -218,7 +218,7 @@ def whole(engine: Engine, F1: Features, F2: Features) -> Block:
     n1, n2 = engine.shape
     if engine.dear and n1 * n2 <= BLOCK_ENTRIES:
         engine = in_memory(engine.block(np.arange(n1), np.arange(n2)))
-    (Q1, R1), (Q2, R2) = F1.restrict(np.arange(F1.n)), F2.restrict(np.arange(F2.n))
+    (Q1, R1), (Q2, R2) = F1.restrict(), F2.restrict()
     return Block(engine, Q1, R1, Q2, R2, F1, F2)
 
 

@@ -95,18 +95,25 @@ def irpca(
     best, tied = choose(part.held, candidates)
     yield part.interim(best.fit, "fitting all of the table", 0.7)
 
+    def report_of(L: LowRank) -> _Report:
+        """With the certificate of a fit to all entries of the part, in units of its columns."""
+        certificate = Certificate(
+            moved=moved(L, best.fit.L),
+            candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
+            chosen=best.name,
+            disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
+        )
+        return _Report(F1, F2, part, certificate, extra is None)
+
+    # The same, if the best fit is as good as exact; its noise need not be found on all of M then.
+    if part.held.nearly_exact(best.fit):
+        fit = part.extended(best.fit)
+        if (exact := _exact_fit(fit, part, sample)) and not exact.poorly_fitted:
+            yield report_of(part.of_part(exact.L)).exact(fit, exact)
+
     # The chosen fit to all entries of that part, then to all of M.
     again = part.table.make(comparison.winner)
-    certificate = Certificate(
-        moved=moved(again.L, best.fit.L),
-        candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
-        chosen=best.name,
-        disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
-    )
-    report = _Report(F1, F2, part, certificate, extra is None)
-    fit = part.lifted(again)
-    if fit is not again:
-        _place_others(fit, part)
+    report, fit = report_of(again.L), part.extended(again)
     if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
             yield report.state(stepped[0], True, stepped[1])
@@ -118,7 +125,7 @@ def irpca(
         if not refits_left or not fit.refit_lines():
             break
     if exact := _exact_fit(fit, part, sample):
-        yield report.exact(fit, *exact)
+        yield report.exact(fit, exact)
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:
@@ -264,6 +271,19 @@ class _Part:
             fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=None
         )
 
+    def extended(self, fit: Fit) -> Fit:
+        """The same, with lines outside the part placed by their entries within it."""
+        whole = self.lifted(fit)
+        if whole is not fit:
+            _place_others(whole, self)
+        return whole
+
+    def of_part(self, L: LowRank) -> LowRank:
+        """L of all of M on the part alone, in units of its columns."""
+        rows, cols = self.table.lines
+        U, V = L.part(rows, cols).thin()
+        return LowRank(U, np.eye(U.shape[1]), V / self.unit[cols, None])
+
 
 def _filled(some: Array, index: Array, n: int) -> Array:
     full = np.ones(n)
@@ -338,7 +358,23 @@ def _place_others(fit: Fit, part: _Part) -> None:
         fit.place(block if axis == 0 else block.T, axis, some, others)
 
 
-def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, float] | None:
+@dataclass(frozen=True, eq=False)
+class _Exact:
+    """An exact fit to all of M.
+
+    Attributes
+    ----------
+    zeta, clean : see :class:`~irpca.solvers.exact.Exactness`
+    poorly_fitted : whether some lines hardly fit
+    """
+
+    L: LowRank
+    zeta: float
+    clean: float
+    poorly_fitted: bool
+
+
+def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> _Exact | None:
     """An exact fit close to this one, if there is one: trimmed least squares with a decreasing threshold."""
     n1, n2 = fit.engine.shape
     if not fit.rank or not fit.nearly_exact:
@@ -357,7 +393,7 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> tuple[LowRank, float, f
         L = part.in_units_of_M(exact)
         found = exactness(sample, L, part.M.n_observed, unknowns)
         if found.zeta is not None:
-            return L, found.zeta, found.clean
+            return _Exact(L, found.zeta, found.clean, any(len(exact.poorly_fitted(axis)) for axis in (0, 1)))
     return None
 
 
@@ -472,15 +508,16 @@ class _Report:
             fit=replace(fit, unit=part.unit),
         )
 
-    def exact(self, fit: Fit, L: LowRank, zeta: float, clean: float) -> State:
+    def exact(self, fit: Fit, exact: _Exact) -> State:
+        L = exact.L
         why = "so many components fit all cells that are not outliers to rounding"
         rank = () if fit.directions else (Choice("rank", L.rank, why),)
         return State(
             L,
-            zeta,
+            exact.zeta,
             0.0,
             noise=0.0,
-            expected_corruption=1 - clean,
+            expected_corruption=1 - exact.clean,
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
             choices=(*rank, *self._extra(fit, L), EXACT),
@@ -584,14 +621,8 @@ def finest(sample: Sample, unit: Array, typical: float) -> Array:
 
 def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
     """A robust spread of every column, relative to that of a typical one, and that one."""
-    unit = np.full(n2, np.nan)
-    order = np.argsort(sample.cols, kind="stable")
-    edges = np.searchsorted(sample.cols[order], np.arange(n2 + 1))
-    for j in range(n2):
-        x = sample.values[order[edges[j] : edges[j + 1]]]
-        if len(x) >= constants.MIN_ENTRIES:
-            unit[j] = _spread(x)
-    known = np.isfinite(unit)
+    unit = _spreads(sample.values, sample.cols, n2)
+    known = np.isfinite(unit) & (np.bincount(sample.cols, minlength=n2) >= constants.MIN_ENTRIES)
     if not known.any():
         return np.ones(n2), float(np.std(sample.values))
     middle = float(np.exp(np.mean(np.log(unit[known]))))
@@ -599,8 +630,38 @@ def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
 
 
 def _spread(x: Array) -> float:
-    """From the quartiles; where most values are the same, from those that differ. NaN if none does."""
-    low, centre, high = np.quantile(x, (0.25, 0.5, 0.75))
-    width = float(high - low) / 1.349
-    whole = float(np.sqrt(np.mean(np.minimum((x - centre) ** 2, (6 * width) ** 2)))) if width else float(x.std())
-    return width if width > 0.1 * whole else whole or np.nan
+    return float(_spreads(x, np.zeros(len(x), np.intp), 1)[0])
+
+
+def _spreads(x: Array, group: Array, n: int) -> Array:
+    """Of each of n groups of values, from the quartiles; where most are the same, from those that differ.
+
+    NaN if none does.
+    """
+    order = np.lexsort((x, group))
+    x, group = x[order], group[order]
+    counts = np.bincount(group, minlength=n)
+    some = np.flatnonzero(counts)
+    first, last, which = (
+        (np.cumsum(counts) - counts)[some],
+        counts[some] - 1,
+        np.repeat(np.arange(len(some)), counts[some]),
+    )
+
+    def quantile(q: float) -> Array:
+        at = (q * last).astype(np.intp)
+        low, high = x[first + at], x[first + np.minimum(at + 1, last)]
+        between: Array = low + (high - low) * (q * last - at)
+        return between
+
+    def root_mean_square(y: Array) -> Array:
+        return np.sqrt(np.bincount(which, y * y) / counts[some])
+
+    low, centre, high = (quantile(q) for q in (0.25, 0.5, 0.75))
+    width = (high - low) / 1.349
+    off = np.minimum(np.abs(x - centre[which]), 6 * width[which])
+    mean = np.bincount(which, x) / counts[some]
+    whole = np.where(width > 0, root_mean_square(off), root_mean_square(x - mean[which]))
+    found = np.full(n, np.nan)
+    found[some] = np.where(width > 0.1 * whole, width, np.where(whole > 0, whole, np.nan))
+    return found
