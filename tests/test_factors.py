@@ -465,6 +465,7 @@ def test_principal_directions_leave_L_as_it_is():
     assert moved(turned.L, fit.L) < 1e-3
     E1 = turned.rows.second / len(M)
     np.testing.assert_allclose(E1, np.diag(np.diag(E1)), atol=1e-8 * np.abs(E1).max())
+    np.testing.assert_allclose(turned.cols.second / M.shape[1], E1, atol=1e-8 * np.abs(E1).max())  # equally scaled
 
 
 def test_a_basis_of_some_lines_spans_the_same():

@@ -11,7 +11,7 @@ from scipy.stats import binom
 import irpca
 from irpca.calibration import Calibration
 from irpca.engines.base import MOST_SPREAD, Noise
-from irpca.outliers import probabilities, reported, score_lines, standardised
+from irpca.outliers import _lower_median, probabilities, reported, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
@@ -169,6 +169,11 @@ def test_usual_lines_are_rarely_called_broken(n_lines, n, share, spread):
         alarms += lines["broken"].any()
     assert lines["expected"][0] == pytest.approx(share, rel=0.5)
     assert alarms / runs < 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+
+
+def test_of_two_medians_the_lower():
+    assert _lower_median(np.array([4.0, 1.0, 3.0, 2.0])) == 2.0
+    assert _lower_median(np.array([5.0, 4.0, 1.0, 3.0, 2.0])) == 3.0
 
 
 def test_an_attacker_among_lines_that_differ():

@@ -182,7 +182,7 @@ def pile(counts):
         ([4] * 50 + [21], True),
         ([4] * 50 + [19], False),
         ([4] * 25 + [30] + [4] * 25, False),  # within, that is not enough
-        ([30, 30, 30, 70, 1, 1, 1], False),  # those before it count
+        ([30] * 7 + [70] + [1] * 5, False),  # those before it count
         ([1, 1, 90, 1, 1], False),  # fewer than six values
         ([1, 1, 1, 90, 1, 1], True),
     ],
