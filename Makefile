@@ -11,7 +11,7 @@ demo: .venv/.demo
 	$(BIN)/python examples/weather.py
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # On a machine with a GPU: every question to the GPU engine, by kernels and by torch, and tensors in and out.
 test-gpu: .venv/.gpu

@@ -160,7 +160,7 @@ EVERYONE = (BARE, ORACLE, BOTH, GIVEN, AUTO)
 COMMON = {"corruption": 0.1, "dtype": "float32"}
 SQUARE = {"n1": 10_000, "n2": 10_000, "d": 50, "rank": 10, **COMMON, "weighed": [GIVEN, AUTO], "repeats": 11}
 TALL = {"n1": 500_000, "n2": 375, "d": 20, "rank": 5, **COMMON, "one_sided": True, "weighed": [GIVEN], "repeats": 5}
-SMALL = {"n1": 400, "n2": 400, "d": 10, "rank": 3, **COMMON, "weighed": [GIVEN], "repeats": 2}
+SMALL = {"n1": 240, "n2": 240, "d": 10, "rank": 3, **COMMON, "weighed": [GIVEN], "repeats": 1}
 CASES = (
     Case("square", partial(measure, EVERYONE), SQUARE, SMALL, report, bars),
     Case(

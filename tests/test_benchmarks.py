@@ -58,37 +58,37 @@ def bars_of(load, found, name):
     return {bar.work: bar for bar in load("registry").CASES[name].bars(found)}
 
 
-def test_every_case_says_what_it_ran_and_where(load, quick):
-    for name in DEFAULT:
-        found, case = quick(name), load("registry").CASES[name]
-        assert not case.asked
-        assert found["sizes"] == json.loads(json.dumps(case.quick))
-        assert case.sizes.keys() == case.quick.keys()
-        assert found["machine"]["cores"] >= 1
-        assert found["machine"]["versions"]["numpy"] == np.__version__
-        assert found["machine"]["commit"] is None or len(found["machine"]["commit"]) == 40
-        report = case.report(found)
-        assert sorted(row[0] for row in report.rows) == sorted(found["contenders"])
-        assert {len(row) for row in report.rows} == {len(report.header)}
-        for row in found["contenders"].values():
-            assert len(row["rounds"]) == case.quick["repeats"]
-            if name != "first-call":
-                assert 0 < row["fastest"] <= row["seconds"] <= row["slowest"]
-                assert all(record["cpu_seconds"] >= 0 and record["from_disk"] >= 0 for record in row["rounds"])
+@pytest.mark.parametrize("name", DEFAULT)
+def test_every_case_says_what_it_ran_and_where(load, quick, name):
+    found, case = quick(name), load("registry").CASES[name]
+    assert not case.asked
+    assert found["sizes"] == json.loads(json.dumps(case.quick))
+    assert case.sizes.keys() == case.quick.keys()
+    assert found["machine"]["cores"] >= 1
+    assert found["machine"]["versions"]["numpy"] == np.__version__
+    assert found["machine"]["commit"] is None or len(found["machine"]["commit"]) == 40
+    report = case.report(found)
+    assert sorted(row[0] for row in report.rows) == sorted(found["contenders"])
+    assert {len(row) for row in report.rows} == {len(report.header)}
+    for row in found["contenders"].values():
+        assert len(row["rounds"]) == case.quick["repeats"]
+        if name != "first-call":
+            assert 0 < row["fastest"] <= row["seconds"] <= row["slowest"]
+            assert all(record["cpu_seconds"] >= 0 and record["from_disk"] >= 0 for record in row["rounds"])
 
 
 @pytest.mark.parametrize("name", ["square", "noisy"])
 def test_against_the_oracle(load, quick, name):
     found = quick(name)
     assert set(found["contenders"]) == {"bare read", "oracle read", *SOLVES}
-    assert found["M_bytes"] == 4 * 400 * 400
+    assert found["M_bytes"] == 4 * 240 * 240
     assert found["contenders"]["oracle read"]["ratio"] == 1
     assert worst(found, "oracle read", "error") < 1e-12
     assert worst(found, "oracle read", "reads") == worst(found, "bare read", "reads") == 1
     for solve in SOLVES:
         assert ranks(found, solve) == {3}
         assert worst(found, solve, "reads") > 1
-        assert worst(found, solve, "S_bytes") == pytest.approx(8 * 0.1 * 400 * 400, rel=0.1)
+        assert worst(found, solve, "S_bytes") == pytest.approx(8 * 0.1 * 240 * 240, rel=0.1)
         if name == "square":
             assert worst(found, solve, "error") < 1e-6
             assert worst(found, solve, "S_error") < 1e-6
@@ -96,7 +96,7 @@ def test_against_the_oracle(load, quick, name):
         else:
             assert worst(found, solve, "error") <= 1.05 * found["known_support_error"]
             assert worst(found, solve, "S_error") < 0.15  # entries of S hold their noise
-            assert worst(found, solve, "false") + worst(found, solve, "missed") <= 25  # of 160,000 entries
+            assert worst(found, solve, "false") + worst(found, solve, "missed") <= 10  # of 57,600 entries
     bars = bars_of(load, found, name)
     assert bars["reads of M, rank and noise found"].bar == ("≤ 2" if name == "square" else "≤ 4")
     assert ("oracle read, against the bare read" in bars) == (name == "square")
@@ -331,6 +331,7 @@ def test_the_command(load, tmp_path, capsys, monkeypatch):
         main(["table", "--json", str(tmp_path / "nothing.json")])
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="elsewhere a process is not asked to end")
 def test_a_run_that_is_ended_leaves_no_files(tmp_path):
     words = [sys.executable, "-m", "benchmarks", "growth", "--quick", "--repeats", "1000000"]
@@ -338,17 +339,17 @@ def test_a_run_that_is_ended_leaves_no_files(tmp_path):
     try:
         while process.poll() is None and len(list(tmp_path.rglob("M.npy"))) < 3:
             time.sleep(0.05)
-        for _ in range(6):  # what a handler raises is lost while numba compiles: callbacks of LLVM drop it
+        while process.poll() is None:  # what a handler raises is lost while numba compiles: callbacks of LLVM drop it
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-                break
     finally:
         process.kill()  # if it is still there
     assert process.wait() == 143
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.timeout(200)  # all of them, if none was run before
 def test_the_page_lists_every_bar(load, quick):
     cases = load("registry").CASES
     text = load("table").render({"cases": {name: quick(name) for name in DEFAULT}})

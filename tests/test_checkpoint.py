@@ -769,11 +769,11 @@ def while_S_is_written(kind):
 with dask.config.set(scheduler="sync"):  # what is loaded now is there in all lives
     for kind in ("exact", "noisy"):
         solved(kind, "first", pause=0, outliers_to=folder / f"{kind} first.parquet")
-print(json.dumps({"random": at_random(cases, 4), **{kind: while_S_is_written(kind) for kind in ("exact", "noisy")}}))
+print(json.dumps({"random": at_random(cases, 3), **{kind: while_S_is_written(kind) for kind in ("exact", "noisy")}}))
 """
 
 
-KILLED = [*((kind, "irpca") for kind in ("exact", "noisy", "holes", "alone")), ("holes", "irpca_iht")]
+KILLED = [("noisy", "irpca"), ("holes", "irpca"), ("holes", "irpca_iht")]
 
 
 @pytest.fixture(scope="module")
@@ -796,11 +796,12 @@ def lives(tables, tmp_path_factory):
     return folder, json.loads(process.stdout.splitlines()[-1])
 
 
+@pytest.mark.timeout(200)
 def test_killed_at_random_moments(lives, large, tables):
-    """Five solves, each killed four times at a random moment and resumed in a new process."""
+    """Three solves, each killed three times at a random moment and resumed in a new process."""
     folder, said = lives[0], lives[1]["random"]
-    assert said["codes"] == [0] * 10
-    assert len(said["sizes"]) == 20 and len(set(said["sizes"])) > 6  # they were killed at different places
+    assert said["codes"] == [0] * 6
+    assert len(said["sizes"]) == 9 and len(set(said["sizes"])) > 3  # they were killed at different places
     for kind, solver in KILLED:
         undisturbed, killed = (np.load(folder / f"{kind} {solver} {how}.npz") for how in ("undisturbed", "killed"))
         for part in ("L", "S"):
@@ -814,6 +815,7 @@ def test_killed_at_random_moments(lives, large, tables):
     np.testing.assert_array_equal(here.S.toarray(), undisturbed["S"])
 
 
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("kind", ["exact", "noisy"])
 def test_killed_while_S_is_written(lives, kind):
     folder, said = lives[0], lives[1][kind]

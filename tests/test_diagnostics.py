@@ -2,6 +2,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from oracle import incoherence as oracle_incoherence
 from scipy.sparse import csr_array
 
@@ -90,9 +91,10 @@ def test_feasible_features_hold():
     assert check.verdict == "holds" and check.value < 1e-15
 
 
-@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])
-@pytest.mark.parametrize("noise", [1e-4, 1e-3])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("sides", "noise", "seed"),
+    all_pairs([(True, True), (True, False), (False, True)], [1e-4, 1e-3], range(3)),
+)
 def test_noise_is_not_taken_for_bad_features(sides, noise, seed):
     problem = make_problem(300, 200, 5, 4, rank=2, noise=noise, features="conditioned", random_state=seed)
     F1, F2 = (F if given else None for F, given in zip((problem.F1, problem.F2), sides, strict=True))

@@ -1,5 +1,6 @@
 """The estimator by itself; how it gets on with scikit-learn is in test_sklearn.py."""
 
+import copy
 import dataclasses
 import tracemalloc
 from functools import cache
@@ -19,6 +20,7 @@ from irpca.features import FeatureWarning
 SIDES = {"both": (True, True), "rows": (True, False), "columns": (False, True), "none": (False, False)}
 REAL = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of no concern here
 NEW = 10  # rows that a model has not seen
+FITS = {}
 
 
 def problem_of(**options):
@@ -31,14 +33,20 @@ def problem():
     return problem_of()
 
 
-def fitted(problem, sides="both", rank=2, **options):
+def fit(problem, sides="both", rank=2, **options):
     rows, columns = SIDES[sides]
-    model = InductiveRobustPCA(rank, **options)
-    return model.fit(
-        problem.M[:-NEW],
-        row_features=problem.F1[:-NEW] if rows else None,
-        col_features=problem.F2 if columns else None,
-    )
+    F = {"row_features": problem.F1[:-NEW] if rows else None, "col_features": problem.F2 if columns else None}
+    return InductiveRobustPCA(rank, **options).fit(problem.M[:-NEW], **F)
+
+
+def fitted(problem, sides="both", rank=2, **options):
+    """The same; what is fitted without options is fitted once."""
+    if options:
+        return fit(problem, sides, rank, **options)
+    key = id(problem), sides, rank
+    if key not in FITS:
+        FITS[key] = problem, fit(problem, sides, rank)  # the problem too, lest another one gets its id
+    return copy.copy(FITS[key][1])
 
 
 def close(actual, expected, tolerance=1e-9):
@@ -101,7 +109,7 @@ def test_factors_of_any_kind_give_the_same_components(problem, monkeypatch):
         return dataclasses.replace(result, L=irpca.LowRank(L.left, -L.core, L.right))
 
     monkeypatch.setattr("irpca.estimator.solve", skew)
-    model = fitted(problem)
+    model = fit(problem)
     close(model.components_, expected.components_)
     close(model.singular_values_, expected.singular_values_)
     close(model.predict(problem.F1[-NEW:]), expected.predict(problem.F1[-NEW:]))
@@ -275,7 +283,7 @@ def test_fit_transform_is_fit_then_transform(problem, sides):
 
 
 def test_nothing_is_fitted_again(problem, monkeypatch):
-    model = fitted(problem)
+    model = fit(problem)
     before = {name: value.copy() for name, value in vars(model).items() if isinstance(value, np.ndarray)}
     L, S, names = model.low_rank_.dense(), model.sparse_.toarray(), set(vars(model))
 
@@ -645,7 +653,7 @@ def small_integers(kind):
     if kind == "bool":
         L = np.ones((80, 60))
         M = ~np.eye(80, 60, dtype=bool)
-    return M, L, InductiveRobustPCA(1).fit(M.astype(float))
+    return M, L, InductiveRobustPCA(1, solver="altproj").fit(M.astype(float))
 
 
 @pytest.mark.parametrize("kind", ["list", "F", "read-only", "strided", "int", "bool", "frame", "object"])
@@ -664,7 +672,7 @@ def test_kinds_of_M(kind):
     }[kind]()
     if kind == "read-only":
         given.flags.writeable = False
-    model = InductiveRobustPCA(1).fit(given)
+    model = InductiveRobustPCA(1, solver="altproj").fit(given)
     assert model.components_.dtype == np.float64
     close(model.low_rank_.dense(), expected.low_rank_.dense(), 1e-12)
     assert_array_equal(model.sparse_.toarray() != 0, M != L)
@@ -772,8 +780,7 @@ def test_iterations_that_run_out(problem):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("rank", ["auto", 2])
-@pytest.mark.parametrize("tails", [0, 3])
+@pytest.mark.parametrize(("rank", "tails"), [("auto", 0), (2, 3)])
 def test_noise_without_structure_is_not_explained(rank, tails):
     M = np.random.default_rng(0).standard_normal((60, 50))
     M *= np.exp(tails * np.random.default_rng(1).standard_normal(M.shape))
@@ -824,7 +831,7 @@ def test_a_model_without_S(problem, monkeypatch):
 
     monkeypatch.setattr("irpca.estimator.solve", diverge)
     with pytest.warns(ConvergenceWarning, match="^DIVERGED"):
-        model = fitted(problem)
+        model = fit(problem)
     assert model.sparse_ is None and "DIVERGED" in model.summary()
     with pytest.raises(ValueError, match=r"there are no outliers\. DIVERGED: the numbers grew"):
         model.outliers()
@@ -833,8 +840,7 @@ def test_a_model_without_S(problem, monkeypatch):
 # What users of other packages ran into (numbers as in PEERS.md, section 5)
 
 
-@pytest.mark.parametrize("sides", SIDES)
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
+@pytest.mark.parametrize(("sides", "scale"), [("both", 1e-6), ("rows", 1e6), ("columns", 1e-6), ("none", 1e6)])
 def test_7_the_scale_of_M_does_not_matter(sides, scale):
     problem = problem_of(noise=1e-5)
     rank = 2 if sides == "none" else "auto"
@@ -883,15 +889,14 @@ def test_all_ones_and_a_single_two(rank):
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # of wrong ranks
-@pytest.mark.parametrize("noise", [0.0, 1e-4])
-@pytest.mark.parametrize("sides", ["both", "none"])
+@pytest.mark.parametrize(("sides", "noise"), [("both", 1e-4), ("none", 0.0)])
 def test_the_true_rank_scores_best(sides, noise):
     problem = make_problem(300, 60, 8, 8, rank=3, corruption=0.15, noise=noise, features="conditioned", random_state=1)
     old, new = {}, {}
     if sides == "both":
         old = {"row_features": problem.F1[:150], "col_features": problem.F2}
         new = {"row_features": problem.F1[150:]}
-    models = [InductiveRobustPCA(rank, extra_rank=0).fit(problem.M[:150], **old) for rank in (1, 2, 3, 4, 5)]
+    models = [InductiveRobustPCA(rank, extra_rank=0).fit(problem.M[:150], **old) for rank in (2, 3, 5)]
     scores = [model.score(problem.M[150:], **new) for model in models]
-    assert scores[2] > max(scores) - 0.01  # a component too many costs little, one too few much
-    assert scores[2] > scores[1] + 1
+    assert scores[1] > max(scores) - 0.01  # components too many cost little, one too few much
+    assert scores[1] > scores[0] + 1

@@ -13,6 +13,7 @@ import irpca
 from irpca.engines import single_threaded_blas
 from irpca.lowrank import relative_distance
 
+pytestmark = pytest.mark.timeout(200)  # every section is run once, by whichever test comes first
 torch = pytest.importorskip("torch")
 ROOT = Path(__file__).parent.parent
 SECTIONS = ("sum", "pass", "exact", "noise", "float64", "table", "peers", "stream")

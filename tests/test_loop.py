@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 
 import irpca
 from irpca import Doubt, Status, solve
@@ -197,9 +198,10 @@ def test_stopped_remains_stopped_whatever_the_solver_thinks(stub, problem):
     assert solve(problem.M, solver="stub", callbacks=lambda s, h: True).status is Status.STOPPED
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf])
-@pytest.mark.parametrize("what", ["step", "core"])
-@pytest.mark.parametrize("sides", SIDES)
+@pytest.mark.parametrize(
+    ("bad", "what", "sides"),
+    all_pairs([np.nan, np.inf], ["step", "core"], list(SIDES)),
+)
 def test_diverged(stub, problem, what, bad, sides):
     good = LowRank.from_product(np.ones((60, 2)), np.ones((50, 2)))
     broken = replace(good, core=np.full((2, 2), bad)) if what == "core" else good
@@ -531,9 +533,10 @@ def test_a_single_nan_in_a_large_matrix_is_met():
     assert problem.relative_error(result.L) < 1e-12
 
 
-@pytest.mark.parametrize("sides", SIDES)
-@pytest.mark.parametrize("sparse", [True, False])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64, bool])
+@pytest.mark.parametrize(
+    ("sides", "sparse", "dtype"),
+    all_pairs(list(SIDES), [True, False], [np.float64, np.float32, np.int64, bool]),
+)
 def test_a_matrix_of_zeros_is_refused(problem, sides, sparse, dtype):
     with pytest.raises(ValueError, match="M is all zero: there is nothing to find"):
         solve(np.zeros((60, 50), dtype), *sides_of(problem, sides), sparse=sparse)

@@ -8,6 +8,7 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from all_pairs import all_pairs
 from matplotlib.figure import Figure
 from scipy.sparse import csr_array
 
@@ -581,9 +582,10 @@ def test_reliability_refuses(arguments, message):
 # Labels on ticks
 
 
-@pytest.mark.parametrize("count", [3, 30, 300])
-@pytest.mark.parametrize("which", ["x", "y"])
-@pytest.mark.parametrize("text", ["{}", "label {}", "a label that is much too long to be shown {}"])
+@pytest.mark.parametrize(
+    ("count", "which", "text"),
+    all_pairs([3, 30, 300], ["x", "y"], ["{}", "label {}", "a label that is much too long to be shown {}"]),
+)
 def test_tick_labels_do_not_overlap(ax, which, count, text):
     ax.set(xlim=(-0.5, count - 0.5), ylim=(-0.5, count - 0.5))
     plots.drawing.label_ticks(ax, which, np.arange(count), [text.format(k) for k in range(count)])

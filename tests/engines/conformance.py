@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pairwise import pairwise
+from all_pairs import all_pairs
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
@@ -88,13 +88,13 @@ EITHER = [False, True]
 
 def settings(*shapes):
     """Pairwise: shapes, types and layouts of M, and twice True or False, for what a test varies besides."""
-    rows = pairwise(*shapes, DTYPES, ORDERS, SPACINGS, EITHER, EITHER)
+    rows = all_pairs(*shapes, DTYPES, ORDERS, SPACINGS, EITHER, EITHER)
     return [(*row[:-4], f"{row[-4]} {row[-3]}", *row[-2:]) for row in rows]
 
 
 def few_settings(*shapes):
     """For engines that store M in an order of their own, or have no loops that depend on it: spacings in turn."""
-    rows = pairwise(*shapes, DTYPES, ORDERS, EITHER, EITHER)
+    rows = all_pairs(*shapes, DTYPES, ORDERS, EITHER, EITHER)
     return [(*row[:-3], f"{row[-3]} {SPACINGS[k % len(SPACINGS)]}", *row[-2:]) for k, row in enumerate(rows)]
 
 
@@ -177,14 +177,14 @@ def of_T(case):
 
 MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}}
 PRIORS = ["mean", "constant", "basis", "tied", "partly tied"]
-LINES = pairwise(PRIORS, list(MODES), [(30, 17), (9, 70)], ["C whole", "Fortran whole", "C strided"], DTYPES)
-DIRECTIONS = pairwise([0, 1, 2, 8, 11], ["mean", "constant", "basis"], [(1, 5), (7, 3), (65, 33)])  # how many
+LINES = all_pairs(PRIORS, list(MODES), [(30, 17), (9, 70)], ["C whole", "Fortran whole", "C strided"], DTYPES)
+DIRECTIONS = all_pairs([0, 1, 2, 8, 11], ["mean", "constant", "basis"], [(1, 5), (7, 3), (65, 33)])  # how many
 
 
 KINDS_OF_L = ["nothing in S", "everything in S", "rank 0", "rank 1", "more than columns", "wide core", "tall core"]
 SETTINGS_OF_L = [
     (kind, dtype, f"{order} {SPACINGS[k % len(SPACINGS)]}")
-    for k, (kind, dtype, order) in enumerate(pairwise(KINDS_OF_L, DTYPES, ORDERS))
+    for k, (kind, dtype, order) in enumerate(all_pairs(KINDS_OF_L, DTYPES, ORDERS))
 ]
 
 

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from all_pairs import all_pairs
 from engines.conformance import (
     DTYPES,
     MODES,
@@ -29,7 +30,6 @@ from engines.conformance import (
     shared_case,
     to_the_end,
 )
-from pairwise import pairwise
 from scipy import sparse
 from scipy.sparse import csr_array
 
@@ -125,7 +125,7 @@ STORAGES = {
 }
 RUNS = {"one thread": (1, None), "two threads, few at a time": (2, few_at_a_time), "NumPy": (2, numpy_kernels)}
 PRIORS = ["mean", "constant", "basis", "partly tied"]
-SETTINGS = pairwise(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0, "cut"], [np.inf, 3.0])
+SETTINGS = all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0, "cut"], [np.inf, 3.0])
 
 
 def with_nan(M):
@@ -179,7 +179,7 @@ def dtype(request):
     return request.param
 
 
-@pytest.fixture(params=pairwise(list(STORAGES), list(RUNS)), ids=", ".join)
+@pytest.fixture(params=all_pairs(list(STORAGES), list(RUNS)), ids=", ".join)
 def way(request, monkeypatch):
     return prepared(*request.param, monkeypatch)
 
@@ -276,7 +276,7 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, t
 
 @pytest.mark.parametrize(
     ("kind", "storage", "run", "dtype", "mode", "prior"),
-    pairwise(PATTERNS, list(STORAGES), list(RUNS), DTYPES, list(MODES), PRIORS),
+    all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, list(MODES), PRIORS),
 )
 def test_lines(monkeypatch, kind, storage, run, dtype, mode, prior):
     to_the_end(monkeypatch)
@@ -422,7 +422,7 @@ def test_all_observed_entries_are_drawn_alike(make):
 
 @pytest.mark.parametrize(
     ("kind", "storage", "run", "dtype"),
-    pairwise([0, 1, 20, (2, 4), (4, 2)], list(STORAGES), list(RUNS), DTYPES),
+    all_pairs([0, 1, 20, (2, 4), (4, 2)], list(STORAGES), list(RUNS), DTYPES),
 )
 def test_rank_of_L(monkeypatch, kind, storage, run, dtype):
     """One that is larger than M, too, and cores that are not square."""

@@ -8,6 +8,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from engines.conformance import (
     DTYPES,
     LAYOUTS,
@@ -25,7 +26,6 @@ from engines.conformance import (
     same_trim,
     settings,
 )
-from pairwise import pairwise
 from scipy.sparse import csr_array
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -119,7 +119,7 @@ def assert_right(answers, M, case, precision=np.float64):
 # Memory.
 
 
-@pytest.mark.parametrize(("offset", "dtype", "order"), pairwise([0, 128, 3], DTYPES, ["C", "F"]))
+@pytest.mark.parametrize(("offset", "dtype", "order"), all_pairs([0, 128, 3], DTYPES, ["C", "F"]))
 def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     case = Case((300, 200), dtype)
     path = tmp_path / "M.bin"
@@ -373,7 +373,7 @@ atexit.register(lambda: print(solve(problem.M, problem.F1, problem.F2, rank=2).s
 
 
 @pytest.mark.parametrize(
-    ("zeta", "dtype", "want_kept", "holes"), pairwise([-1.0, 0.0, 0.7, np.inf], DTYPES, [False, True], [None, True])
+    ("zeta", "dtype", "want_kept", "holes"), all_pairs([-1.0, 0.0, 0.7, np.inf], DTYPES, [False, True], [None, True])
 )
 def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
     assert kernels.trim is not kernels._trim
@@ -409,7 +409,7 @@ def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
     assert counts[:2] == right[:2]
 
 
-@pytest.mark.parametrize(("dtype", "box", "share"), pairwise(DTYPES, [1.0, np.inf], [0, 0.3]))
+@pytest.mark.parametrize(("dtype", "box", "share"), all_pairs(DTYPES, [1.0, np.inf], [0, 0.3]))
 def test_compiled_and_numpy_ascend_agree(dtype, box, share):
     rng = np.random.default_rng(0)
     M = rng.standard_normal((40, 50)).astype(dtype)
@@ -429,7 +429,7 @@ def test_compiled_and_numpy_ascend_agree(dtype, box, share):
 
 @pytest.mark.parametrize(
     ("width", "dtype", "holes"),
-    pairwise([1, 63, 64, 65, 200], DTYPES, [None, True]),  # around what is looked at together
+    all_pairs([1, 63, 64, 65, 200], DTYPES, [None, True]),  # around what is looked at together
 )
 def test_compiled_and_numpy_flag_agree(dtype, width, holes):
     assert kernels.flag is not kernels._flag
@@ -471,7 +471,7 @@ def test_compiled_and_numpy_turn_agree(dtype):
 
 
 @pytest.mark.parametrize(
-    ("bad", "zeta", "holes"), pairwise([np.nan, np.inf, -np.inf, "L"], [0.5, np.inf], [None, True])
+    ("bad", "zeta", "holes"), all_pairs([np.nan, np.inf, -np.inf, "L"], [0.5, np.inf], [None, True])
 )
 def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
     M, L = np.zeros((2, 4, 6))

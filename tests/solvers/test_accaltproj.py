@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, conditioned, distance, first_iterates, gaussian, recovers, start_exactly
 
 import irpca
 from irpca.solvers import accaltproj
 
 
-@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("corruption", [0.1, 0.5])
+@pytest.mark.parametrize(
+    ("shape", "make", "corruption"),
+    all_pairs([(80, 80), (100, 60), (60, 100)], [gaussian, conditioned], [0.1, 0.5]),
+)
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corruption):
     """Also where it fails, and where the authors' own factors are not used."""
     start_exactly(monkeypatch, "accaltproj")
@@ -36,9 +38,10 @@ def test_the_defaults(monkeypatch):
     assert (choice.name, choice.value) == ("beta", pytest.approx(beta, rel=1e-12))
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("shape", "make", "seed"),
+    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
+)
 def test_recovers(shape, make, seed):
     problem = make(*shape, seed=seed)
     recovers(problem, irpca.solve(problem.M, rank=3, solver="accaltproj"))

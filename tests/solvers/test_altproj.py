@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
 from irpca import Status
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("shape", "make", "seed"),
+    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
+)
 def test_recovers(shape, make, seed):
     problem = make(*shape, seed=seed)
     recovers(problem, irpca.solve(problem.M, rank=3, solver="altproj"))

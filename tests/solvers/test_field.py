@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from solvers.field import conditioned, distance, gaussian, recovers
 
 import irpca
@@ -85,7 +86,8 @@ def test_units_of_M_do_not_matter(problem, name, scale):
 @every_method
 def test_integers_are_numbers_too(problem, name):
     M = np.round(problem.M).astype(int)
-    assert distance(run(name, problem, M).L.dense(), run(name, problem, M.astype(float)).L.dense()) <= 1e-12
+    one, other = (run(name, problem, A, max_iter=2) for A in (M, M.astype(float)))
+    assert distance(one.L.dense(), other.L.dense()) <= 1e-12
 
 
 @every_method
@@ -187,7 +189,7 @@ def test_a_callback_stops_it(problem, name):
 
 
 @every_method
-@pytest.mark.parametrize("shape", [(2, 2), (3, 30), (30, 3), (4, 6)])
+@pytest.mark.parametrize("shape", [(2, 2), (3, 30), (30, 3)])
 def test_small_matrices(name, shape):
     """Spare columns of subspaces, drawn rows, counts per column: all of them meet their limits here."""
     p = gaussian(*shape, rank=1, corruption=0.1, d=2)
@@ -341,9 +343,10 @@ def test_ircur_refuses_a_hole_that_is_met_late(monkeypatch, problem):
 # Failure
 
 
-@pytest.mark.parametrize("name", ["altproj", "accaltproj", "ircur"])
-@pytest.mark.parametrize("corruption", [0.6, 0.9])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("name", "corruption", "seed"),
+    all_pairs(["altproj", "accaltproj", "ircur"], [0.6, 0.9], range(3)),
+)
 def test_far_too_much_corruption_is_told(name, corruption, seed):
     """Their thresholds fall until S holds everything, and L stands still then: no convergence in our words."""
     problem = conditioned(150, 120, corruption=corruption, seed=seed)

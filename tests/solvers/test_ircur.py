@@ -5,6 +5,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
@@ -25,9 +26,10 @@ class Told:
         return self.draws.pop(0)
 
 
-@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("corruption", [0.05, 0.4])
+@pytest.mark.parametrize(
+    ("shape", "make", "corruption"),
+    all_pairs([(80, 80), (100, 60), (60, 100)], [gaussian, conditioned], [0.05, 0.4]),
+)
 def test_iterates_are_those_of_the_transcription(shape, make, corruption):
     problem = make(*shape, corruption=corruption)
     rng = np.random.default_rng(1)
@@ -42,9 +44,10 @@ def test_iterates_are_those_of_the_transcription(shape, make, corruption):
     assert told.asked == [(0, n, int(np.ceil(4 * 3 * np.log(n)))) for n in shape]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("shape", "make", "seed"),
+    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
+)
 def test_recovers(shape, make, seed):
     problem = make(*shape, seed=seed)
     recovers(problem, irpca.solve(problem.M, rank=3, solver="ircur"))

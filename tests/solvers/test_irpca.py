@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pairwise import pairwise
 
 import irpca
 from irpca import Status, constants
@@ -41,7 +41,7 @@ def test_a_row_of_a_single_cell_in_a_column_of_two():
 
 @pytest.mark.parametrize(
     ("corruption", "d", "rank", "outlier_scale", "condition"),
-    pairwise([0.05, 0.15, 0.25, 0.35, 0.45], [20, 50, 100], [5, 10, 20], [1.0, 1000.0], [1.0, 10.0, 100.0]),
+    all_pairs([0.05, 0.15, 0.25, 0.35, 0.45], [20, 50, 100], [5, 10, 20], [1.0, 1000.0], [1.0, 10.0, 100.0]),
 )
 def test_recovers_the_papers_generator(corruption, d, rank, outlier_scale, condition):
     p = make_problem(
@@ -117,9 +117,8 @@ def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
     assert p.relative_error(result.L) <= 1e-8
 
 
-@pytest.mark.parametrize("corruption", [0.99, 1.0])
-def test_gives_up_openly(corruption):
-    p = make_problem(300, 300, corruption=corruption)
+def test_gives_up_openly():
+    p = make_problem(300, 300, corruption=0.99)
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
     assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
     assert result.usable != "usable"
@@ -143,13 +142,9 @@ def oracle(p, rank):
 @pytest.mark.parametrize(
     ("sigmas", "corruption", "bar", "seed"),
     [
-        (8, 0.05, 1.05, 0),
         (8, 0.3, 1.05, 1),
-        (8, 0.6, 1.05, 0),
-        (8, 0.6, 1.05, 1),
         (25, 0.6, 1.05, 0),
         (4, 0.05, 1.15, 1),
-        (4, 0.3, 1.15, 0),
         (4, 0.3, 1.15, 1),
     ],
 )
@@ -193,8 +188,9 @@ def test_known_noise_is_used():
 # Rank -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("d", "rank"), [(20, 1), (20, 5), (20, 20), (50, 10), (100, 20)])
-@pytest.mark.parametrize("corruption", [0.05, 0.3])
+@pytest.mark.parametrize(
+    ("d", "rank", "corruption"), [(20, 1, 0.3), (20, 5, 0.05), (20, 20, 0.3), (50, 10, 0.05), (100, 20, 0.3)]
+)
 def test_finds_the_rank_without_noise(d, rank, corruption):
     p = make_problem(d1=d, d2=d, rank=rank, corruption=corruption)
     result = irpca.solve(p.M, p.F1, p.F2)
@@ -203,15 +199,14 @@ def test_finds_the_rank_without_noise(d, rank, corruption):
     assert "rank" in {choice.name for choice in result.choices}
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_the_blocks_rounding_errors_are_not_taken_for_directions(seed):
-    p = make_problem(2000, 2000, d1=40, d2=40, corruption=0.1, random_state=seed)
+def test_the_blocks_rounding_errors_are_not_taken_for_directions():
+    p = make_problem(2000, 2000, d1=40, d2=40, corruption=0.1)
     assert irpca.solve(p.M, p.F1, p.F2, sparse=False).rank == 5
 
 
 @pytest.mark.parametrize(
     ("corruption", "sigmas", "seed"),
-    [(0.05, 25, 0), (0.05, 4, 2), (0.3, 8, 1), (0.3, 4, 0)],
+    [(0.05, 4, 2), (0.3, 8, 1)],
 )
 def test_finds_the_rank_under_noise(corruption, sigmas, seed):
     p = make_problem(corruption=corruption, noise=5 * 5 / 1000 / sigmas, random_state=seed)
@@ -227,22 +222,21 @@ def test_finds_the_rank_under_noise(corruption, sigmas, seed):
 
 @pytest.mark.parametrize("corruption", [0.05, 0.5])
 def test_recovers_with_features_on_one_side(corruption):
-    p = make_problem(corruption=corruption)
+    p = make_problem(400, 500, corruption=corruption)
     for F1, F2 in ((None, p.F2), (p.F1, None)):
         recovers(p, irpca.solve(p.M, F1, F2, rank=5), error=1e-10)
 
 
 @pytest.mark.parametrize("corruption", [0.05, 0.5])
 def test_is_a_robust_pca_without_features(corruption):
-    p = make_problem(corruption=corruption)
+    p = make_problem(500, 400, corruption=corruption)
     recovers(p, irpca.solve(p.M, rank=5), error=1e-10)
 
 
-@pytest.mark.parametrize("corruption", [0.05, 0.5])
-@pytest.mark.parametrize("scale", [1.0, 15.0])
+@pytest.mark.parametrize(("corruption", "scale"), [(0.05, 15.0), (0.5, 1.0)])
 def test_recovers_gaussian_factors_without_features(corruption, scale):
     rng = np.random.default_rng(0)
-    L = rng.standard_normal((1000, 5)) @ rng.standard_normal((5, 1000))
+    L = rng.standard_normal((500, 5)) @ rng.standard_normal((5, 400))
     corrupted = rng.random(L.shape) < corruption
     result = irpca.solve(L + corrupted * rng.uniform(-scale, scale, L.shape), rank=5)
     assert result.status is Status.CONVERGED
@@ -374,8 +368,7 @@ def test_coherent_features_are_sampled_by_leverage():
     np.testing.assert_allclose(result.W, W, atol=1e-8)
 
 
-@pytest.mark.parametrize("rank", [1, "auto"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("seed", "rank"), [(0, 1), (1, "auto"), (2, "auto")])
 def test_indicators_on_both_sides(seed, rank):
     """Every coefficient is seen in one cell of M only, and strong cells must not be taken for corruption."""
     rng = np.random.default_rng(seed)
@@ -389,7 +382,7 @@ def test_indicators_on_both_sides(seed, rank):
     assert np.array_equal(result.S.toarray() != 0, corrupted)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_unequal_groups_without_any_error(seed):
     rng = np.random.default_rng(seed)
     a, b = rng.integers(0, 7, (2, 200))
@@ -547,7 +540,7 @@ def test_a_row_of_zeros_changes_nothing(seed):
     same(result, np.vstack([p.L, np.zeros(120)]), np.vstack([p.S, np.zeros(120)]), 1.0)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_gross_errors_of_all_sizes_are_no_noise(seed):
     """Those of a millionth of L, too: an exact fit of the others must not be given up for them."""
     rng = np.random.default_rng(seed)

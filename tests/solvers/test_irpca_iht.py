@@ -4,6 +4,7 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
+from all_pairs import all_pairs
 from oracle import algorithm_1, incoherence
 from scipy.linalg import block_diag
 
@@ -42,9 +43,12 @@ def assert_same_iterates(mine, theirs, rtol):
 # The oracle
 
 
-@pytest.mark.parametrize("features", ["literal", "conditioned"])
-@pytest.mark.parametrize("noise", [0.0, 1e-4])
-@pytest.mark.parametrize("shape", [(120, 120, 5, 5), (150, 100, 6, 4), (100, 150, 6, 4), (90, 90, 3, 6)])
+@pytest.mark.parametrize(
+    ("features", "noise", "shape"),
+    all_pairs(
+        ["literal", "conditioned"], [0.0, 1e-4], [(120, 120, 5, 5), (150, 100, 6, 4), (100, 150, 6, 4), (90, 90, 3, 6)]
+    ),
+)
 def test_paper_variant_is_algorithm_1(shape, noise, features):
     problem = make_problem(*shape, rank=2, noise=noise, features=features)
     c_W, nu = np.linalg.norm(problem.W, 2), 5 * noise
@@ -175,9 +179,10 @@ def test_theorem_1_counts_iterations(kind, accuracy):
     assert errors[-5] > epsilon  # and hardly more than needed
 
 
-@pytest.mark.parametrize("kind", PROVABLE)
-@pytest.mark.parametrize("variant", ["paper", "whitened"])
-@pytest.mark.parametrize("noise", [1e-6, 1e-1])  # the second is far beyond the paper's remark, which no proof uses
+@pytest.mark.parametrize(
+    ("kind", "variant", "noise"),
+    all_pairs(list(PROVABLE), ["paper", "whitened"], [1e-6, 1e-1]),
+)
 def test_theorem_2_with_noise(kind, variant, noise):
     problem = PROVABLE[kind](noise=noise, seed=2)
     rank, c_W = np.linalg.matrix_rank(problem.W), np.linalg.norm(problem.W, 2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
 
 import irpca
@@ -19,9 +20,10 @@ def orthonormal(F):
     return np.linalg.qr(F)[0]
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("shape", "make", "seed"),
+    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
+)
 def test_recovers(shape, make, seed):
     problem = make(*shape, seed=seed)
     recovers(problem, irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf"), error=1e-7)
@@ -58,9 +60,10 @@ def test_units_and_mixtures_of_features_do_not_matter():
 # The optimum
 
 
-@pytest.mark.parametrize("shape", [(60, 60), (80, 50), (50, 80)])
-@pytest.mark.parametrize("corruption", [0.1, 0.6])
-@pytest.mark.parametrize("lam", [None, 0.2])
+@pytest.mark.parametrize(
+    ("shape", "corruption", "lam"),
+    all_pairs([(60, 60), (80, 50), (50, 80)], [0.1, 0.6], [None, 0.2]),
+)
 def test_the_optimum_of_the_transcription(shape, corruption, lam):
     problem = gaussian(*shape, corruption=corruption)
     M, X, Y = problem.M, orthonormal(problem.F1), orthonormal(problem.F2)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, densest, first_iterates, gaussian, recovers, same_steps, start_exactly
 
 import irpca
@@ -46,9 +47,10 @@ def test_three_reads_an_iteration():
     np.testing.assert_array_equal(np.diff(result.history.reads), 3)
 
 
-@pytest.mark.parametrize("step_size", [5.0, 50.0, 1e300])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("engine", ["memory", "reference"])
+@pytest.mark.parametrize(
+    ("step_size", "dtype", "engine"),
+    all_pairs([5.0, 50.0, 1e300], [np.float64, np.float32], ["memory", "reference"]),
+)
 def test_too_long_a_step_is_told(step_size, dtype, engine):
     problem = gaussian(60, 50, corruption=0.05)
     M = problem.M.astype(dtype)

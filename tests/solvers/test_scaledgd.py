@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import transcriptions
+from all_pairs import all_pairs
 from solvers.field import SHAPES, densest, first_iterates, gaussian, recovers, same_steps, start_exactly
 
 import irpca
@@ -20,9 +21,10 @@ def stretched(problem, condition):
     return Problem(L + problem.S, problem.F1, problem.F2, problem.W, L, problem.S, problem.N)
 
 
-@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
-@pytest.mark.parametrize("corruption", [0.0, 0.05, 0.3])
-@pytest.mark.parametrize("step_size", [0.5, 0.9])
+@pytest.mark.parametrize(
+    ("shape", "corruption", "step_size"),
+    all_pairs([(80, 80), (100, 60), (60, 100)], [0.0, 0.05, 0.3], [0.5, 0.9]),
+)
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, step_size):
     start_exactly(monkeypatch, "gradient")
     problem = gaussian(*shape, corruption=0.05)

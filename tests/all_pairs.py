@@ -4,7 +4,7 @@ from collections import Counter
 from itertools import combinations, product
 
 
-def pairwise(*parameters):
+def all_pairs(*parameters):
     """A list of tuples, one value of each parameter in each, in place of their full product.
 
     Greedy: every row starts with a pair of values that did not meet yet; each further value is the one that meets
