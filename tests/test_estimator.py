@@ -33,16 +33,19 @@ def problem():
     return problem_of()
 
 
+def fit(problem, sides="both", rank=2, **options):
+    rows, columns = SIDES[sides]
+    F = {"row_features": problem.F1[:-NEW] if rows else None, "col_features": problem.F2 if columns else None}
+    return InductiveRobustPCA(rank, **options).fit(problem.M[:-NEW], **F)
+
+
 def fitted(problem, sides="both", rank=2, **options):
-    """A model of its own; fits without options are made once."""
+    """The same; what is fitted without options is fitted once."""
+    if options:
+        return fit(problem, sides, rank, **options)
     key = id(problem), sides, rank
-    if options or key not in FITS:
-        rows, columns = SIDES[sides]
-        F = {"row_features": problem.F1[:-NEW] if rows else None, "col_features": problem.F2 if columns else None}
-        model = InductiveRobustPCA(rank, **options).fit(problem.M[:-NEW], **F)
-        if options:
-            return model
-        FITS[key] = problem, model  # the problem too, lest another one gets its id
+    if key not in FITS:
+        FITS[key] = problem, fit(problem, sides, rank)  # the problem too, lest another one gets its id
     return copy.copy(FITS[key][1])
 
 
@@ -106,7 +109,7 @@ def test_factors_of_any_kind_give_the_same_components(problem, monkeypatch):
         return dataclasses.replace(result, L=irpca.LowRank(L.left, -L.core, L.right))
 
     monkeypatch.setattr("irpca.estimator.solve", skew)
-    model = fitted(problem)
+    model = fit(problem)
     close(model.components_, expected.components_)
     close(model.singular_values_, expected.singular_values_)
     close(model.predict(problem.F1[-NEW:]), expected.predict(problem.F1[-NEW:]))
@@ -280,7 +283,7 @@ def test_fit_transform_is_fit_then_transform(problem, sides):
 
 
 def test_nothing_is_fitted_again(problem, monkeypatch):
-    model = fitted(problem)
+    model = fit(problem)
     before = {name: value.copy() for name, value in vars(model).items() if isinstance(value, np.ndarray)}
     L, S, names = model.low_rank_.dense(), model.sparse_.toarray(), set(vars(model))
 
@@ -828,7 +831,7 @@ def test_a_model_without_S(problem, monkeypatch):
 
     monkeypatch.setattr("irpca.estimator.solve", diverge)
     with pytest.warns(ConvergenceWarning, match="^DIVERGED"):
-        model = fitted(problem)
+        model = fit(problem)
     assert model.sparse_ is None and "DIVERGED" in model.summary()
     with pytest.raises(ValueError, match=r"there are no outliers\. DIVERGED: the numbers grew"):
         model.outliers()

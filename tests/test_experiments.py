@@ -17,7 +17,7 @@ from matplotlib.image import imread
 import irpca
 from irpca.solvers import SOLVERS
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(200)
 ROOT = Path(__file__).parent.parent
 NAMES = ("fig1a", "fig1b", "fig1c", "fig1d", "fig2", "phase", "scaling")
 ENDS = {"RECOVERED", "BUDGET", "CONVERGED", "SATURATED", "DIVERGED"}

@@ -61,21 +61,21 @@ def found(problem):
 
 
 def test_the_true_rank(problem):
-    found = compare(problem, {"rank": [1, 2, 3]}, InductiveRobustPCA(extra_rank=0), cv=2)
+    found = compare(problem, {"rank": [1, 2]}, InductiveRobustPCA(extra_rank=0), cv=2)
     assert found.best_params == {"rank": 2}
     assert found.best_estimator.rank_ == 2
 
 
 @pytest.mark.parametrize("extra", [0, 3])
 def test_the_true_number_of_free_directions(extra):
-    found = compare(problem_of(extra=extra), {"extra_rank": [0, 2, 3]}, InductiveRobustPCA(2), cv=2)
+    found = compare(problem_of(extra=extra), {"extra_rank": [0, 3]}, InductiveRobustPCA(2), cv=2)
     assert found.best_params == {"extra_rank": extra}
     assert found.best_estimator.rank_ == 2 + extra
 
 
 def test_the_true_rank_without_features():
     M, _, _ = problem_of(70, 60)
-    found = cross_validate(InductiveRobustPCA(), M, param_grid={"rank": [1, 2, 3]}, cv=2)
+    found = cross_validate(InductiveRobustPCA(), M, param_grid={"rank": [1, 2]}, cv=2)
     assert found.best_params == {"rank": 2}
 
 
@@ -348,9 +348,9 @@ def test_without_features_no_line_loses_all():
         for lines in (rows, cols):
             for fold in range(5):
                 assert np.isin(lines, lines[folds != fold]).all()
-    found = cross_validate(InductiveRobustPCA(2), M, row_features=F1, cv=2)
+    found = cross_validate(QUICK, M, row_features=F1, cv=2)
     assert found.n_held_out <= found.n_observed
-    found = cross_validate(InductiveRobustPCA(2), M, cv=2)
+    found = cross_validate(InductiveRobustPCA(2, solver="altproj"), M, cv=2)
     assert found.n_held_out < found.n_observed
     assert "the others are the only cells of their row or column" in found.summary()
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import itertools
 import re
 import shlex
 import subprocess
@@ -15,7 +14,7 @@ import polars as pl
 import pytest
 from pandas.testing import assert_frame_equal
 
-pytestmark = pytest.mark.timeout(200)  # the whole page is run by whichever test comes first
+pytestmark = pytest.mark.timeout(200)  # whichever test comes first runs all tasks before its own
 PAGE = Path(__file__).parents[1] / "docs" / "tasks.md"
 TASKS = 13
 MOST_LINES = 5
@@ -33,18 +32,26 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(folder):
-    """What is there after all blocks of Python have run, in order."""
+def names():
+    """What the blocks that have run have left behind."""
     import matplotlib
 
     matplotlib.use("agg")
-    names, errors = {}, io.StringIO()
+    return {"stderr": "", "done": 0}
+
+
+@pytest.fixture
+def page(request, names, folder):
+    """What is there after all blocks of Python up to the task of a test have run, in order."""
+    task, errors = int(request.node.name.split("_")[1]), io.StringIO()
     with contextlib.chdir(folder), contextlib.redirect_stderr(errors):
-        for language, code in itertools.chain(*sections()):
-            if language == "python":
-                exec(compile(code, str(PAGE), "exec"), names)
+        for blocks in sections()[names["done"] : task + 1]:
+            for language, code in blocks:
+                if language == "python":
+                    exec(compile(code, str(PAGE), "exec"), names)
+            names["done"] += 1
     names["plt"].close("all")
-    names["stderr"] = errors.getvalue()
+    names["stderr"] += errors.getvalue()
     return names
 
 

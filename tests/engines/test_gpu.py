@@ -99,10 +99,10 @@ class TestTriton(FullSuite):
         [
             ((1, 5), np.float32, "C whole", True, False),
             ((7, 3), np.float64, "Fortran whole", False, False),
-            ((17, 40), np.float32, "C strided", True, False),
+            ((40, 70), np.float32, "C strided", True, False),
             ((17, 40), np.float64, "C padded", False, False),
-            ((32, 64), np.float32, "C whole", False, False),  # whole tiles, in the interpreter
-            ((33, 70), np.float32, "Fortran whole", True, False),
+            ((64, 96), np.float32, "C whole", False, False),  # whole tiles, in the interpreter
+            ((33, 130), np.float32, "Fortran whole", True, False),
         ]
     )
     stored_setting = given_by([(np.float32, "C whole", True, False), (np.float64, "Fortran whole", False, True)])

@@ -86,7 +86,8 @@ def test_units_of_M_do_not_matter(problem, name, scale):
 @every_method
 def test_integers_are_numbers_too(problem, name):
     M = np.round(problem.M).astype(int)
-    assert distance(run(name, problem, M).L.dense(), run(name, problem, M.astype(float)).L.dense()) <= 1e-12
+    one, other = (run(name, problem, A, max_iter=2) for A in (M, M.astype(float)))
+    assert distance(one.L.dense(), other.L.dense()) <= 1e-12
 
 
 @every_method
