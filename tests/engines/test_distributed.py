@@ -1,6 +1,7 @@
 """The engine for an M in chunks, against the reference engine: whatever the chunks, the storage and the scheduler."""
 
 import re
+from concurrent.futures import CancelledError
 
 import dask.array as da
 import numpy as np
@@ -40,7 +41,7 @@ import irpca
 from irpca import constants
 from irpca.engines import Cut, MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
-from irpca.engines.distributed import DistributedEngine, observations, source_of, sources
+from irpca.engines.distributed import DistributedEngine, graphs, observations, source_of, sources
 from irpca.engines.distributed.engine import MAX_REDRAWS
 from irpca.engines.distributed.sources import UnreadableError
 from irpca.lowrank import LowRank
@@ -579,3 +580,38 @@ def test_progress_within_a_read(clustered, request, monkeypatch):
     if not clustered:
         assert told == [(k + 1, chunks) for k in range(chunks)]
     assert all(0 <= done <= total == chunks for done, total in told)
+
+
+class LostWorkers:
+    """A client of a cluster that loses its workers; ``back``: whether new ones are started in time."""
+
+    status = "running"
+
+    def __init__(self, back):
+        self.back, self.waits = back, 0
+
+    def wait_for_workers(self, n_workers, timeout):
+        self.waits += 1
+        if not self.back:
+            raise TimeoutError
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_a_cluster_that_lost_all_workers_has_time_to_start_others(back, monkeypatch):
+    monkeypatch.setattr(graphs, "PAUSE_SECONDS", 0.0)
+    client, asked = LostWorkers(back), []
+
+    def run():
+        asked.append(1)
+        if len(asked) < 3:
+            raise CancelledError
+        return "an answer"
+
+    chunks = graphs.Chunks(source_of(da.ones((4, 4))))
+    if back:
+        assert chunks._tried(run, client) == "an answer"
+        assert client.waits == 2
+    else:
+        with pytest.raises(graphs.ClusterError, match="no worker for 60 seconds while M was read: start some"):
+            chunks._tried(run, client)
+        assert asked == [1]

@@ -37,7 +37,10 @@ FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait fo
 SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
 PAUSE_SECONDS = 0.5  # before it is asked again: a client takes a moment to see that its scheduler is gone
+WORKER_SECONDS = 60.0  # that a cluster without any worker has to start one
 POLL_SECONDS = 1.0  # between questions to a scheduler about what is done
+
+GO_ON = "Solve again; with irpca.callbacks.checkpoint a solve goes on from where it was"
 
 Part = tuple[Array, ...]
 Result = TypeVar("Result")
@@ -271,6 +274,11 @@ class Chunks:
                     raise
                 if _lost(error):
                     time.sleep(PAUSE_SECONDS)
+                    if client.status == "running" and not _has_worker(client):
+                        raise ClusterError(
+                            f"the cluster had no worker for {WORKER_SECONDS:.0f} seconds while M was read: start some. "
+                            f"{GO_ON}"
+                        ) from error
                 if trouble := self._trouble(error, client, left):
                     raise trouble from error
                 if not _lost(error):
@@ -281,18 +289,17 @@ class Chunks:
 
     def _trouble(self, error: Exception, client: Any, left: int) -> ClusterError | None:
         """Why a cluster cannot go on, if it is the cluster's fault."""
-        go_on = "Solve again; with irpca.callbacks.checkpoint a solve goes on from where it was"
         if client.status != "running":
             return ClusterError(
                 "the client of dask was closed, or lost its scheduler, while M was read: there is no result. Connect "
-                f"to a cluster. {go_on}"
+                f"to a cluster. {GO_ON}"
             )
         if type(error).__name__ == "KilledWorker" or (_lost(error) and not left):
             size = max(map(math.prod, product(*map(np.diff, self.edges)))) * self.source.dtype.itemsize
             return ClusterError(
                 "workers of the cluster died again and again while M was read. If their memory was used up, make the "
                 f"chunks smaller (the largest has {size / 1e6:.3g} MB as an array), run fewer threads on a worker, or "
-                f"give it more memory. {go_on}"
+                f"give it more memory. {GO_ON}"
             )
         return None
 
@@ -362,6 +369,15 @@ def _scattered(client: Any, values: list[Any]) -> list[Any]:
         return list(client.scatter(values, hash=False))
     except Exception as error:
         raise _LostError from error
+
+
+def _has_worker(client: Any) -> bool:
+    """Whether there is a worker, perhaps after a while: those that died may be started again."""
+    try:
+        client.wait_for_workers(1, timeout=WORKER_SECONDS)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _lost(error: Exception) -> bool:
