@@ -85,7 +85,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         as M has rows, with a square M these features too, so there they belong here.
     solver : str
         Any of those of :func:`irpca.solve`.
-    engine : {"auto", "memory", "distributed", "reference"}
+    engine : {"auto", "memory", "gpu", "distributed", "reference"}
         How M is read; "auto" chooses by its type.
     tol, max_iter : float, int
         Stop at this relative change of the expected values, or after so many iterations of the last fit.

@@ -87,7 +87,7 @@ def solve(
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
         use no features; the result has a doubt that says so if some are given. See :doc:`/methods`.
-    engine : {"auto", "memory", "distributed", "reference"} or an Engine
+    engine : {"auto", "memory", "gpu", "distributed", "reference"} or an Engine
     tol : float
         Stop when L changes by less than this, relative to its size, or by far less than noise makes it uncertain.
     max_iter : int
