@@ -16,6 +16,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from types import GenericAlias, SimpleNamespace
 from typing import Any
 
 import joblib
@@ -32,6 +33,7 @@ from irpca.persistence import ModelFileError, archive, registry
 from irpca.persistence.checks import ALIASES, MODEL_SHAPES, RESULT_SHAPES, check_model, fitted_types
 from irpca.persistence.decoding import Decoding
 from irpca.persistence.encoding import Encoding
+from irpca.persistence.registry import conforms
 
 PROBLEM = irpca.datasets.make_problem(60, 24, d1=3, d2=2, rank=2, corruption=0.08)
 
@@ -299,6 +301,14 @@ def test_values_come_back(value: Any) -> None:
     encoding = Encoding()
     node = json.loads(json.dumps(encoding.node(value, "value"), allow_nan=False))
     assert_same(value, Decoding([array.copy(order="K") for array in encoding.arrays], encoding.objects).value(node))
+
+
+def test_types_that_a_statement_names_are_those_it_names() -> None:
+    """NDArray is one from NumPy 2.5 on: ``type NDArray[T] = ndarray[...]``, which Python 3.11 cannot say."""
+    named: Any = SimpleNamespace(__value__=np.ndarray[Any, np.dtype[Any]])
+    for hint in (named, GenericAlias(named, (Any,))):
+        assert conforms(np.zeros(2), hint) and conforms((np.zeros(2),), tuple[hint, ...])
+        assert not conforms([0.0, 0.0], hint) and not conforms((1.0,), tuple[hint, ...])
 
 
 def test_views_come_back_in_the_order_they_are_read_in() -> None:

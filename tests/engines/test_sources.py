@@ -760,6 +760,14 @@ def test_without_dask(tmp_path, monkeypatch, kind):
             source_of(M)
 
 
+def test_a_fit_without_dask_says_what_to_install(tmp_path):
+    """In a new process: here the engine is imported already."""
+    npy_folder(tmp_path)
+    code = f"import sys; sys.modules['dask'] = None; import irpca; irpca.solve({str(tmp_path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert 'dask reads it: pip install "irpca[dask]"' in done.stderr
+
+
 # schedulers
 
 

@@ -150,10 +150,12 @@ def _chunked(M: Any) -> Any:
         return _chunked(M.data)
     if not path and library not in ("dask", "zarr"):
         return None
-    from .distributed import DistributedEngine, source_of
+    from .distributed import source_of
 
     source = source_of(M)
     if source is not None:
+        from .distributed import DistributedEngine  # without dask, source_of has said so
+
         return DistributedEngine(source)
     if path and not os.path.exists(os.path.expanduser(M)):
         raise ValueError(f"M is a file name, {os.fspath(M)!r}, and there is no such file or folder")

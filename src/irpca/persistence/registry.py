@@ -73,6 +73,8 @@ def field_types(name: str) -> dict[str, Any]:
 def conforms(value: Any, hint: Any) -> bool:
     """Whether a value is what an annotation says."""
     origin, inner = get_origin(hint), get_args(hint)
+    if hasattr(alias := origin or hint, "__value__"):  # of a ``type`` statement, as NDArray is from NumPy 2.5 on
+        return conforms(value, alias.__value__)
     if hint is Any:
         return True
     if origin in (Union, UnionType):
