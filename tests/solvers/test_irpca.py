@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import irpca
 from irpca import Status, constants
 from irpca.datasets import make_problem
+from irpca.factors import Fit
 
 
 def kinds(result):
@@ -585,3 +586,25 @@ def test_small_gross_errors_are_no_rounding_in_single_precision():
     found = result.S.toarray() != 0
     assert not (found & (gross == 0)).any()
     assert found[large].all() and large.sum() > 0.998 * np.count_nonzero(gross)
+
+
+@pytest.mark.parametrize("sides", ["rows", "columns"])
+def test_an_exact_fit_with_features_of_one_side_reads_all_of_M_once(monkeypatch, sides):
+    """Some lines of that side and all of the other determine L; M is too large here to be held in memory."""
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 15)
+    problem = make_problem(4000, 60, 8, 6, rank=2, corruption=0.1)
+    M, F1 = (problem.M, problem.F1) if sides == "rows" else (problem.M.T, None)
+    result = irpca.solve(M, F1, None if sides == "rows" else problem.F1, rank=2)
+    L = result.L if sides == "rows" else result.L.T
+    assert result.noise == 0 and problem.relative_error(L) < 1e-13
+    assert result.reads < 1.5
+
+
+def test_an_exact_fit_without_features_needs_no_noise_of_all_of_M(monkeypatch):
+    """As good as exact on a part, it is exact on all of M: no sweep estimates noise there."""
+    problem = make_problem(500, 400, 8, 6, rank=2, corruption=0.1)
+    swept, sweep = [], Fit.sweep
+    monkeypatch.setattr(Fit, "sweep", lambda fit, *args: swept.append(fit.engine.shape) or sweep(fit, *args))
+    result = irpca.solve(problem.M, rank=2)
+    assert result.noise == 0 and problem.relative_error(result.L) < 1e-13
+    assert swept and problem.M.shape not in swept

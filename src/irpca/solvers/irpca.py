@@ -108,7 +108,7 @@ def irpca(
     # The same, if the best fit is as good as exact; its noise need not be found on all of M then.
     if part.held.nearly_exact(best.fit):
         fit = part.extended(best.fit)
-        if (exact := _exact_fit(fit, part, sample)) and not exact.poorly_fitted:
+        if (exact := _exact_fit(*part.enough(fit, best.fit), part, sample)) and not exact.poorly_fitted:
             yield report_of(part.of_part(exact.L)).exact(fit, exact)
 
     # The chosen fit to all entries of that part, then to all of M.
@@ -124,7 +124,7 @@ def irpca(
             fit.sweep()
         if not refits_left or not fit.refit_lines():
             break
-    if exact := _exact_fit(fit, part, sample):
+    if exact := _exact_fit(fit, None, part, sample):
         yield report.exact(fit, exact)
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
@@ -252,9 +252,9 @@ class _Part:
         weights = fit.noise.capped(square).weights(*fit.spreads)
         return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
 
-    def lifted(self, fit: Fit) -> Fit:
-        """The fit extended to all of M; lines outside the part are at their prior means."""
-        lines, shape = self.table.lines, self.engine.shape
+    def lifted(self, fit: Fit, lines: tuple[Array, Array] | None = None) -> Fit:
+        """The fit to some lines, those of the part, extended to all of M; others are at their prior means."""
+        lines, shape = lines or self.table.lines, self.engine.shape
         if all(len(index) == n for index, n in zip(lines, shape, strict=True)):
             return fit
         sides = []
@@ -277,6 +277,31 @@ class _Part:
         if whole is not fit:
             _place_others(whole, self)
         return whole
+
+    def enough(self, fit: Fit, on_part: Fit) -> tuple[Fit, tuple[Array, Array] | None]:
+        """The fit to as much of M as determines an exact one, and its lines; None: to all of it.
+
+        Where features determine one side, its lines in the part are enough, with all lines of the other side.
+        """
+        if sum(fit.tied) != 1:
+            return fit, None
+        n1, n2 = self.M.shape
+        rows, cols = self.table.lines
+        lines = (rows, np.arange(n2)) if fit.rows.tied else (np.arange(n1), cols)
+        if len(lines[0]) * len(lines[1]) > constants.MAX_ENTRIES_IN_MEMORY:
+            return fit, None
+        values = self.M.block(*lines) / self.unit[lines[1]]
+        i, j = np.nonzero(np.isfinite(values))
+        some = np.linspace(0, len(i) - 1, min(len(i), constants.TABLE_SAMPLE)).astype(np.intp)
+        noise = fit.noise
+        return replace(
+            fit,
+            engine=in_memory(values),
+            rows=on_part.rows if fit.rows.tied else fit.rows,
+            cols=on_part.cols if fit.cols.tied else fit.cols,
+            noise=replace(noise, rows=noise.rows[lines[0]], cols=noise.cols[lines[1]], least=self.least[lines[1]]),
+            sample=(i[some], j[some], values[i[some], j[some]]),
+        ), lines
 
     def of_part(self, L: LowRank) -> LowRank:
         """L of all of M on the part alone, in units of its columns."""
@@ -374,8 +399,11 @@ class _Exact:
     poorly_fitted: bool
 
 
-def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> _Exact | None:
-    """An exact fit close to this one, if there is one: trimmed least squares with a decreasing threshold."""
+def _exact_fit(fit: Fit, lines: tuple[Array, Array] | None, part: _Part, sample: Sample) -> _Exact | None:
+    """An exact fit to all of M close to this one, which is of some lines, or of all (None), if there is one.
+
+    By trimmed least squares with a decreasing threshold.
+    """
     n1, n2 = fit.engine.shape
     if not fit.rank or not fit.nearly_exact:
         return None
@@ -390,7 +418,7 @@ def _exact_fit(fit: Fit, part: _Part, sample: Sample) -> _Exact | None:
             exact = fit.least_squares(rank)
         except (FloatingPointError, np.linalg.LinAlgError):  # it is not exact, and least squares diverged
             continue
-        L = part.in_units_of_M(exact)
+        L = part.in_units_of_M(part.lifted(exact, lines) if lines else exact)
         found = exactness(sample, L, part.M.n_observed, unknowns)
         if found.zeta is not None:
             return _Exact(L, found.zeta, found.clean, any(len(exact.poorly_fitted(axis)) for axis in (0, 1)))
