@@ -133,6 +133,16 @@ def test_singular_values_within_rounding_are_none(times, rank):
     assert _exact_rank(LowRank(np.eye(50, 1), np.eye(1), np.eye(50, 1)), Exactness(8.0, 0.25, 0.0), F1, F2) == 1
 
 
+@pytest.mark.parametrize(
+    ("rank", "reason"), [(2, "after the first 2 are rounding"), (4, "all singular values are larger")]
+)
+def test_why_an_exact_fit_has_its_rank(rank, reason):
+    p = make_problem(100, 90, d1=4, d2=4, rank=rank, corruption=0.1)
+    result = irpca.solve(p.M, p.F1, p.F2)
+    (choice,) = (choice for choice in result.choices if choice.name == "rank")
+    assert choice.value == rank and reason in choice.reason and result.noise == 0
+
+
 # What is asked for, and what is looked at
 
 
