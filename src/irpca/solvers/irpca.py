@@ -601,8 +601,6 @@ def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
 
 
 def _spread(x: Array) -> float:
-    """From the quartiles; where most values are the same, from those that differ. NaN if none does."""
-    low, centre, high = np.quantile(x, (0.25, 0.5, 0.75))
-    width = float(high - low) / 1.349
-    whole = float(np.sqrt(np.mean(np.minimum((x - centre) ** 2, (6 * width) ** 2)))) if width else float(x.std())
-    return width if width > 0.1 * whole else whole or np.nan
+    """From the quartiles; where half of the values are the same, the standard deviation. NaN if all are."""
+    low, high = np.quantile(x, (0.25, 0.75))
+    return float(high - low) / 1.349 or float(x.std()) or np.nan
