@@ -6,12 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
-from scipy.stats import binom
+from scipy.stats import betabinom, binom
 
 import irpca
 from irpca.calibration import Calibration
 from irpca.engines.base import MOST_SPREAD, Noise
-from irpca.outliers import _lower_median, probabilities, reported, score_lines, standardised
+from irpca.outliers import _log_tails, _lower_median, probabilities, reported, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
@@ -169,6 +169,16 @@ def test_usual_lines_are_rarely_called_broken(n_lines, n, share, spread):
         alarms += lines["broken"].any()
     assert lines["expected"][0] == pytest.approx(share, rel=0.5)
     assert alarms / runs < 0.05 + 3 * np.sqrt(0.05 * 0.95 / runs)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "share", "correlation"), [(500, 50, 0.05, 0.02), (60, 9, 0.1, 0.05), (20, 6, 0.2, 0.1)]
+)
+def test_tails_of_lines_that_differ_are_those_of_a_beta_binomial(n, k, share, correlation):
+    a, b = share * (1 / correlation - 1), (1 - share) * (1 / correlation - 1)
+    found = _log_tails(np.array([k, 0]), np.array([n, n]), share, correlation)
+    assert found[0] == pytest.approx(betabinom.logsf(k - 1, n, a, b), abs=0.03) and found[1] == 0
+    assert _log_tails(np.array([k]), np.array([n]), share, 0.0)[0] == pytest.approx(binom.logsf(k - 1, n, share))
 
 
 def test_of_two_medians_the_lower():

@@ -662,34 +662,27 @@ def _spread(x: Array) -> float:
 
 
 def _spreads(x: Array, group: Array, n: int) -> Array:
-    """Of each of n groups of values, from the quartiles; where most are the same, from those that differ.
+    """Of each of n groups: from the quartiles; where half of the values are the same, the standard deviation.
 
-    NaN if none does.
+    NaN where all are the same.
     """
     order = np.lexsort((x, group))
     x, group = x[order], group[order]
     counts = np.bincount(group, minlength=n)
     some = np.flatnonzero(counts)
-    first, last, which = (
-        (np.cumsum(counts) - counts)[some],
-        counts[some] - 1,
-        np.repeat(np.arange(len(some)), counts[some]),
-    )
+    counts = counts[some]
+    first, which = np.cumsum(counts) - counts, np.repeat(np.arange(len(some)), counts)
 
     def quantile(q: float) -> Array:
-        at = (q * last).astype(np.intp)
+        at, last = (q * (counts - 1)).astype(np.intp), counts - 1
         low, high = x[first + at], x[first + np.minimum(at + 1, last)]
         between: Array = low + (high - low) * (q * last - at)
         return between
 
-    def root_mean_square(y: Array) -> Array:
-        return np.sqrt(np.bincount(which, y * y) / counts[some])
-
-    low, centre, high = (quantile(q) for q in (0.25, 0.5, 0.75))
-    width = (high - low) / 1.349
-    off = np.minimum(np.abs(x - centre[which]), 6 * width[which])
-    mean = np.bincount(which, x) / counts[some]
-    whole = np.where(width > 0, root_mean_square(off), root_mean_square(x - mean[which]))
+    width = (quantile(0.75) - quantile(0.25)) / 1.349
+    mean = np.bincount(which, x) / counts
+    deviation = np.sqrt(np.bincount(which, (x - mean[which]) ** 2) / counts)
+    spread = np.where(width > 0, width, deviation)
     found = np.full(n, np.nan)
-    found[some] = np.where(width > 0.1 * whole, width, np.where(whole > 0, whole, np.nan))
+    found[some] = np.where(spread > 0, spread, np.nan)
     return found
