@@ -671,10 +671,10 @@ def _spreads(x: Array, group: Array, n: int) -> Array:
     counts = np.bincount(group, minlength=n)
     some = np.flatnonzero(counts)
     counts = counts[some]
-    first, which = np.cumsum(counts) - counts, np.repeat(np.arange(len(some)), counts)
+    first, last, which = np.cumsum(counts) - counts, counts - 1, np.repeat(np.arange(len(some)), counts)
 
     def quantile(q: float) -> Array:
-        at, last = (q * (counts - 1)).astype(np.intp), counts - 1
+        at = (q * last).astype(np.intp)
         low, high = x[first + at], x[first + np.minimum(at + 1, last)]
         between: Array = low + (high - low) * (q * last - at)
         return between
@@ -682,7 +682,6 @@ def _spreads(x: Array, group: Array, n: int) -> Array:
     width = (quantile(0.75) - quantile(0.25)) / 1.349
     mean = np.bincount(which, x) / counts
     deviation = np.sqrt(np.bincount(which, (x - mean[which]) ** 2) / counts)
-    spread = np.where(width > 0, width, deviation)
     found = np.full(n, np.nan)
-    found[some] = np.where(spread > 0, spread, np.nan)
+    found[some] = np.where(x[first + last] > x[first], np.where(width > 0, width, deviation), np.nan)
     return found
