@@ -108,7 +108,7 @@ def trimmed_fits(
     engine: Engine,
     F1: Features,
     F2: Features,
-    rank: int,
+    rank: int | None,
     sample: Sample,
     lines: np.random.Generator,
     rng: np.random.Generator,
@@ -131,18 +131,27 @@ def trimmed_fits(
             return  # hardly any entry is fitted exactly: larger blocks would only cost more
 
 
-def _start(block: Block, rank: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
-    """A robust fit on a block.
+def _start(block: Block, rank: int | None, q: float, k: float, rng: np.random.Generator) -> LowRank:
+    """A robust fit on a block, of this rank or, if that is None, with all components that are larger than rounding.
 
     With features such as indicators, a coefficient may depend on few entries of M. A threshold that starts low can trim
     all of them, and the coefficient stays zero; then the fit is repeated with a threshold that decreases slowly.
     """
+    most = rank or min(block.F1.d, block.F2.d)
     sample = Sample.draw(block.engine, constants.BLOCK_SAMPLE, rng)
-    L, zeta = _high_breakdown(block, sample, rank, q, k)
+    L, zeta = _high_breakdown(block, sample, most, q, k)
     if _uncovered(block, L, zeta):
         top = float(np.abs(sample.values).max())
-        L, _ = _high_breakdown(block, sample, rank, q, k, top, constants.THRESHOLD_DECAY)
-    return L
+        L, _ = _high_breakdown(block, sample, most, q, k, top, constants.THRESHOLD_DECAY)
+    if rank is not None:
+        return L
+    floor = rounding_floor(block.engine.dtype, float(np.abs(sample.at(L)).max())) / constants.ROUNDING_SPREAD
+    return L.truncate(max(int(np.count_nonzero(L.singular_values > rounding_edge(floor, block.F1, block.F2))), 1))
+
+
+def rounding_edge(size: float, F1: Features, F2: Features) -> float:
+    """About the largest singular value of rounding errors of this size, in the coordinates of a block."""
+    return float((np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * size)
 
 
 def _high_breakdown(
@@ -200,8 +209,10 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int) -> tuple[Low
     n1, n2 = L.shape
     kept = normal.trim.kept / (n1 * n2) * size
     off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
-    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, constants.COARSEST_STEP))
     u, v = block.Q1.T @ L.left, block.Q2.T @ L.right
+    # What is left of a step that is not truncated stays.
+    coarsest = constants.COARSEST_STEP if rank < min(len(u), len(v)) else constants.COARSEST_STEP**2
+    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, coarsest))
     if 0 < 4 * L.rank <= min(len(u), len(v)) and _longest(normal) < constants.FIXED_RANK_STEP * L.singular_values[-1]:
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T

@@ -27,7 +27,7 @@ from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
-from .exact import Exactness, Trimmed, exactness, missed_lines, trimmed_fits
+from .exact import Exactness, Trimmed, exactness, missed_lines, rounding_edge, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
@@ -77,8 +77,7 @@ def irpca(
     trimmed: Trimmed | None = None
     if F1.given and F2.given and noise in (None, 0) and not imperfect:
         lines, rng = (np.random.default_rng(seeds[purpose]) for purpose in ("blocks", "block fits"))
-        most = rank or min(F1.d, F2.d)
-        for trimmed in trimmed_fits(engine, F1, F2, most, sample, lines, rng):
+        for trimmed in trimmed_fits(engine, F1, F2, rank, sample, lines, rng):
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
         assert trimmed is not None
@@ -622,7 +621,7 @@ def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None,
             exact = max(exact, fewer.exact, key=lambda found: found.zeta or 0.0)
         reason = (
             f"the singular values after the first {value} are rounding errors"
-            if value < trimmed.on_block.rank
+            if value < min(F1.d, F2.d)
             else "all singular values are larger than rounding errors"
         )
         chosen = (Choice("rank", value, reason),)
@@ -634,8 +633,7 @@ def _exact_rank(on_block: LowRank, exact: Exactness, F1: Features, F2: Features)
     """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
     assert exact.zeta is not None
     rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(max(exact.clean, 0.01))
-    edge = (np.sqrt(F1.d) + np.sqrt(F2.d) + 1) * rounding
-    return max(int(np.count_nonzero(on_block.singular_values > edge)), 1)
+    return max(int(np.count_nonzero(on_block.singular_values > rounding_edge(rounding, F1, F2))), 1)
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:
