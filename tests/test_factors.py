@@ -313,6 +313,10 @@ def test_an_exact_fit_next_to_a_good_one(tied):
     L, _ = table(60, 50, rank=2, F1=F1)
     M = L + 20.0 * (rng.random(L.shape) < 0.1)
     fit = fitted(M, F1, tied=(tied, False), rank=2)
+    for side in (fit.rows, fit.cols):  # not exact yet, on either side
+        off = fit.noise.s * rng.standard_normal(side.mean.shape)
+        side.mean = side.mean + (side.basis @ off[: side.basis.shape[1]] if side.tied else off)
+    assert error(fit, L) > 1e-8
     exact = fit.least_squares(2)
     assert error(exact, L) < 1e-12
     assert exact.rank == 2 and np.isfinite(exact.noise.zeta)

@@ -179,6 +179,7 @@ def pile(counts):
         ([3] * 100 + [58] + [3] * 100, False),
         ([21] + [4] * 50, True),  # at a bound, 5 times
         ([19] + [4] * 50, False),
+        ([19] + [4] * 10 + [3] * 40, False),  # next to that end
         ([4] * 50 + [21], True),
         ([4] * 50 + [19], False),
         ([4] * 25 + [30] + [4] * 25, False),  # within, that is not enough
