@@ -264,6 +264,32 @@ def test_a_line_that_was_fitted_to_its_errors_is_fitted_again():
     assert np.abs(fit.L.dense() - before).max() < 0.2
 
 
+def test_an_exact_fit_places_poorly_fitted_lines_of_both_sides_again():
+    """From the well fitted lines, with the prior and the noise of those, which then are as they were."""
+    fit = a_fit(10, 12)
+    noise, before = NoiseModel(0.02, fit.noise.least, np.ones(10), np.ones(12), 9.0), fit.noise
+    fit.noise.zeta = 1e-6
+    variances, placed = (fit.rows.variance.copy(), fit.cols.variance.copy()), []
+    fit.poorly_fitted = lambda axis: np.array([[3], [5]][axis])
+
+    def place(X, axis, lines, others):
+        side, n = (fit.rows, fit.cols)[axis], (10, 12)
+        usual = np.delete(side.mean, lines, axis=0)
+        np.testing.assert_allclose(side.variance, usual.var(axis=0))
+        np.testing.assert_allclose(side.expected[0], usual.mean(axis=0))
+        assert fit.noise.s == 0.02 and X.shape == (1, n[1 - axis] - 1)
+        placed.append((axis, *lines, len(others)))
+
+    fit.place = place
+    assert fit._place_poorly_fitted(noise)
+    assert placed == [(0, 3, 11), (1, 5, 9)]
+    assert fit.noise is before and fit.noise.zeta == pytest.approx(6 * 4 * 0.02)
+    np.testing.assert_array_equal(fit.rows.variance, variances[0])
+    np.testing.assert_array_equal(fit.cols.variance, variances[1])
+    fit.poorly_fitted = lambda axis: np.zeros(0, int)
+    assert not fit._place_poorly_fitted(noise) and len(placed) == 2
+
+
 # Where a fit begins
 
 

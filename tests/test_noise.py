@@ -213,13 +213,21 @@ def test_scales_that_are_not_noise_are_limited():
         np.testing.assert_allclose(noise.rows / noise.rows[1], [limit, 1, 1, 1], rtol=1e-2)
 
 
+def test_scales_below_rounding_are_rounding():
+    noise = model(s=0.5, n1=4)
+    noise.least = np.full(5, 0.1)
+    energy = np.array([1e-4, 1.0, 1.0, 1.0])
+    noise.learn_scales(Sums(np.column_stack([1e6 * energy, np.full(4, 1e6)]), np.ones((5, 2)), np.zeros(7)), 0)
+    assert noise.rows[0] / noise.rows[1] == pytest.approx((0.1 / 0.5) ** 2 / (4 / 3), rel=0.01)
+
+
 def test_lines_are_shrunk_by_what_chance_does_to_them():
     """Of log variances with sampling variance 3 / t: two groups of lines, e^a apart, a² / 4 between them."""
     for t, apart in ((30.0, 1.0), (30.0, 2.0), (300.0, 1.0)):
         own = apart * np.tile([-0.5, 0.5], 50)
         between = apart**2 / 4 - 3 / t
         expected = own * between / (between + 3 / t)
-        np.testing.assert_allclose(np.log(scales(t * np.exp(own), np.full(100, t))), expected, rtol=1e-9)
+        np.testing.assert_allclose(np.log(scales(7 * t * np.exp(own), np.full(100, t)) / 7), expected, rtol=1e-9)
     alike = scales(30 * np.exp(0.1 * np.tile([-0.5, 0.5], 50)), np.full(100, 30.0))
     np.testing.assert_allclose(alike, 1.0)
 
@@ -272,6 +280,13 @@ def test_steps_raise_the_density_until_they_hardly_do():
     direct = end.log_density(z, end.s**2).mean()
     assert _step(end, z)[1] == pytest.approx(direct, rel=1e-6)
     assert score <= direct + 1e-3
+
+
+def test_a_step_keeps_a_little_of_every_component():
+    """Where all noise is in the narrowest, the others keep the weight of their prior."""
+    found, _ = _step(model(s=1.0, shares=np.array([1.0, 0.0, 0.0]), gross=1e-4), np.linspace(-1, 1, 1000))
+    expected = np.array([1.0, 0, 0]) + 0.02 * np.array(constants.CLEAN_SHARES)
+    np.testing.assert_allclose(found.shares, expected / expected.sum(), rtol=1e-3)
 
 
 def test_gross_errors_of_one_size_and_of_all_sizes_are_told_apart():

@@ -330,6 +330,12 @@ def test_an_answer_before_the_end():
     assert progress == sorted(progress)
 
 
+def test_without_noise_an_exact_fit_is_looked_for():
+    p = make_problem(100, 90, d1=4, d2=4, rank=2, corruption=0.1)
+    result = irpca.solve(p.M, p.F1, p.F2, rank=2, noise=0)
+    assert result.certificate is None and p.relative_error(result.L) < 1e-12  # no fits were compared
+
+
 @pytest.mark.parametrize("noise", [-0.1, np.inf, np.nan, True])
 def test_noise_is_a_standard_deviation(noise):
     with pytest.raises(
