@@ -133,12 +133,13 @@ def in_chunks() -> str:
     import dask.array as da
 
     view, F1, F2 = wave()
+    v = np.append(view[0, :-1], view[:, -1])  # dask makes a file of what a function holds: of all of a view
 
     def part(block_info: Any = None) -> Any:
         (first, last), (left, right) = block_info[None]["array-location"]
-        return view[first:last, left:right].copy()
+        return np.lib.stride_tricks.sliding_window_view(v[first + left : last + right - 1], right - left).copy()
 
-    M = da.map_blocks(part, chunks=((3_500,) * 20, (8_000,) * 5), dtype=view.dtype)
+    M = da.map_blocks(part, chunks=((3_500,) * 20, (8_000,) * 5), dtype=v.dtype)
     result = irpca.solve(M, F1, F2, rank=2, sparse=False)
     return "" if close(result.L, F1, F2) else "L is wrong"
 

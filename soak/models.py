@@ -22,6 +22,7 @@ import sys
 import tempfile
 import warnings
 import zipfile
+import zoneinfo
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -364,6 +365,8 @@ def ask(model: Any, M: Any) -> None:
 def run(tally: Tally) -> None:
     for original in originals():  # whatever is imported on first use is imported now
         ask(read_parts(original, {}, Path("m.irpca")), original.M)
+    with suppress(LookupError, ValueError):
+        zoneinfo.ZoneInfo("nowhere")  # tzdata, where the system has no time zones
     Watch.seen.clear()
     with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as folder, little_memory():
         for number in tally.numbers():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import warnings
@@ -150,15 +151,16 @@ def compared(way: str) -> dict[str, Any]:
 def asked(way: str, seconds: float = LONGEST) -> dict[str, Any]:
     """The same in a child process; with ``wrong`` if that fails or takes too long."""
     words = [sys.executable, "-m", "soak.processes", way]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=seconds, env=os.environ, start_new_session=True
-        )
+        printed, errors = child.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)  # its own children, too, of which one may be what hangs
+        child.communicate()
         return {"wrong": f"no answer within {seconds:.0f} s"}
-    if done.returncode:
-        return {"wrong": " ".join(done.stderr.split())[-300:]}
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    if child.returncode:
+        return {"wrong": " ".join(errors.split())[-300:]}
+    return dict(json.loads(printed.splitlines()[-1]))
 
 
 def run(tally: Tally) -> None:

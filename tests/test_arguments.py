@@ -46,6 +46,7 @@ def model():
         "solver of a frame": lambda: InductiveRobustPCA(solver="x").fit(
             M, row_features=pd.DataFrame({"a": ["b"] * 12})
         ),
+        "solver_options of numbers": lambda: InductiveRobustPCA(solver_options={1: 2}).fit(M),
         "solver_options": lambda: InductiveRobustPCA(solver_options=3).fit(M),
         "time_budget": lambda: InductiveRobustPCA(time_budget="1").fit(M),
         "verbose": lambda: InductiveRobustPCA(verbose=M).fit(M),

@@ -600,6 +600,18 @@ def test_nothing_in_a_file_is_executed(content: bytes, tmp_path: Path) -> None:
     assert not Canary.sang
 
 
+@pytest.mark.parametrize("dtype", ["1.5", "10", "2f8", "f8,f8", "O", "(2,)f8"])
+def test_type_of_a_number_is_not_compiled(dtype: str, content: bytes, tmp_path: Path) -> None:
+    """NumPy compiles the text of a type that it does not know."""
+    compiled: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ast.parse", lambda *given, **_: compiled.append(given))
+        change = _set("content", "parameters", "tol", to={"scalar": dtype, "bytes": "00" * 8})
+        with pytest.raises(ModelFileError, match="a number is malformed"):
+            loaded(with_header(content, change), tmp_path)
+    assert not compiled
+
+
 # Fuzzing
 
 

@@ -512,7 +512,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _options(self) -> dict[str, Any]:
         """What the solver is told; a free part only if it knows one."""
-        if not isinstance(self.solver_options, Mapping | None):
+        if not isinstance(self.solver_options, Mapping | None) or not all(
+            isinstance(name, str) for name in self.solver_options or ()
+        ):
             raise ValueError(f"solver_options must be a dict, such as {{'noise': 0.1}}, got {self.solver_options!r}")
         whole_or_auto(self.extra_rank, "extra_rank")
         options = dict(self.solver_options or {})

@@ -15,7 +15,7 @@ from zipfile import ZipFile, ZipInfo
 import numpy as np
 
 from ..lowrank import Array
-from .decoding import check_bits
+from .decoding import DTYPE, check_bits
 from .registry import require, storable
 
 HEADER, SUMS = "header.json", "SHA256SUMS"
@@ -24,7 +24,7 @@ MOST_ARRAYS = 10_000
 PIECE = 1 << 20  # bytes that are read at a time
 # What NumPy writes before the numbers of an array. Nothing else is accepted, so nothing has to be evaluated.
 NPY_START = re.compile(
-    rb"\{'descr': '([<>|][biufSUMm][0-9]{1,9}(?:\[[0-9]{0,9}[a-zA-Z]{1,2}\])?)', "
+    rb"\{'descr': '(" + DTYPE.encode() + rb")', "
     rb"'fortran_order': (True|False), 'shape': \(([0-9, ]{0,200})\), \} *\n"
 )
 NPY_MAGIC = b"\x93NUMPY\x01\x00"

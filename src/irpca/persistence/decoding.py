@@ -5,6 +5,7 @@ A file names classes, but never makes one be imported or called: objects are fil
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from enum import Enum
@@ -25,6 +26,7 @@ from .registry import (
     storable,
 )
 
+DTYPE = r"[<>|][biufSUMm][0-9]{1,9}(?:\[[0-9]{0,9}[a-zA-Z]{1,2}\])?"  # how NumPy writes the types that are stored
 DEEPEST = 50  # lists within lists
 BUDGET, LEAST_BUDGET = 16, 1 << 20  # bytes of labels and lists for each byte of arrays in the file, and at least
 
@@ -103,7 +105,9 @@ def _float(_: Decoding, node: Any, depth: int) -> float:
 
 
 def _numpy_scalar(_: Decoding, node: Any, depth: int) -> Any:
-    dtype, packed = np.dtype(str(node["scalar"])), bytes.fromhex(node["bytes"])
+    # NumPy compiles what it does not know, to see whether it is a number of fields.
+    require(re.fullmatch(DTYPE, str(node["scalar"])) is not None, "a number is malformed")
+    dtype, packed = np.dtype(node["scalar"]), bytes.fromhex(node["bytes"])
     require(storable(dtype) and len(packed) == dtype.itemsize, "a number is malformed")
     array = np.frombuffer(packed, dtype)
     check_bits(array)
