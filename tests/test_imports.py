@@ -12,7 +12,17 @@ import irpca
 ROOT = Path(irpca.__file__).parent
 
 # Each room and the rooms it may import. A name stands for a module, or for all modules of a folder.
-BELOW_SOLVERS = {"arguments", "lowrank", "constants", "features", "threshold", "regression", "result", "sampling"}
+BELOW_SOLVERS = {
+    "arguments",
+    "cached",
+    "lowrank",
+    "constants",
+    "features",
+    "threshold",
+    "regression",
+    "result",
+    "sampling",
+}
 BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
 EVERYTHING = FOUNDATION | {
@@ -30,10 +40,11 @@ EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persiste
 EVERYTHING |= {"encode", "selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
     "arguments": set(),
+    "cached": set(),
     "threads": set(),
-    "lowrank": {"threads"},
+    "lowrank": {"cached", "threads"},
     "arrays": {"lowrank", "arguments"},
-    "features": {"lowrank", "arrays"},
+    "features": {"cached", "lowrank", "arrays"},
     "threshold": {"lowrank", "features"},
     "engines": {"lowrank", "arguments", "arrays", "threads", "engines"},
     "constants": set(),
@@ -48,7 +59,7 @@ ROOMS = {
     "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
-    "verdict": {"lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
+    "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "completion": {"lowrank", "arguments"},
@@ -59,7 +70,7 @@ ROOMS = {
     # What people hand in and get back.
     "labels": {"lowrank"},
     "containers": {"lowrank", "arrays", "labels"},
-    "encode": {"lowrank", "features", "engines", "encode"},
+    "encode": {"cached", "lowrank", "features", "engines", "encode"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "encode", "result"},
     "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "outliers", "result"},
     "placement": FOUNDATION,

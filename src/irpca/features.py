@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from .arrays import as_numpy
+from .cached import cached_property
 from .lowrank import Array, LowRank, squared_lengths, tall_qr
 
 SAMPLED_ROWS_PER_FEATURE = 8

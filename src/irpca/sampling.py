@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .cached import cached_property
 from .engines import MemoryEngine, observed
 from .engines.base import Engine
 from .features import Features

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from . import constants
+from .cached import cached_property
 from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels

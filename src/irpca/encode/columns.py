@@ -8,11 +8,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..cached import cached_property
 from ..lowrank import Array
 
 KINDS = {

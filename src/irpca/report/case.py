@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from ..cached import cached_property
 from ..engines.base import Engine
 from ..labels import texts
 from ..lowrank import Array

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ..answers import LOOK_ENTRIES, in_batches, owned
+from ..cached import cached_property
 from ..engines.base import Engine
 from ..lowrank import Array
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from .. import constants
+from ..cached import cached_property
 from ..choice import Candidate, HeldOut, choose
 from ..factors import Fit, begin, moved, restricted
 from ..lowrank import Array, LowRank
