@@ -247,6 +247,16 @@ def test_iteration_bound_is_the_formula():
         diagnostics.iteration_bound(problem.F1, problem.F2, 3.0, 0.0)
 
 
+@pytest.mark.parametrize("factor", [1e-200, 1e200])
+def test_iteration_bound_beyond_the_range_of_floats(factor):
+    """A factor 5 of c_W is one iteration more, also where the quotient of the formula is infinite."""
+    problem = make_problem(150, 120, 3, 2, rank=2)
+    F1, F2 = problem.F1, problem.F2
+    assert diagnostics.iteration_bound(F1, F2, 5.0**440, 1e-3) == diagnostics.iteration_bound(F1, F2, 1.0, 1e-3) + 440
+    large = diagnostics.iteration_bound(F1 * factor, F2 * factor, 1.0, 1e-3)
+    assert large == diagnostics.iteration_bound(F1 * factor**0.5, F2 * factor**0.5, factor, 1e-3)
+
+
 def test_a_provable_problem_passes_and_the_text_explains():
     problem = make_problem(600, 600, 2, 2, rank=2, corruption=1e-5, features="conditioned")
     F1, F2, result = decompose(problem)

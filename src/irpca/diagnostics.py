@@ -18,7 +18,6 @@ from .engines.sparse_part import flagged
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Result
-from .threshold import paper_start
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
@@ -195,7 +194,9 @@ def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
     A, B = (_alone(F, name) for F, name in ((F1, "F1"), (F2, "F2")))
     if not (0 < number(c_W, "c_W") < np.inf and 0 < number(epsilon, "epsilon") < np.inf):
         raise ValueError(f"c_W and epsilon must be positive and finite, got {c_W!r} and {epsilon!r}")
-    return max(1, int(np.ceil(np.log(2 * paper_start(A, B, c_W) / epsilon) / np.log(5))) + 2)
+    factors = [2, A.mu, B.mu, A.sigma_max, B.sigma_max, np.sqrt(A.d * B.d / (A.n * B.n)), c_W]
+    size = np.log(factors).sum() - np.log(epsilon)  # itself it may be beyond the range of floats
+    return max(1, int(np.ceil(size / np.log(5))) + 2)
 
 
 def _alone(F: Any, name: str) -> Features:
