@@ -15,11 +15,13 @@ from irpca.arguments import flag, naming, number, path, text, whole
 from irpca.callbacks import TimeBudget
 from irpca.datasets import make_problem
 from irpca.encode import Encoder
+from irpca.persistence import save
 from irpca.selection import cross_validate
 
 RNG = np.random.default_rng(8)
 F1, F2 = RNG.standard_normal((12, 3)), RNG.standard_normal((9, 2))
 M = F1[:, :2] @ F2.T
+NAMED = pd.DataFrame(M, [f"r{i}" for i in range(12)], [f"c{j}" for j in range(9)])
 LISTED = pd.DataFrame({"user": ["a", "a", "b"], "item": ["x", "y", "x"], "rating": [1.0, 2, 3]})
 
 
@@ -51,6 +53,13 @@ def model():
         "time_budget": lambda: InductiveRobustPCA(time_budget="1").fit(M),
         "verbose": lambda: InductiveRobustPCA(verbose=M).fit(M),
         "seconds": lambda: TimeBudget(pd.NA),
+        "row_features of no columns": lambda: InductiveRobustPCA().fit(M, row_features={}),
+        "col_features of no columns": lambda: InductiveRobustPCA(col_features={}).fit(M),
+        "row_features of text labels": lambda: InductiveRobustPCA().fit(NAMED, row_features="index"),
+        "col_features of text labels": lambda: InductiveRobustPCA(col_features="index").fit(NAMED),
+        "col_features of a search": lambda: cross_validate(InductiveRobustPCA(rank=1), M, col_features={}),
+        "M of dates": lambda: irpca.solve(M.astype("M8[s]")),
+        "M of some dates": lambda: irpca.solve(NAMED.assign(when=pd.Timestamp("2024-02-27"))),
         "n1": lambda: make_problem(n1=1.5),
         "corruption": lambda: make_problem(corruption="x"),
         "dtype": lambda: make_problem(dtype="nothing"),
@@ -58,6 +67,7 @@ def model():
         "L_true": lambda: diagnostics.relative_error(M, csr_array(M)),
         "S": lambda: diagnostics.support_scores("", M),
         "F": lambda: diagnostics.incoherence(pd.DataFrame({"a": ["x", "y"]})),
+        "F is complex": lambda: diagnostics.incoherence(pd.DataFrame({"a": [1j, 2], "b": [True, False]})),
         "F2": lambda: diagnostics.iteration_bound(F1, "nowhere", 1.0, 0.1),
         "result": lambda: diagnostics.check_assumptions(M, F1, F2, False),
         "rescale M": lambda: diagnostics.energy_outside(M * 1e200, F1, F2),
@@ -70,6 +80,7 @@ def model():
         "probability": lambda: plots.reliability(iter([0]), [True]),
         "model": lambda: report.write({}, "nowhere.html"),
         "path": lambda: irpca.load(1.5),
+        "model of no fit": lambda: save(InductiveRobustPCA(), "nowhere.irpca"),
     }.items(),
 )
 def test_an_argument_of_another_kind_is_named(name, call):
@@ -147,3 +158,10 @@ def test_no_more_processes_than_there_are_fits(monkeypatch):
     monkeypatch.setattr("irpca.selection.Parallel", recorded)
     cross_validate(InductiveRobustPCA(rank=1, solver="pca"), M, cv=2, n_jobs=1000)
     assert asked == [2]
+
+
+@pytest.mark.parametrize("label", [np.array([]), np.array(["c0"]), NAMED], ids=["empty", "array", "frame"])
+def test_a_label_is_one(label):
+    model = InductiveRobustPCA(rank=2).fit(NAMED, row_features=F1, col_features=F2)
+    with pytest.raises(ValueError, match=r"^column must be one label, got a "):
+        plots.line(model, column=label)

@@ -127,7 +127,8 @@ class Described:
         if len(labels.levels) > 1:
             raise ValueError(f'{self.name}="index" needs labels of one level, and the {self.lines} have nested ones')
         name = labels.names[0] or "index" if self.encoder is None else self.encoder.columns_[0]
-        return from_index(labels.levels[0], name)
+        with naming(self.name):
+            return from_index(labels.levels[0], name)
 
 
 def labels_of(F: Any) -> Labels | None:

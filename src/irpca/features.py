@@ -181,11 +181,11 @@ def _checked(F: Array, n: int, name: str, side: str) -> Array:
                 f"{name} has dtype {F.dtype} and does not convert to numbers; encode text as numbers first"
             ) from None
     F = F.astype(np.float64, copy=False)
+    if F.shape[1] == 0:
+        raise ValueError(f"{name} has no columns; pass None if nothing is known about the {side} of M")
     if len(F) != n:
         hint = f"; did you mean {name}.T?" if F.shape[1] == n else ""
         raise ValueError(f"{name} has {len(F)} rows but M has {n} {side}{hint}")
-    if F.shape[1] == 0:
-        raise ValueError(f"{name} has no columns; pass None if nothing is known about the {side} of M")
     if F.shape[1] > n:
         raise ValueError(
             f"{name} has {F.shape[1]} features for only {n} {side} of M: so many can explain any values; "

@@ -245,7 +245,8 @@ def _is_plain(F: Any) -> bool:
 
 def numbers(F: Any) -> Array:
     """The columns of a frame that needs no encoding, as an array."""
-    return np.column_stack([column(raw, repr(key)).values for key, raw in raw_columns(F, "the frame").items()])
+    columns = [column(raw, repr(key)).values for key, raw in raw_columns(F, "the frame").items()]
+    return np.column_stack(columns) if columns else np.empty((0, 0))
 
 
 def _dates_from_text(given: Column) -> Column:

@@ -37,17 +37,27 @@ def dense(M: Any, name: str) -> Array:
     if M.size == 0:
         raise ValueError(f"{name} is empty: its shape is {M.shape}")
     if M.dtype == object and hasattr(frame, "to_numpy"):  # pandas: its own kinds of numbers, with its own NA
+        for dtype in getattr(frame, "dtypes", ()):
+            _check_kind(dtype, name)
         return _as_numbers(lambda: frame.to_numpy(dtype=float, na_value=np.nan), M.dtype, name)
     return floats(M, name)
 
 
 def floats(values: Array, name: str) -> Array:
     """float32 and float64 as they are, other numbers as float64."""
-    if values.dtype.kind == "c":
-        raise ValueError(f"{name} is complex; only real matrices can be decomposed")
+    _check_kind(values.dtype, name)
     if values.dtype in (np.float32, np.float64):
         return values
     return _as_numbers(lambda: values.astype(np.float64), values.dtype, name)
+
+
+def _check_kind(dtype: Any, name: str) -> None:
+    """Refuse what NumPy would convert: complex numbers without their imaginary parts, dates as counts of their unit."""
+    kind = getattr(dtype, "kind", "O")
+    if kind == "c":
+        raise ValueError(f"{name} is complex; only real matrices can be decomposed")
+    if kind in "mM":
+        raise ValueError(f"{name} holds dates or durations ({dtype}); real numbers are needed")
 
 
 def _as_numbers(convert: Any, dtype: Any, name: str) -> Array:

@@ -64,7 +64,7 @@ def _in_host_memory(result: Any) -> Any:
 def _estimator(encoding: Encoding, model: Any) -> tuple[dict[str, Any], list[str]]:
     from sklearn.utils.validation import check_is_fitted
 
-    check_is_fitted(model)
+    check_is_fitted(model, msg="model is an %(name)s that is not fitted yet: call its fit before it is saved")
     names = model.get_params(deep=False)
     lost: dict[str, str] = {}
     params = {name: _parameter(encoding, name, value, lost) for name, value in names.items()}

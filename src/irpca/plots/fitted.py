@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import naming
+from ..arguments import naming, shown
 from ..engines import Engine, choose
 from ..engines.base import Standardised
 from ..engines.sparse_part import places, to_host
@@ -116,6 +116,8 @@ def position(wanted: Any, labels: Labels | None, n: int, side: str) -> int:
         if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and 0 <= wanted < n:
             return int(wanted)
         raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
+    if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
+        raise ValueError(f"{side} must be one label, got {shown(wanted)}")
     found = _found(wanted, labels)
     if len(found) == 1:
         return int(found[0])
