@@ -165,3 +165,39 @@ def test_a_label_is_one(label):
     model = InductiveRobustPCA(rank=2).fit(NAMED, row_features=F1, col_features=F2)
     with pytest.raises(ValueError, match=r"^column must be one label, got a "):
         plots.line(model, column=label)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "pcp", "pcpf", "altproj", "accaltproj", "rpca_gd", "pca"])
+def test_numbers_whose_products_are_infinite_are_refused(solver):
+    options = {"rpca_gd": {"corruption": 0.1}}.get(solver, {})
+    rank = "auto" if solver in ("pcp", "pcpf") else 1
+    with pytest.raises(ValueError, match=r"values of M reach 1e\+308, .* rescale M$"):
+        irpca.solve(np.full((8, 6), 1e308), F1[:8], rank=rank, solver=solver, **options)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    return InductiveRobustPCA(rank=2).fit(M + 0.1 * np.random.default_rng(9).standard_normal(M.shape))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("kind", ["model", "noisy"])
+@pytest.mark.parametrize("answer", ["decompose", "outliers", "repaired", "transform", "score"])
+def test_new_rows_that_cannot_be_squared_are_refused(answer, kind, request):
+    ask, one = getattr(request.getfixturevalue(kind), answer), M.copy()
+    one[2, 3] = -1e300
+    for large in (M * 1e200, M + 1e300, one, csr_array(one)):
+        with pytest.raises(ValueError, match=r"values of M reach \de\+\d+, .* rescale M$"):
+            ask(large)
+
+
+def test_infinite_new_rows_are_called_so(model):
+    with pytest.raises(ValueError, match="M holds infinite values"):
+        model.decompose(np.where(M > 1, M, np.inf))
+
+
+@pytest.mark.filterwarnings("error")
+def test_new_rows_may_be_small(model, noisy):
+    for one in (model, noisy):
+        assert np.isfinite(one.decompose(M * 1e-200).L.dense()).all()

@@ -34,6 +34,7 @@ from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
 from .placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status
+from .sampling import check_scale
 from .solvers import SOLVERS, solver_named
 from .threshold import rounding_floor
 from .verdict import about_lines
@@ -583,6 +584,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _placed(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """The same of some rows, across the columns ``kept``."""
+        largest = np.abs(X).max(where=np.isfinite(X), initial=1.0)  # smaller ones do no harm
+        check_scale(float(largest))
         if prior is None or not (vague := np.isnan(prior).any(axis=1)).any():
             return self._placement.place(X, prior, kept)
         alone = self._placement.place(X[vague], None, kept)

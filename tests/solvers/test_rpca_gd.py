@@ -15,7 +15,7 @@ from irpca.solvers import rpca_gd
 @pytest.mark.parametrize("corruption", [0.0, 0.05, 0.4])
 @pytest.mark.parametrize(("inflation", "step_size"), [(1.5, 0.5), (1.0, 0.3)])
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, inflation, step_size):
-    start_exactly(monkeypatch, "gradient")
+    start_exactly(monkeypatch)
     problem = gaussian(*shape, corruption=0.05)
     mine = first_iterates(rpca_gd, problem.M, 3, 15, corruption=corruption, inflation=inflation, step_size=step_size)
     theirs = transcriptions.rpca_gd(problem.M, 3, corruption, T=15, inflation=inflation, step=step_size)

@@ -26,7 +26,7 @@ def stretched(problem, condition):
     all_pairs([(80, 80), (100, 60), (60, 100)], [0.0, 0.05, 0.3], [0.5, 0.9]),
 )
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, step_size):
-    start_exactly(monkeypatch, "gradient")
+    start_exactly(monkeypatch)
     problem = gaussian(*shape, corruption=0.05)
     mine = first_iterates(scaledgd, problem.M, 3, 15, corruption=corruption, step_size=step_size)
     theirs = transcriptions.scaledgd(problem.M, 3, corruption, T=15, step=step_size)

@@ -9,10 +9,9 @@ import numpy as np
 from ..engines.base import Engine
 from ..lowrank import Array, LowRank, relative_distance
 from ..result import State
-from ..sampling import check_scale
 from .endings import GROSS, threshold_floor, typical
 from .options import number
-from .subspace import SPARE, Cleaned, leading, random_block
+from .subspace import SPARE, Cleaned, leading_checked, random_block
 
 DIVERGED_FACTOR = 1e6  # times as large as the factors of the start: they have diverged
 
@@ -45,11 +44,9 @@ def descend(
     counts = [(int(part * n2 + 1e-9), int(part * n1 + 1e-9)) for part in share]  # 0.29 · 100 is 28.999…
     nothing = LowRank.zero(engine.shape)
     start = Cleaned(engine, nothing, engine.cut(nothing, *counts[0]))
-    left, s, right = leading(start, random_block(n2, rank + SPARE, rng), rank)
+    left, s, right = leading_checked(start, random_block(n2, rank + SPARE, rng), rank, engine.dtype)
     U, V = (Q[:, :rank] * np.sqrt(s[:rank]) for Q in (left, right))
     farthest = DIVERGED_FACTOR * max(np.abs(U).max(), np.abs(V).max())
-    assert start.trim is not None
-    check_scale(start.trim.largest, engine.dtype)
     update = updating(float(s[0]) or 1.0)  # solve() refuses an M that is all zero
     L = LowRank.from_product(U, V)
     while True:

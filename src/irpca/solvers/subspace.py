@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from ..engines.base import Cut, Engine, Trim
 from ..lowrank import Array, LowRank
@@ -55,12 +56,25 @@ def leading(
     return U, s, V
 
 
+def leading_checked(M: Cleaned, V: Array, wanted: int, dtype: DTypeLike = np.float64) -> tuple[Array, Array, Array]:
+    """The same of an M whose scale is not known yet: numbers that cannot be squared are refused by name."""
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = leading(M, V, wanted)
+    except np.linalg.LinAlgError:  # products of the largest numbers are infinite
+        assert M.trim is not None
+        check_scale(M.trim.largest, dtype)
+        raise
+    assert M.trim is not None
+    check_scale(M.trim.largest, dtype)
+    return found
+
+
 def first_look(engine: Engine, columns: int, rng: np.random.Generator) -> tuple[float, Array, Trim]:
     """σ_1 of M to a per cent, a block of right vectors to start from, and the norms computed on the way."""
     M = Cleaned(engine, LowRank.zero(engine.shape), np.inf)
-    _, s, V = leading(M, random_block(engine.shape[1], columns, rng), 1)
+    _, s, V = leading_checked(M, random_block(engine.shape[1], columns, rng), 1)
     assert M.trim is not None
-    check_scale(M.trim.largest)
     return float(s[0]), V, M.trim
 
 
