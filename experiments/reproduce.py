@@ -103,32 +103,32 @@ def _random(first: int, name: str) -> Stage:
     return Stage(name, f"benchmarks.random_tables --first {first} --jobs {{cores}} --out {rows}", (rows,))
 
 
-def _figure(name: str, workers: str = "{cores}", lacking: Callable[[], str] = _nothing) -> Stage:
-    return Stage(name, f"experiments {name} --workers {workers}", (_rows(name),), lacking)
+def _figure(name: str, seeds: int, workers: str = "{cores}", lacking: Callable[[], str] = _nothing) -> Stage:
+    return Stage(name, f"experiments {name} --seeds {seeds} --workers {workers}", (_rows(name),), lacking)
 
 
-def _study(name: str, lacking: Callable[[], str] = _nothing) -> Stage:
-    return Stage(name, f"experiments.{name} --jobs {{cores}}", (_rows(name),), lacking)
+def _study(name: str, seeds: int, lacking: Callable[[], str] = _nothing) -> Stage:
+    return Stage(name, f"experiments.{name} --seeds {seeds} --jobs {{cores}}", (_rows(name),), lacking)
 
 
 STAGES = (
     _random(0, "random_tables"),
     _random(10_000, "random_tables_10000"),
-    _study("real_tables", _real_data),
-    _study("kept_right"),
-    _study("calibration"),
-    _study("seeds", _real_data),
-    Stage("holes", "experiments holes", (_rows("holes"),), _real_data),
-    Stage("imperfect", "experiments imperfect --seeds 2", (_rows("imperfect"),)),
-    Stage("traffic", "experiments traffic", (_rows("traffic"),), _real_data),
-    Stage("ratings", "experiments.ratings", (_rows("ratings"), _rows("ratings_found")), _real_data),
-    *(_figure(name) for name in ("fig1a", "fig1b", "fig1c", "fig1d")),
-    _figure("fig2", lacking=_real_data),
-    _figure("phase"),
-    _figure("scaling", workers="1"),  # a large matrix needs the memory of the whole machine
+    _study("real_tables", 2, _real_data),
+    _study("kept_right", 4),
+    _study("calibration", 1),
+    Stage("holes", "experiments holes --seeds 2", (_rows("holes"),), _real_data),
+    Stage("traffic", "experiments traffic --seeds 3", (_rows("traffic"),), _real_data),
+    *(_figure(name, 3) for name in ("fig1a", "fig1b", "fig1c", "fig1d")),
+    _figure("phase", 1),
+    _figure("scaling", 2, workers="1"),  # a large matrix needs the memory of the whole machine
     Stage("methods", "experiments table"),
     Stage("speed", "benchmarks --json benchmarks/results/latest.json"),
     Stage("speed_table", "benchmarks table"),
+    _figure("fig2", 3, lacking=_real_data),
+    _study("seeds", 5, _real_data),
+    Stage("imperfect", "experiments imperfect --seeds 2", (_rows("imperfect"),)),
+    Stage("ratings", "experiments.ratings", (_rows("ratings"), _rows("ratings_found")), _real_data),
     Stage("workers", "benchmarks workers overhead --json benchmarks/results/cluster.json", (), _dask),
     Stage("small_workers", "benchmarks small-workers --json benchmarks/results/out_of_core.json", (), _dask),
     Stage("cluster_cost", "benchmarks.cluster_cost --measure", (), _dask),

@@ -63,7 +63,7 @@ def test_the_limit_is_where_the_probability_passes_one_half(kind):
 @pytest.mark.parametrize("z", [np.zeros(0), np.zeros(100), np.full(10, np.nan)])
 def test_of_nothing_nothing_is_wrong(z):
     calibration = Calibration(z)
-    assert calibration.limit == np.inf and calibration.share == 0
+    assert calibration.limit == np.inf and calibration.share == calibration.scale == calibration.sd == 0
     np.testing.assert_array_equal(calibration([0.0, 1e9, np.nan]), [0.0, 0.0, np.nan])
 
 

@@ -772,7 +772,8 @@ def test_features_for_another_matrix_are_refused_by_solve(problem):
 # Fits that did not end well
 
 
-def test_iterations_that_run_out(problem):
+def test_iterations_that_run_out():
+    problem = problem_of(noise=1e-3)  # an exact fit needs no iterations
     with pytest.warns(ConvergenceWarning, match=r"^MAX_ITER: the expected values were still changing .*raise max_iter"):
         model = fitted(problem, "none", max_iter=1)
     assert model.status_ is Status.MAX_ITER and not model.converged_ and model.history_.stage.count("") == 1
@@ -818,7 +819,8 @@ def test_ctrl_c_leaves_a_usable_model(problem, sides, iterations):
     assert "interrupted by Ctrl-C" in model.summary().splitlines()[0]
 
 
-def test_a_warning_turned_into_an_error_finds_the_model_complete(problem):
+def test_a_warning_turned_into_an_error_finds_the_model_complete():
+    problem = problem_of(noise=1e-3)
     model = InductiveRobustPCA(2, max_iter=1)
     with pytest.raises(ConvergenceWarning):  # warnings are errors in these tests
         model.fit(problem.M)

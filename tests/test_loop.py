@@ -468,9 +468,9 @@ def test_a_bad_tol_is_refused(problem, tol):
     refused(problem, ValueError, "tol must not be negative", tol=tol)
 
 
-@pytest.mark.parametrize("max_iter", [0, -3, np.nan])
-def test_a_bad_max_iter_is_refused(problem, max_iter):
-    refused(problem, ValueError, "max_iter must be at least 1", max_iter=max_iter)
+@pytest.mark.parametrize(("max_iter", "words"), [(0, "at least 1"), (-3, "at least 1"), (np.nan, "a whole number")])
+def test_a_bad_max_iter_is_refused(problem, max_iter, words):
+    refused(problem, ValueError, f"max_iter must be {words}", max_iter=max_iter)
 
 
 @pytest.mark.parametrize("noise", [-1.0, np.nan])

@@ -11,7 +11,7 @@ from scipy.stats import betabinom, binom
 import irpca
 from irpca.calibration import Calibration
 from irpca.engines.base import MOST_SPREAD, Noise
-from irpca.outliers import _log_tails, _lower_median, probabilities, reported, score_lines, standardised
+from irpca.outliers import _correlation, _log_tails, _lower_median, probabilities, reported, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
@@ -179,6 +179,15 @@ def test_tails_of_lines_that_differ_are_those_of_a_beta_binomial(n, k, share, co
     found = _log_tails(np.array([k, 0]), np.array([n, n]), share, correlation)
     assert found[0] == pytest.approx(betabinom.logsf(k - 1, n, a, b), abs=0.03) and found[1] == 0
     assert _log_tails(np.array([k]), np.array([n]), share, 0.0)[0] == pytest.approx(binom.logsf(k - 1, n, share))
+
+
+def test_how_much_lines_differ_by_more_than_chance():
+    """Beta-binomial counts have the variance n p (1 − p) (1 + (n − 1) ρ)."""
+    rng, n, share, correlation = np.random.default_rng(0), 50, 0.4, 0.1
+    a, b = share * (1 / correlation - 1), (1 - share) * (1 / correlation - 1)
+    k = rng.binomial(n, rng.beta(a, b, 20_000))
+    assert _correlation(k, np.full(len(k), n), share) == pytest.approx(correlation, rel=0.05)
+    assert _correlation(rng.binomial(n, share, 20_000), np.full(20_000, n), share) == pytest.approx(0.0, abs=2e-3)
 
 
 def test_of_two_medians_the_lower():

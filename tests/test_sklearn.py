@@ -30,7 +30,7 @@ n = 60
 @pytest.fixture(scope="module")
 def problem():
     """Square, which is where scikit-learn cuts the features of columns along with the rows."""
-    return make_problem(n, n, d1=5, d2=4, rank=2, corruption=0.03, features="conditioned", random_state=1)
+    return make_problem(n, n, d1=5, d2=4, rank=2, corruption=0.03, noise=1e-4, features="conditioned", random_state=1)
 
 
 def checks():

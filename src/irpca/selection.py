@@ -300,7 +300,9 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
     if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
         raise ValueError(f"cv must be the number of folds, at least 2, got {cv!r}")
     if cv > entries.nnz:
-        raise ValueError(f"cv={cv} folds of {entries.nnz} observed entries would be empty; lower cv")
+        raise ValueError(
+            f"cv={cv} is more than the {entries.nnz} observed entries, which cannot fill so many folds; lower cv"
+        )
     rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
     cols = entries.indices
     if text(hold_out, "hold_out") == "entries":

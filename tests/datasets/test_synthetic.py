@@ -248,7 +248,7 @@ def test_fields_cannot_be_replaced():
     ("arguments", "message"),
     [
         (dict(n1=0), "n1 must be a positive integer, got 0"),
-        (dict(n2=2.5), r"n2 must be a positive integer, got 2\.5"),
+        (dict(n2=2.5), r"n2 must be a whole number, got 2\.5"),
         (dict(d1=-1), "d1 must be a positive integer, got -1"),
         (dict(rank=0), "rank must be a positive integer, got 0"),
         (dict(rank=5), r"rank=5 exceeds min\(d1, d2\)=4: lower rank or add features"),

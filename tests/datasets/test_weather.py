@@ -24,5 +24,7 @@ def test_the_frame_is_labelled():
 
 def test_frame_without_pandas_says_what_to_do(monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r"frame\(\) needs pandas: pip install pandas, or use M directly"):
+    with pytest.raises(
+        ImportError, match=r"frame\(\) needs pandas: pip install \"irpca\[pandas\]\", or use M directly"
+    ):
         load_weather().frame()
