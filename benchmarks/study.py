@@ -102,7 +102,8 @@ class Study:
         rows.sort(key=lambda row: (labels.index(row["version"]), order.get(_key(row, cases[0]), len(order))))
         _write(chosen.out, self.columns(cases[0]), rows)
         print(self.report(rows))
-        print(f"{len(rows)} rows in {chosen.out}")
+        out = chosen.out.resolve()
+        print(f"{len(rows)} rows in {out.relative_to(ROOT) if out.is_relative_to(ROOT) else out}")
         return rows
 
 

@@ -83,7 +83,7 @@ def _perform(experiment: Experiment, chosen: argparse.Namespace) -> None:
     if not chosen.draw:
         methods = [method for method in experiment.methods if method.name in chosen.methods]
         count = run(experiment, ledger, methods, chosen.workers)
-        print(f"{count} new rows, {len(ledger.rows)} in {ledger.path}")
+        print(f"{count} new rows, {len(ledger.rows)} in {ledger.path.name}")
     found = [record for record in records(ledger.rows) if record["method"] in chosen.methods]
     if not found:
         sys.exit(f"no rows to draw in {ledger.path}: leave out --draw to run {experiment.name}")
@@ -93,7 +93,7 @@ def _perform(experiment: Experiment, chosen: argparse.Namespace) -> None:
         return
     picture = (chosen.out or HERE / "figures") / f"{experiment.name}.png"
     save(experiment.draw(found), picture)
-    print(f"drawn: {picture}")
+    print(f"drawn: {picture.name}")
 
 
 if __name__ == "__main__":
