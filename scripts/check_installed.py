@@ -181,7 +181,7 @@ def pictures(folder):
     import matplotlib
 
     matplotlib.use("Agg")
-    for draw, options in (("convergence", {}), ("cell_map", {}), ("line", {"row": 0}), ("reliability", {})):
+    for draw, options in (("convergence", {}), ("cell_map", {}), ("line", {"row": 0})):
         getattr(irpca.plots, draw)(model, **options).figure.savefig(folder / "picture.png")
         matplotlib.pyplot.close("all")
 

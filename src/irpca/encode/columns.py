@@ -228,7 +228,7 @@ def _from_objects(values: list[Any], name: str) -> Column:
 
 
 def _filled(known: Array, missing: Array, kind: str) -> Array:
-    nothing: Any = {"text": None, "date": np.datetime64("NaT")}.get(kind, np.nan)
+    nothing: Any = {"text": None, "date": np.datetime64("NaT", "us")}.get(kind, np.nan)
     values = np.full(len(missing), nothing, dtype=known.dtype)
     values[~missing] = known
     return values

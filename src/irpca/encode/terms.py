@@ -266,7 +266,7 @@ class Calendar(Term):
     def _make(self, known: Array) -> Array:
         since = known.astype(np.int64) - self.first
         year = known.astype("datetime64[Y]")
-        start, end = (edge.astype("datetime64[us]") for edge in (year, year + 1))
+        start, end = (edge.astype("datetime64[us]") for edge in (year, year + np.timedelta64(1, "Y")))
         parts = (
             since[:, None] / MICROSECONDS[self.unit],
             spline(since / max(self.last - self.first, 1), self.knots),
