@@ -1,4 +1,4 @@
-"""All methods in one table, from the CSVs: ``python -m experiments table``."""
+"""The tables of the documentation, from the CSVs: ``python -m experiments table``."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from benchmarks.runner import table as columns
 
+from . import peers
 from .drawing import hub, origin, present, setting
 from .ledger import CASE, Ledger, records
 from .methods import METHODS, Method
@@ -17,23 +18,30 @@ from .phase import RECOVERED, ended_right
 from .plan import Records, recovered
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "methods-table.md"
+DOCS = HERE.parent / "docs"
 LEVEL = 0.1  # the corrupted share of fig1a at which times are compared
 VARIED = tuple(name for name in CASE if name not in ("n2", "d2"))
 SMALL = ("method", "needs", "guarantee", "memory beyond M", "reads of M", "stops recovering at", "seconds", "ratio")
 
 
 def main(out: Path | None, check: bool) -> int:
-    """Print the table and write it, or say whether the file holds it."""
-    folder, page = (HERE / "results", PAGE) if out is None else (out, out / PAGE.name)
-    text = render(*(_rows(folder / f"{name}.csv") for name in ("fig1a", "phase", "scaling")))
+    """Print the tables and write them, or say whether the files hold them."""
+    folder, pages = (HERE / "results", DOCS) if out is None else (out, out)
+    methods = render(*(_rows(folder / f"{name}.csv") for name in ("fig1a", "phase", "scaling")))
+    texts = {"methods-table.md": methods, "peers-table.md": peers.TRIAL.report(peers.TRIAL.rows(folder))}
+    differing = [pages / name for name, text in texts.items() if not _holds(pages / name, text)]
     if not check:
-        print(text, end="")
-        page.write_text(text)
-    elif not page.exists() or page.read_text() != text:
-        print(f"{page} is not what the CSVs say: run python -m experiments table", file=sys.stderr)
+        for name, text in texts.items():
+            print(text, end="")
+            (pages / name).write_text(text)
+    elif differing:
+        print(f"{differing[0]} is not what the CSVs say: run python -m experiments table", file=sys.stderr)
         return 1
     return 0
+
+
+def _holds(page: Path, text: str) -> bool:
+    return page.exists() and page.read_text() == text
 
 
 def _rows(path: Path) -> Records:

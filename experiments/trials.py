@@ -60,10 +60,16 @@ class Trial:
         for count, row in enumerate(self._measured(missing), 1):
             _append(path, row)
             print(f"{self.name} {count}/{len(missing)}  {_told(row)}", file=sys.stderr, flush=True)
+        rows = self.rows(folder)
+        print(self.report(rows))
+        return rows
+
+    def rows(self, folder: Path = RESULTS) -> list[Row]:
+        """What is in ``folder/name.csv``."""
+        path = folder / f"{self.name}.csv"
         rows = [_numbers(row) for row in _read(path)]
         if not rows:
             sys.exit(f"no rows in {path}: leave out --draw to run {self.name}")
-        print(self.report(rows))
         return rows
 
     def _measured(self, cases: Iterable[Case]) -> Iterator[Row]:

@@ -362,6 +362,7 @@ def test_the_table(load, quick, tmp_path, capsys, monkeypatch):
     main = load("__main__").main
     for name in ("fig1a", "phase", "scaling"):
         (tmp_path / f"{name}.csv").write_text((quick(name) / f"{name}.csv").read_text())
+    (tmp_path / "peers.csv").write_text((ROOT / "experiments" / "results" / "peers.csv").read_text())
     monkeypatch.setattr(irpca, "solve", None)
     capsys.readouterr()
     assert main(["table", "--out", str(tmp_path), "--check"]) == 1
