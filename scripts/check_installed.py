@@ -54,7 +54,7 @@ def noisy_model():
 def command(*words, cwd):
     """Run the command ``irpca`` of this environment; warnings are errors by PYTHONWARNINGS."""
     script = next(Path(sys.executable).parent.glob("irpca*"))
-    done = subprocess.run([script, *words], cwd=cwd, capture_output=True, text=True, timeout=600)
+    done = subprocess.run([script, *words], cwd=cwd, capture_output=True, text=True)
     assert not done.stderr, done.stderr
     return done
 
