@@ -1,4 +1,4 @@
-"""Who may import whom (DESIGN.md), read from the source; and what ``import irpca`` may load."""
+"""Who may import whom (CONTRIBUTING.md), read from the source; and what ``import irpca`` may load."""
 
 import ast
 import subprocess

@@ -1,8 +1,8 @@
 """Every constant of the default solver, named after what it decides, with the source of its value.
 
 HEART is the design note in which values were measured (section 3 for the fit), FINDINGS that of the exact fit, and
-"prototype" the program from which the solver grew. A line is a row or a column; s is the scale of the noise. How much
-depends on each value: ``python -m benchmarks.sensitivity``.
+"prototype" the program from which the solver grew; none of the three is in this repository. A line is a row or a
+column; s is the scale of the noise. How much depends on each value: ``python -m benchmarks.sensitivity``.
 """
 
 # The noise model (noise.py)
