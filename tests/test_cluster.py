@@ -71,7 +71,8 @@ class Faulty:
             while True:
                 hoarded.append(np.ones(1 << 22))  # 32 MiB
                 time.sleep(0.05)
-        for pid in [os.getpid()] if fault == "die" else fault or []:
+        named = [os.getpid()] if fault == "die" else fault or []
+        for pid in sorted(named, key=lambda pid: pid == os.getpid()):  # whoever kills itself kills nobody after that
             os.kill(pid, signal.SIGKILL)
         time.sleep(self.pause)
         return block

@@ -12,7 +12,7 @@ from irpca.result import FATAL, HARMLESS, Status
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-INCLUDED = {"cluster-table", "gpu-table", "methods-table", "speed-table"}  # parts of other pages
+INCLUDED = {"cluster-table", "gpu-table", "methods-table", "peers-table", "speed-table"}  # parts of other pages
 PAGES = {
     str(path.relative_to(DOCS).with_suffix("")): path.read_text(encoding="utf-8")
     for path in DOCS.rglob("*.md")
