@@ -77,6 +77,7 @@ MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry; pro
 TRIM_STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))  # (quantile, factor) of the threshold; FINDINGS 4
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
+# The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
 COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from the solution: the step is truncated anyway
 FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
 ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others

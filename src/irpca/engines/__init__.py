@@ -94,7 +94,7 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
     >>> choose(np.array([[1.0, 2.0, np.nan]])).name
     'memory'
     """
-    if hasattr(engine, "capabilities"):
+    if hasattr(engine, "capabilities"):  # an Engine, or what passes its questions on to one
         return engine  # type: ignore[return-value]
     text(engine, "engine")
     if engine not in _NAMES:
