@@ -151,3 +151,18 @@ def test_ctrl_c_never_leaves_blas_held_to_one_thread():
     finally:
         signal.signal(signal.SIGALRM, before)
     assert single_threaded_blas.inside == 0 and single_threaded_blas.before is None
+
+
+def test_a_function_leaves_as_many_inside_as_it_found():
+    """Also if it returns: solve() keeps a model after Ctrl-C, which may have come while what it called was leaving."""
+
+    @single_threaded_blas
+    def interrupted_while_leaving():
+        single_threaded_blas.__enter__()
+        return "a model"
+
+    assert interrupted_while_leaving() == "a model"
+    assert single_threaded_blas.inside == 0
+    with single_threaded_blas:
+        interrupted_while_leaving()
+        assert single_threaded_blas.inside == 1

@@ -70,11 +70,10 @@ class _SingleThreadedBlas(ContextDecorator):
         def inner(*args: Any, **kwargs: Any) -> Any:
             depth = self.depths.get(threading.get_ident(), 0)
             try:
-                with self:
-                    return func(*args, **kwargs)
-            except BaseException:
+                self._move(depth + 1)
+                return func(*args, **kwargs)
+            finally:  # not one less than now: what func called may have been interrupted while it left
                 self._move(depth)
-                raise
 
         return inner
 
