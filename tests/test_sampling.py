@@ -151,9 +151,9 @@ def test_every_block_has_the_same_W(features):
 def test_blocks_grow_and_the_last_is_the_whole():
     engine = MemoryEngine(np.ones((2000, 1500)))
     drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
-    assert sizes(drawn) == [(128, 128), (128, 160), (128, 320), (160, 640), (320, 1280), (2000, 1500)]
-    assert [block.small for block in drawn] == [True] + [False] * 5
-    assert [block.engine is engine for block in drawn] == [False] * 5 + [True]
+    assert sizes(drawn) == [(128, 128), (128, 160), (256, 320), (512, 640), (2000, 1500)]
+    assert [block.small for block in drawn] == [True] + [False] * 4
+    assert [block.engine is engine for block in drawn] == [False] * 4 + [True]
 
 
 def test_a_small_matrix_is_its_own_only_block():

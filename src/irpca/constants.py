@@ -62,6 +62,7 @@ MAJORITY = 0.5  # of the held-out entries as good as exact: no other fit can hav
 # Candidate fits (solvers/proposals.py, solvers/irpca.py)
 COMPARISON_ENTRIES = 12_000  # of the sub-table on which candidates are compared
 MAX_COMPARISON_FACTOR = 4.0  # times as many where components are few, or where few entries are observed
+COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
 SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the same L: ten times the last step of each
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
@@ -74,7 +75,9 @@ MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry; prototype
 
 # The exact fit (solvers/exact.py)
-TRIM_STARTS = ((0.3, 8.0), (0.05, 15.0), (0.05, 40.0))  # (quantile, factor) of the threshold; FINDINGS 4
+# (quantile, factor) of the threshold, FINDINGS 4; whether with no more components than the first start suggests
+TRIM_STARTS = ((0.3, 8.0, False), (0.05, 40.0, True), (0.05, 15.0, False))
+MEDIAN_SINGULAR_VALUE_FACTOR = 2.858  # larger ones of a square core are no errors; Gavish and Donoho (2014)
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
 # The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
@@ -85,7 +88,8 @@ ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error
 MIN_CLEAN_SHARE = 0.03  # of the entries; FINDINGS 4: 97 % corrupted fails
 MIN_ENTRIES_PER_UNKNOWN = 3.0  # clean ones, before an exact fit is accepted
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
-MIN_EXACT_SHARE = 0.01  # of the entries fitted to rounding, before larger blocks are tried for an exact fit
+MIN_EXACT_SHARE = 0.01  # of the entries fitted to rounding: larger blocks are tried for an exact fit
+LOW_QUANTILE = 0.05  # of the residuals, the lowest of TRIM_STARTS: up to 95 % of the entries may be gross errors
 MIN_ENTRIES = 20  # before a fit is called exact, a column gets a unit, or a share is estimated
 MAX_FIRST_BLOCK = 1 << 22  # entries of blocks that one read of M brings before any is tried: 32 MB of the first few
 BLOCK_SAMPLE = 1 << 13  # entries of a block from which its threshold is set

@@ -193,7 +193,8 @@ def drafts(shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Ge
     n1, n2 = shape
 
     def sides(factor: int) -> tuple[int, int]:
-        return min(n1, max(factor * F1.d, FEWEST_ROWS)), min(n2, max(factor * F2.d, FEWEST_ROWS))
+        fewest = FEWEST_ROWS * max(factor // ROWS_PER_FEATURE, 1)
+        return min(n1, max(factor * F1.d, fewest)), min(n2, max(factor * F2.d, fewest))
 
     affordable = min(BLOCK_ENTRIES, WORTH_IT * n1 * n2)
     usual = math.prod(sides(ROWS_PER_FEATURE))

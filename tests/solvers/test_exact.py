@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from irpca import constants
+from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
@@ -183,9 +184,23 @@ def test_lines_of_high_leverage_are_looked_at(axis, wrong, clean, missed):
         assert missed_lines(MemoryEngine(np.ascontiguousarray(M.T)), other, F, L, exact, rng) == missed
 
 
-@pytest.mark.parametrize(("noise", "fits"), [(0.0, 1), (0.1, len(constants.TRIM_STARTS))])
+@pytest.mark.parametrize("rank", [5, None])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_fit_that_fails_on_a_small_block_is_tried_on_larger_ones(seed, rank):
+    """Four fifths of the entries are wrong: no start fits the first blocks exactly, but errors decrease with size."""
+    problem = make_problem(1000, 1000, d1=20, d2=20, rank=5, corruption=0.8, random_state=seed)
+    engine, rng = MemoryEngine(problem.M), np.random.default_rng(seed)
+    F1, F2 = Features.of(problem.F1, 1000), Features.of(problem.F2, 1000)
+    found = list(trimmed_fits(engine, F1, F2, rank, Sample.draw(engine, 8000, rng), rng, np.random.default_rng(1)))
+    first = len(constants.TRIM_STARTS)  # after one on the small block, the last on a larger one
+    assert found[first].exact.clean < constants.MIN_EXACT_SHARE
+    assert found[-1].block.engine.n_observed > found[first].block.engine.n_observed
+    assert problem.relative_error(found[-1].L) < 1e-12
+
+
+@pytest.mark.parametrize(("noise", "fits"), [(0.0, 1), (0.1, 2 * len(constants.TRIM_STARTS))])
 def test_larger_blocks_are_tried_only_for_an_exact_fit(noise, fits):
-    """With noise, the three starts on the first block show that hardly an entry is met."""
+    """With noise, what is left is as large on the second block as on the first; there is room for a third."""
     F1, F2, L = problem(700, 600, 4)
     rng = np.random.default_rng(0)
     M = L.dense() + noise * rng.standard_normal(L.shape) + 9.0 * (rng.random(L.shape) < 0.2)

@@ -155,8 +155,16 @@ def test_extra_components():
     ],
 )
 def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, share, entries):
-    rows, cols = _compared((2000, 1500), rank, share, _seeds(SEED))
+    free = Features.identity(2000), Features.identity(1500)
+    rows, cols = _compared((2000, 1500), free, rank, share, _seeds(SEED))
     assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
+
+
+def test_fits_are_compared_on_many_lines_for_every_feature():
+    rng = np.random.default_rng(0)
+    F1, F2 = Features.of(rng.standard_normal((2000, 100)), 2000), Features.identity(1500)
+    rows, cols = _compared((2000, 1500), (F1, F2), None, 1.0, _seeds(SEED))
+    assert (len(rows), len(cols)) == (400, 109)
 
 
 def test_what_will_be_looked_at():

@@ -70,11 +70,21 @@ def test_what_is_usual_is_the_value_of_a_typical_entry_not_of_a_typical_value():
     ],
 )
 def test_the_part_on_which_fits_are_compared(shape, share, sizes):
-    rows, cols = sub_table(shape, 12_000, share, np.random.default_rng(0))
+    rows, cols = sub_table(shape, 12_000, share, (0, 0), np.random.default_rng(0))
     if shape[0] > shape[1]:
         sizes = sizes if shape != (1000, 900) else (110, 109)
     assert (len(rows), len(cols)) == sizes
     assert (np.diff(rows) > 0).all() and (np.diff(cols) > 0).all() and rows.max() < shape[0] and cols.max() < shape[1]
+
+
+@pytest.mark.parametrize(
+    ("least", "sizes"), [((50, 50), (110, 109)), ((400, 20), (400, 109)), ((2000, 300), (1000, 300))]
+)
+def test_the_part_has_at_least_so_many_lines(least, sizes):
+    assert tuple(map(len, sub_table((1000, 900), 12_000, 1.0, least, np.random.default_rng(0)))) == sizes
+    far_too_many = (1 << 13, 1 << 12)
+    rows, cols = sub_table((1 << 14, 1 << 14), 12_000, 1.0, far_too_many, np.random.default_rng(0))
+    assert len(rows) * len(cols) <= 12_000
 
 
 def test_starts():

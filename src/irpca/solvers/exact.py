@@ -118,26 +118,53 @@ def trimmed_fits(
     ``lines`` chooses the rows and columns of blocks, ``rng`` the entries by which thresholds are set.
     """
     best: Trimmed | None = None
+    before: tuple[float, int] | None = None
     for block in blocks(engine, F1, F2, lines):
         starts = constants.TRIM_STARTS[:1] if block.small else constants.TRIM_STARTS
-        for q, k in starts:
-            found = Trimmed.of(_start(block, rank, q, k, rng), block, sample)
+        seen: int | None = None
+        for q, k, few in starts:
+            most = rank or (seen if few and seen else min(F1.d, F2.d))
+            found = Trimmed.of(_start(block, rank, most, q, k, rng), block, sample)
+            seen = seen or _most(found.on_block)
             if best is None or best.block.small or found.exact.score < best.exact.score:
                 best = found
             yield best
             if best.exact.zeta is not None:
                 return
-        if not block.small and best is not None and best.exact.clean < constants.MIN_EXACT_SHARE:
-            return  # hardly any entry is fitted exactly: larger blocks would only cost more
+        assert best is not None
+        left = quantile(sample.sizes(best.L), constants.LOW_QUANTILE), block.engine.n_observed
+        if not block.small and best.exact.clean < constants.MIN_EXACT_SHARE and before and not _falls(before, left):
+            return
+        before = left
 
 
-def _start(block: Block, rank: int | None, q: float, k: float, rng: np.random.Generator) -> LowRank:
-    """A robust fit on a block, of this rank or, if that is None, with all components that are larger than rounding.
+def _most(L: LowRank) -> int:
+    """Upper bound of the rank, by the components of a fit of the whole core that stand out of its errors.
+
+    Fits of few components are far less disturbed by gross errors. Where half of the components may be real, the errors
+    do not show.
+    """
+    s = L.singular_values
+    seen = int(np.count_nonzero(s > constants.MEDIAN_SINGULAR_VALUE_FACTOR * np.median(s)))
+    return 2 * seen if 0 < 4 * seen <= len(s) else len(s)
+
+
+def _falls(before: tuple[float, int], now: tuple[float, int]) -> bool:
+    """Whether low residuals are smaller on a larger block, as errors of a fit are; noise is the same on every block.
+
+    Each time a quantile of the residuals, and the number of entries that the fit was made from. Errors decrease with
+    its square root; half of that decrease is enough.
+    """
+    expected = np.sqrt(before[1] / now[1])
+    return bool(now[0] < 0.5 * (1 + expected) * before[0])
+
+
+def _start(block: Block, rank: int | None, most: int, q: float, k: float, rng: np.random.Generator) -> LowRank:
+    """A robust fit on a block, of this rank or, if that is None, with those of ``most`` that are larger than rounding.
 
     With features such as indicators, a coefficient may depend on few entries of M. A threshold that starts low can trim
     all of them, and the coefficient stays zero; then the fit is repeated with a threshold that decreases slowly.
     """
-    most = rank or min(block.F1.d, block.F2.d)
     sample = Sample.draw(block.engine, constants.BLOCK_SAMPLE, rng)
     L, zeta = _high_breakdown(block, sample, most, q, k)
     if _uncovered(block, L, zeta):

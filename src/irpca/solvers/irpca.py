@@ -153,7 +153,7 @@ def irpca_looks(
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     seeds = _seeds(random_state)
     looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
-    looks.append(Look(lines=_compared(shape, rank, 1.0, seeds)))
+    looks.append(Look(lines=_compared(shape, (F1, F2), rank, 1.0, seeds)))
     if F1.given and F2.given and noise in (None, 0) and not imperfect:
         for draft in drafts(shape, F1, F2, np.random.default_rng(seeds["blocks"])):
             if draft is None or len(draft.lines[0]) * len(draft.lines[1]) > constants.MAX_FIRST_BLOCK:
@@ -163,13 +163,21 @@ def irpca_looks(
 
 
 def _compared(
-    shape: tuple[int, int], rank: int | None, share: float, seeds: dict[str, np.random.SeedSequence]
+    shape: tuple[int, int],
+    features: tuple[Features, Features],
+    rank: int | None,
+    share: float,
+    seeds: dict[str, np.random.SeedSequence],
 ) -> tuple[Array, Array]:
-    """The rows and columns on which candidates are compared, if a share of the entries is observed."""
+    """The rows and columns on which candidates are compared, if a share of the entries is observed.
+
+    Features explain anything if there are about as many of them as lines.
+    """
     cheaper = constants.MAX_AUTO_RANK / min(rank or constants.MAX_AUTO_RANK, constants.MAX_AUTO_RANK)
     entries = constants.COMPARISON_ENTRIES * min(cheaper, constants.MAX_COMPARISON_FACTOR)
     entries = entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR
-    return sub_table(shape, entries, share, np.random.default_rng(seeds["lines"]))
+    rows, cols = (constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0 for F in features)
+    return sub_table(shape, entries, share, (rows, cols), np.random.default_rng(seeds["lines"]))
 
 
 def _extra(extra_rank: int | str, shape: tuple[int, int]) -> int | None:
@@ -331,7 +339,7 @@ def _part(
     free: Tied = (False, False)
     ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
-    lines = _compared(engine.shape, rank, engine.n_observed / (n1 * n2), seeds)
+    lines = _compared(engine.shape, (F1, F2), rank, engine.n_observed / (n1 * n2), seeds)
     small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
     unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:

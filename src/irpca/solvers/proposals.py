@@ -6,6 +6,7 @@ predicts the others (:mod:`irpca.choice`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -290,14 +291,21 @@ def _mostly_wrong(table: Table, fit: Fit) -> bool:
     return bool(far[table.piles].mean() > constants.MAJORITY)
 
 
-def sub_table(shape: tuple[int, int], entries: float, share: float, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Random rows and columns with about as many observed entries; of the shorter side as many as possible."""
+def sub_table(
+    shape: tuple[int, int], entries: float, share: float, least: tuple[int, int], rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Random rows and columns with about as many observed entries; of the shorter side as many as possible.
+
+    There are at least so many rows and columns, or all of them, as far as memory allows.
+    """
     n1, n2 = shape
     cells = min(entries / share, n1 * n2, constants.MAX_ENTRIES_IN_MEMORY)
     short = min(n1, n2, int(np.sqrt(cells)))
     long = min(max(n1, n2), int(cells / short))
-    m1, m2 = (short, long) if n1 <= n2 else (long, short)
-    rows, cols = (np.sort(rng.choice(n, m, replace=False)) for n, m in ((n1, m1), (n2, m2)))
+    sizes = (short, long) if n1 <= n2 else (long, short)
+    more = min(n1, max(sizes[0], least[0])), min(n2, max(sizes[1], least[1]))
+    sizes = more if math.prod(more) <= constants.MAX_ENTRIES_IN_MEMORY else sizes
+    rows, cols = (np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, sizes, strict=True))
     return rows, cols
 
 
