@@ -302,3 +302,19 @@ def test_what_was_left_out_adds_up():
     assert found.broad == pytest.approx(np.sqrt((40 * 30.0**2 + 60 * 40.0**2) / 100))
     assert with_piles(model(gross=0.2), np.full(60, 1.0), 200).broad == 30.0
     assert with_piles(model(gross=0.9), np.full(10_000, 1.0), 200).gross == constants.GROSS_LIMITS[1]
+
+
+def test_lines_far_noisier_than_lines_differ_otherwise():
+    """More than a twentieth of them, so that no scale is capped; a column in its own unit and in that of the table."""
+    rng = np.random.default_rng(0)
+    rows, cols = np.exp(0.3 * rng.standard_normal(50)), np.exp(0.3 * rng.standard_normal(40))
+    rows[:5] *= 50.0
+    cols[:4] *= 50.0
+    units = np.ones(40)
+    units[3] = 1 / 50
+    noise = model(n1=50, n2=40)
+    noise.rows, noise.cols = rows, cols
+    found = noise.noisy_lines(units)
+    np.testing.assert_array_equal(found[0], range(5))
+    np.testing.assert_array_equal(found[1], range(3))
+    np.testing.assert_array_equal(noise.capped(np.ones(40)).rows, rows)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+import irpca
 from irpca import verdict
 from irpca.engines import ReferenceEngine
 from irpca.engines.base import Noise, Standardised
@@ -360,6 +361,18 @@ def test_no_outliers():
     assert kinds(replace(case, limit=np.inf, state=replace(case.state, zeta=np.inf))) == ["empty"]
     none = replace(case.state, zeta=np.inf, weights=None)  # none are looked for
     assert kinds(replace(case, limit=np.inf, state=none)) == []
+
+
+def test_lines_with_errors_throughout_are_named():
+    """Half of the cells of every twelfth row are wrong: that looks like noise where components are many."""
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((240, 10)) @ rng.standard_normal((10, 24)) + 0.5 * rng.standard_normal((240, 24))
+    wrong = np.arange(0, 240, 12)
+    M[wrong] += 12.0 * rng.standard_normal((20, 24)) * (rng.random((20, 24)) < 0.5)
+    result = irpca.solve(M)
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "noisy-lines")
+    assert set(doubt.rows) <= set(wrong.tolist()) and len(doubt.rows) >= 15
+    assert result.usable != "usable"
 
 
 @pytest.mark.parametrize("axis", [0, 1])

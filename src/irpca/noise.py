@@ -133,6 +133,11 @@ class NoiseModel:
         cols = np.maximum(_capped(self.cols), _capped(self.cols * units) / units)
         return replace(self, rows=_capped(self.rows), cols=cols)
 
+    def noisy_lines(self, units: Array) -> tuple[Array, Array]:
+        """Rows and columns that are far noisier than lines differ otherwise, in the sense of :meth:`capped`."""
+        cols = (self.cols > noisiest(self.cols)) & (self.cols * units > noisiest(self.cols * units))
+        return np.flatnonzero(self.rows > noisiest(self.rows)), np.flatnonzero(cols)
+
     def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
         """Log density of residuals R, where clean ones have the variance s2, and L the variance var."""
         if np.isfinite(self.nu):
@@ -152,11 +157,16 @@ class NoiseModel:
         return self.s > self.lowest and self.estimate < self.s / constants.SCALE_CONVERGED
 
 
-def _capped(scales: Array) -> Array:
+def noisiest(scales: Array) -> float:
+    """The variance beyond which a line is far noisier than lines differ otherwise."""
     logs = np.log(scales)
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    most = np.exp(middle + max(constants.NOISY_LINE_DEVIATIONS * spread, constants.MIN_NOISY_LINE_LOG_RATIO))
+    return float(np.exp(middle + max(constants.NOISY_LINE_DEVIATIONS * spread, constants.MIN_NOISY_LINE_LOG_RATIO)))
+
+
+def _capped(scales: Array) -> Array:
+    most = noisiest(scales)
     few = np.count_nonzero(scales > most) <= constants.MAX_NOISY_LINES * len(scales)
     return np.minimum(scales, most) if few else scales
 

@@ -720,6 +720,21 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
             yield about_lines("broken-lines", axis, lines, text)
 
 
+def noisy_lines(case: Case) -> Iterator[Doubt]:
+    """Lines far noisier than others, too many of them to call what is left over there gross errors."""
+    fit = case.state.fit
+    if fit is None or case.noiseless:
+        return
+    noise, noisy = fit.noise, fit.noise.noisy_lines(fit.unit**2)
+    for axis, (lines, scales) in enumerate(zip(noisy, (noise.rows, noise.cols), strict=True)):
+        if len(lines) <= constants.MAX_NOISY_LINES * len(scales):
+            continue
+        times = float(np.sqrt(np.median(scales[lines]) / np.median(scales)))
+        text = f"{_counted(len(lines), axis, 'scatters', 'scatter')} about {times:.1f} times as much as the others: "
+        text += "{lines}. If that is not their nature, many of their cells are wrong, which are taken for noise there "
+        yield about_lines("noisy-lines", axis, lines, text + "and not listed. Check their source, or leave them out")
+
+
 # What L explains
 
 
@@ -838,6 +853,7 @@ FINISHED: tuple[Check, ...] = (
     structure_left,
     lost_direction,
     broken_lines,
+    noisy_lines,
     many_outliers,
     one_sided,
     no_outliers,

@@ -35,6 +35,7 @@ TITLES = {
     "coarse": "Values come in coarse steps",
     "many-outliers": "Very many outliers",
     "broken-lines": "Rows or columns that are mostly wrong",
+    "noisy-lines": "Rows or columns that scatter far more than others",
     "unknown-lines": "Too few cells to say anything",
     "unseen-lines": "Rows or columns without any value",
     "hardly-predicted": "Features do not predict new rows or columns",
