@@ -8,8 +8,10 @@ import platform
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 
 from .tally import Tally
@@ -25,6 +27,7 @@ STAGES = {  # how many are a full run
     "memory": 8,
     "limits": 8,
 }
+SHARED = ("invariances", "fuzz", "models", "checkpoints")  # stages that several processes may share
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -33,12 +36,14 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--count", type=int, help="how many to try in each stage, in the place of its own number")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="for each stage, at most")
+    parser.add_argument("--jobs", type=int, default=1, help=f"processes, for {', '.join(SHARED)}")
     parser.add_argument("--keep", action="store_true", help=f"write what was found to {RESULTS.parent.name}/results")
     chosen = parser.parse_args(words)
     if unknown := set(chosen.stages) - set(STAGES):
         parser.error(f"{', '.join(sorted(unknown))}: choose from {', '.join(STAGES)}")
-    if chosen.count is not None and chosen.count < 1:
-        parser.error(f"--count must be at least 1, got {chosen.count}")
+    for name in ("count", "jobs"):
+        if (given := getattr(chosen, name)) is not None and given < 1:
+            parser.error(f"--{name} must be at least 1, got {given}")
     chosen.stages = chosen.stages or list(STAGES)
     return chosen
 
@@ -47,7 +52,8 @@ def main(words: list[str] | None = None) -> int:
     chosen = options(words)
     failed, source = 0, commit()
     for name in chosen.stages:
-        tally = stage(name, chosen.count or STAGES[name], chosen.seed, chosen.seconds)
+        jobs = chosen.jobs if name in SHARED else 1
+        tally = stage(name, chosen.count or STAGES[name], chosen.seed, chosen.seconds, jobs)
         print(tally.closing(name), flush=True)
         failed += tally.failed
         if chosen.keep:
@@ -55,9 +61,18 @@ def main(words: list[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def stage(name: str, count: int, seed: int = 0, seconds: float = float("inf")) -> Tally:
-    """Run one stage."""
-    tally = Tally(count, seed, seconds)
+def stage(name: str, count: int, seed: int = 0, seconds: float = float("inf"), jobs: int = 1) -> Tally:
+    """Run one stage, in as many processes."""
+    if jobs == 1:
+        return run(name, Tally(count, seed, seconds))
+    whole = Tally(count, seed, seconds)
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for part in [pool.submit(run, name, Tally(count, seed, seconds, part=(k, jobs))) for k in range(jobs)]:
+            whole.add(part.result())
+    return whole
+
+
+def run(name: str, tally: Tally) -> Tally:
     import_module(f".{name}", __package__).run(tally)
     return tally
 

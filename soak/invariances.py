@@ -283,7 +283,7 @@ def run(tally: Tally) -> None:
     for name, (holds, tables, share) in PROPERTIES.items():
         if tally.over():
             break
-        attempt(tally, name, holds, tables, max(1, round(share * tally.count)))
+        attempt(tally, name, holds, tables, max(1, round(share * len(tally.numbers()))))
 
 
 def attempt(tally: Tally, name: str, holds: Callable[[Table], bool], tables: Any, count: int) -> None:
@@ -291,7 +291,7 @@ def attempt(tally: Tally, name: str, holds: Callable[[Table], bool], tables: Any
     smallest: list[Table] = []
     kept = {"examples": 0}
 
-    @seed(tally.seed)
+    @seed(tally.seed * 1000 + tally.part[0])
     @settings(
         max_examples=count,
         deadline=None,

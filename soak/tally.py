@@ -25,6 +25,8 @@ class Tally:
         For each kind of failure the first reproducer of the shortest, and how many there were.
     notes : list of str
         What the closing line says beside the counts.
+    part : pair of int
+        Which of how many processes this is: each tries every so-manyth.
     """
 
     count: int
@@ -34,6 +36,7 @@ class Tally:
     failures: dict[str, tuple[str, int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
+    part: tuple[int, int] = (0, 1)
 
     @property
     def tried(self) -> int:
@@ -49,7 +52,15 @@ class Tally:
 
     def numbers(self) -> range:
         """Of what is to be tried; who goes through them asks :meth:`over`."""
-        return range(self.count)
+        return range(self.part[0], self.count, self.part[1])
+
+    def add(self, other: Tally) -> None:
+        """What another process has found."""
+        self.outcomes += other.outcomes
+        self.notes += other.notes
+        for kind, (reproducer, count) in other.failures.items():
+            shortest, before = self.failures.get(kind, (reproducer, 0))
+            self.failures[kind] = min(shortest, reproducer, key=len), before + count
 
     def fail(self, kind: str, reproducer: str) -> None:
         """Count a failure. Of each kind the shortest reproducer stays."""

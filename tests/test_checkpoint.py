@@ -18,7 +18,7 @@ import irpca
 from irpca import InductiveRobustPCA, Status, constants, solve
 from irpca.callbacks import TimeBudget, checkpoint
 from irpca.checkpoint import CheckpointError, Journal, journal, recordfile
-from irpca.checkpoint.questions import question
+from irpca.checkpoint.questions import Question, question, recorded
 from irpca.checkpoint.records import Malformed, NotStorable, decoded, encoded, parts, settled
 from irpca.engines import MemoryEngine, ReferenceEngine, choose, observed
 from irpca.engines.base import Cut, Lines, Look, Sums, Trim
@@ -1179,3 +1179,21 @@ def test_answers_that_a_checkpoint_cannot_hold(tmp_path):
 def test_a_record_with_more_behind_it():
     with pytest.raises(Malformed, match="longer than what it describes"):
         decoded(encoded(np.ones(3)) + bytes(8))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"numbers": [[1.0, 2.0, 3.0]]},
+        {"numbers": [[1.0, "2"]]},
+        {"numbers": [1.0]},
+        {"numbers": "12"},
+        {"form": 3},
+        {"more": 1},
+    ],
+)
+def test_a_question_of_a_file_is_texts_and_pairs_of_numbers(changed):
+    fields = {"name": "core", "form": "a", "numbers": [[1.0, 2.0], [3, 4.0]], "bits": "b"}
+    assert recorded(fields) == Question(**fields)
+    with pytest.raises(TypeError):
+        recorded(fields | changed)

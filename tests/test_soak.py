@@ -17,6 +17,11 @@ def test_a_stage_finds_nothing(name, count):
     assert tally.tried == count and not tally.failures, tally.closing(name)
 
 
+def test_processes_share_a_stage():
+    together = command.stage("models", 40, jobs=2)
+    assert together.tried == 40 and together.outcomes == command.stage("models", 40).outcomes
+
+
 def test_invariances_of_exact_tables_hold():
     tally = Tally(10)
     for name, (holds, tables, _) in invariances.PROPERTIES.items():

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..engines.base import Engine, Look, Trim
 from ..lowrank import Array
-from .questions import Question, digest_of, question
+from .questions import Question, digest_of, question, recorded
 from .recordfile import CheckpointError, RecordFile
 from .records import Malformed, NotStorable, decoded, parts, settled
 
@@ -285,7 +285,7 @@ class Journal:
             if not isinstance(record, dict) or (index and record.keys() != PARTS):
                 raise Malformed("a record lacks some of its parts")
             if index:
-                record["question"] = Question(**record["question"])
+                record["question"] = recorded(record["question"])
         except (Malformed, TypeError) as error:
             raise CheckpointError(
                 f"{self.file.path} is no checkpoint of this version of irpca: {error}. Resume with the version that "

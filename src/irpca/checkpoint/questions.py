@@ -54,6 +54,18 @@ class Question:
         return alike and all(map(_close, self.numbers, other.numbers))
 
 
+def recorded(fields: Any) -> Question:
+    """A question from a file; TypeError if that is none."""
+    asked = Question(**fields)
+    texts, numbers = (asked.name, asked.form, asked.bits), asked.numbers
+    if not all(isinstance(text, str) for text in texts) or not isinstance(numbers, list):
+        raise TypeError("a question is not made of texts and numbers")
+    for pair in numbers:
+        if not (isinstance(pair, list) and len(pair) == 2 and all(isinstance(x, int | float) for x in pair)):
+            raise TypeError(f"a question has {pair!r} in the place of two numbers")
+    return asked
+
+
 def _close(mine: list[float], other: list[float]) -> bool:
     (a, size), (b, other_size) = mine, other
     return a == b or (isfinite(a) and isfinite(b) and abs(a - b) <= CLOSE * max(size, other_size))
