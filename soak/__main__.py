@@ -9,12 +9,11 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from importlib import import_module
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
 
-from .tally import Tally
+from .tally import Tally, run
 
 RESULTS = Path(__file__).parent / "results"
 STAGES = {  # how many are a full run
@@ -70,11 +69,6 @@ def stage(name: str, count: int, seed: int = 0, seconds: float = float("inf"), j
         for part in [pool.submit(run, name, Tally(count, seed, seconds, part=(k, jobs))) for k in range(jobs)]:
             whole.add(part.result())
     return whole
-
-
-def run(name: str, tally: Tally) -> Tally:
-    import_module(f".{name}", __package__).run(tally)
-    return tally
 
 
 def keep(name: str, tally: Tally, source: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from importlib import import_module
 
 
 @dataclass
@@ -75,3 +76,9 @@ class Tally:
         lines = ["; ".join([line, *self.notes])]
         lines += [f"  {count:,} × {kind}\n    {text}" for kind, (text, count) in self.failures.items()]
         return "\n".join(lines)
+
+
+def run(name: str, tally: Tally) -> Tally:
+    """Run a stage, or the part of it that a process has."""
+    import_module(f".{name}", __package__).run(tally)
+    return tally
