@@ -241,6 +241,8 @@ def _edited(header: dict[str, Any], places: list[Place], chance: random.Random) 
     if isinstance(holder, dict):
         holder[str(chance.randrange(100))] = holder.pop(at[-1])
         return f"{at} renamed"
+    if not isinstance(holder, list):
+        return "nothing"
     holder.reverse()
     return f"{at[:-1]} reversed"
 
