@@ -49,6 +49,7 @@ def ran(installs, monkeypatch, capsys, *words):
     monkeypatch.setattr(sys, "argv", ["installs.py", *words])
     monkeypatch.setattr(installs, "interpreters", lambda named: {"3.11": Path("python3.11")})
     monkeypatch.setattr(installs, "build", lambda python, folder: (Path("i.whl"), Path("i.tar.gz")))
+    monkeypatch.setattr(installs, "stamp", lambda: "today")  # asks git, and an sdist has none
     code = installs.main()
     return code, capsys.readouterr().out.splitlines()
 
@@ -62,14 +63,16 @@ def test_a_python_that_is_not_there_is_not_passed(installs, monkeypatch, capsys)
     assert said[-1].startswith("3 ok; 4 not run (3.14 newest, ")
 
 
-def test_what_fails_is_shown_and_counted(installs, monkeypatch, capsys):
+def test_what_fails_is_shown_and_counted(installs, monkeypatch, capsys, tmp_path):
     def failing(one, *_):
         raise installs.Failed(installs.run(sys.executable, "-c", "print('so it goes'); 1 / 0", cwd=ROOT))
 
     monkeypatch.setattr(installs, "checked", failing)
-    code, said = ran(installs, monkeypatch, capsys, "--only", "3.11 oldest")
+    code, said = ran(installs, monkeypatch, capsys, "--only", "3.11 oldest", "--keep", str(tmp_path / "kept.txt"))
     assert code == 1 and "    so it goes" in said and "    ZeroDivisionError: division by zero" in said
     assert said[-1] == "1 ok; 2 FAILED (3.11 oldest, 3.11 oldest all tests)"
+    kept = (tmp_path / "kept.txt").read_text("utf-8").splitlines()
+    assert kept == ["today", said[0], "3.11 oldest: FAILED", "3.11 oldest all tests: FAILED", said[-1]]
 
 
 @pytest.mark.parametrize("stopped", [False, True])
