@@ -41,9 +41,9 @@ soak: .venv/.dev
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
-# Wheel and sdist in clean environments, by every Python that is found; takes a while, and downloads what it installs.
+# Wheel and sdist in clean environments, by every Python that is found; half an hour, and downloads what it installs.
 installs:
-	$(PYTHON) scripts/installs.py
+	$(PYTHON) scripts/installs.py --keep benchmarks/results/installs.txt
 
 # Whatever was built; the environment stays.
 clean:

@@ -8,6 +8,8 @@ Run by ``installs.py`` in environments of its own. The first line printed holds 
 import importlib.metadata
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -51,12 +53,21 @@ def noisy_model():
     return irpca.InductiveRobustPCA(random_state=0).fit(problem(noise=0.02).M)
 
 
-def command(*words, cwd):
+def command(*words, cwd, limit=600):
     """Run the command ``irpca`` of this environment; warnings are errors by PYTHONWARNINGS."""
-    script = next(Path(sys.executable).parent.glob("irpca*"))
-    done = subprocess.run([script, *words], cwd=cwd, capture_output=True, text=True)
-    assert not done.stderr, done.stderr
-    return done
+    script, before = next(Path(sys.executable).parent.glob("irpca*")), os.times()
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([script, *words], cwd=cwd, env={**os.environ, "PYTHONFAULTHANDLER": "1"}, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired as late:
+            process.send_signal(signal.SIGABRT)  # each of its threads says where it is
+            process.send_signal(signal.SIGCONT)  # also if it was stopped
+            _, err = process.communicate()
+            computed = os.times().children_user - before.children_user  # hardly any: it waited, or was stopped
+            raise AssertionError(f"{words} took more than {limit} s, {computed:.0f} s of them busy\n{err}") from late
+    assert not err, err
+    return subprocess.CompletedProcess(words, process.returncode, out)
 
 
 @check

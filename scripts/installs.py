@@ -4,9 +4,10 @@
     python scripts/installs.py --only oldest "3.14 newest"       # those whose name contains one of these
     python scripts/installs.py --python ~/python3.14/bin/python  # an interpreter that is not on the path
     python scripts/installs.py --gpu --constraint torch==2.13.0  # the gpu extra, too: gigabytes, or a build at hand
+    python scripts/installs.py --keep benchmarks/results/installs.txt
 
 Needs git and the standard library only. One line for each environment; the exit code is 1 if any has failed. What was
-not run, for want of its Python, is listed as such.
+not run, for want of its Python, is listed as such. ``--keep`` writes all that into a file, once all have run.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import email
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -264,24 +266,35 @@ def lines(chosen: list[Environment], options: argparse.Namespace, folder: Path) 
             yield one.name, "ok", f"{said} ({time.perf_counter() - start:.0f} s)"
 
 
+def stamp() -> str:
+    """Date, commit (with a + if files differ from it) and machine."""
+    commit = run("git", "describe", "--always", "--dirty=+", "--exclude=*", cwd=ROOT).strip()
+    return f"{time.strftime('%Y-%m-%d')}, commit {commit}, {platform.system()} {platform.machine()}"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--python", action="append", default=[], metavar="PATH", help="an interpreter to use")
     parser.add_argument("--constraint", action="append", default=[], metavar="SPEC", help="such as torch==2.13.0")
     parser.add_argument("--only", nargs="+", metavar="TEXT", help="environments whose name contains one of these")
     parser.add_argument("--gpu", action="store_true", help="install the gpu extra too")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the lines there, too, once all have run")
     options = parser.parse_args()
     chosen = [one for one in ENVIRONMENTS if not options.only or any(text in one.name for text in options.only)]
     if not chosen:
         parser.error(f"--only {options.only}: no environment has such a name; {[one.name for one in ENVIRONMENTS]}")
+    kept = [stamp()]
     names: dict[str, list[str]] = {"ok": [], "FAILED": [], "not run": []}
     with tempfile.TemporaryDirectory(prefix="irpca-installs-") as folder:
         for name, verdict, details in lines(chosen, options, Path(folder)):
-            print(f"{name}: {verdict}: {details}", flush=True)
+            print(line := f"{name}: {verdict}: {details}", flush=True)
+            kept.append(line.splitlines()[0].rstrip(" :"))
             names[verdict].append(name)
     counts = [f"{len(names['ok'])} ok"]
     counts += [f"{len(names[bad])} {bad} ({', '.join(names[bad])})" for bad in ("FAILED", "not run") if names[bad]]
-    print("; ".join(counts))
+    print(line := "; ".join(counts))
+    if options.keep:
+        options.keep.write_text("\n".join([*kept, line]) + "\n", encoding="utf-8")
     return 1 if names["FAILED"] else 0
 
 
