@@ -84,6 +84,9 @@ def irpca_default(given: Given, features: bool) -> Answer:
     found = model.outlier_rows()
     rows = np.zeros(len(given.X), bool)
     rows[found["row"][found["broken"]]] = True
+    for doubt in model.result_.doubts:
+        if doubt.kind in ("broken-lines", "noisy-lines"):
+            rows[list(doubt.rows)] = True
     return Answer(model.low_rank_.dense(), model.sparse_.toarray() != 0, rows)
 
 
