@@ -8,6 +8,9 @@ from importlib.util import find_spec
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+# Workers of dask's clusters are forked from a process that has imported what they need: to start one anew takes seconds.
+os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
+
 collect_ignore_glob = []
 if find_spec("torch") is None:
     collect_ignore_glob.append("src/irpca/engines/gpu/*")
