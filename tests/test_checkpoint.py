@@ -684,6 +684,7 @@ import numpy as np
 import irpca
 from irpca import constants
 from irpca.callbacks import checkpoint
+from irpca.checkpoint.recordfile import RecordFile
 from irpca.engines.distributed import DistributedEngine
 
 folder, smaller, cases = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
@@ -734,12 +735,16 @@ def at_random(cases, kills):
     moments, said = random.Random(3), {"codes": [], "sizes": []}
     for kind, solver in cases:
         name, path, killed = f"{kind} {solver}", folder / f"{kind} {solver}.checkpoint", 0
-        started = time.perf_counter()
-        said["codes"].append(ended(life(kind, f"{name} undisturbed", solver=solver)))
-        length = time.perf_counter() - started
+        whole = folder / f"{name} whole.checkpoint"
+        said["codes"].append(ended(life(kind, f"{name} undisturbed", solver=solver, callbacks=checkpoint(whole))))
+        file = RecordFile(whole)
+        file.read()
         while killed < kills:
             pid = life(kind, f"{name} killed", solver=solver, **resumed(path))
-            time.sleep(moments.uniform(0, length))
+            until = file._ends[int((killed + moments.random()) / kills * file.count)]  # however busy the machine is
+            while (path.stat().st_size if path.exists() else 0) < until:
+                time.sleep(0.001)
+            time.sleep(moments.uniform(0, 0.02))
             os.kill(pid, signal.SIGKILL)
             if ended(pid) == -signal.SIGKILL:
                 killed += 1
@@ -773,7 +778,7 @@ print(json.dumps({"random": at_random(cases, 3), **{kind: while_S_is_written(kin
 """
 
 
-KILLED = [("noisy", "irpca"), ("holes", "irpca"), ("holes", "irpca_iht")]
+KILLED = [("holes", "irpca"), ("noisy", "irpca_iht")]
 
 
 @pytest.fixture(scope="module")
@@ -798,10 +803,10 @@ def lives(tables, tmp_path_factory):
 
 @pytest.mark.timeout(200)
 def test_killed_at_random_moments(lives, large, tables):
-    """Three solves, each killed three times at a random moment and resumed in a new process."""
+    """Two solves, each killed three times at a random moment and resumed in a new process."""
     folder, said = lives[0], lives[1]["random"]
-    assert said["codes"] == [0] * 6
-    assert len(said["sizes"]) == 9 and len(set(said["sizes"])) > 3  # they were killed at different places
+    assert said["codes"] == [0] * 4
+    assert len(said["sizes"]) == 6 and len(set(said["sizes"])) > 3  # they were killed at different places
     for kind, solver in KILLED:
         undisturbed, killed = (np.load(folder / f"{kind} {solver} {how}.npz") for how in ("undisturbed", "killed"))
         for part in ("L", "S"):
