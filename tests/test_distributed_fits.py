@@ -36,6 +36,12 @@ def table(kind):
     return listed(M, some) if "listed" in kind else np.where(some, np.nan, M) if "holes" in kind else M
 
 
+def asked(kind, which):
+    """Features; without any, a rank, except for lists: to compare ranks takes many fits of noisy tables."""
+    given = {"rank": 2} if which == "none" and kind in ("noisy", "holes") else {}
+    return features(which), given
+
+
 def features(which):
     return problem().F1 if which in ("both", "rows") else None, problem().F2 if which == "both" else None
 
@@ -87,8 +93,9 @@ FITS = [  # every kind with all features; of the chunks, each with every kind an
 
 @pytest.mark.parametrize(("kind", "which", "chunks"), FITS)
 def test_dense_chunks(kind, which, chunks):
-    result = irpca.solve(da.from_array(table(kind), chunks=CHUNKS[chunks]), *features(which))
-    same_fit(result, fit_in_memory(kind, which), 1e-10 if kind == "exact" else 1e-9)
+    F, given = asked(kind, which)
+    result = irpca.solve(da.from_array(table(kind), chunks=CHUNKS[chunks]), *F, **given)
+    same_fit(result, fit_in_memory(kind, which, **given), 1e-10 if kind == "exact" else 1e-9)
     assert result.status is Status.CONVERGED
     assert problem().relative_error(result.L) < (1e-10 if kind == "exact" else 0.1)
     if (kind, which) == ("exact", "both"):
@@ -114,7 +121,7 @@ def test_listed_tiles():
     assert noisy.rank == right.rank
 
 
-@pytest.mark.parametrize("which", ["both", "none"])
+@pytest.mark.parametrize("which", ["both", "rows"])
 def test_a_parquet_file(which, tmp_path, monkeypatch):
     monkeypatch.setattr(observations, "BAND_ENTRIES", 2500)
     result = irpca.solve(parquet_file(tmp_path / "M.parquet", with_nan(table("listed"))), *features(which))
@@ -139,8 +146,9 @@ def test_a_small_table_is_read_as_a_whole_once(kind, which, monkeypatch):
     """And once more for S."""
     monkeypatch.undo()
     M = da.from_array(table(kind), chunks=CHUNKS["tiles"])
-    result = irpca.solve(M, *features(which))
-    same_fit(result, irpca.solve(table(kind), *features(which)), 1e-10)
+    F, given = asked(kind, which)
+    result = irpca.solve(M, *F, **given)
+    same_fit(result, irpca.solve(table(kind), *F, **given), 1e-10)
     assert result.reads <= 2 + 1e-9
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engines.conformance import (
     DTYPES,
+    KINDS_OF_L,
     TOLERANCE,
     ZETA,
     Case,
@@ -111,6 +112,10 @@ class TestTriton(FullSuite):
 
     def make(self, M):
         return made(tensor(M), "triton")
+
+    @pytest.mark.parametrize(("kind", "dtype"), [(kind, DTYPES[k % 2]) for k, kind in enumerate(KINDS_OF_L)])
+    def test_thresholds_and_kinds_of_L(self, kind, dtype):
+        super().test_thresholds_and_kinds_of_L(kind, dtype, "C whole")
 
 
 # Holes: as NaN, and as entries that are not stored
