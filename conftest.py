@@ -10,7 +10,7 @@ import pytest
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-# Workers of dask's clusters are forked from a process that has imported what they need: to start one anew takes seconds.
+# Workers of dask clusters are forked from a process that has imported what they need: to start one takes seconds.
 os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
 
 collect_ignore_glob = []
