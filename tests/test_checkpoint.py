@@ -24,6 +24,7 @@ from irpca.engines import MemoryEngine, ReferenceEngine, choose, observed
 from irpca.engines.base import Cut, Lines, Look, Sums, Trim
 from irpca.engines.distributed import DistributedEngine
 from irpca.lowrank import LowRank
+from irpca.solvers import SOLVERS
 
 READING = {"core", "normal", "products", "solve_rows", "solve_cols", "cut", "dual", "corruption", "write"}
 ACCESSING = {"block", "entries", "draw", "glance", "survey"}
@@ -160,13 +161,14 @@ def resumed(engine, path):
 
 IHT = {"rank": 2, "solver": "irpca_iht"}
 WITH_CORRUPTION = {"corruption": 0.2}
+PLAIN = [name for name, solver in SOLVERS.items() if not solver.features and not solver.needs]
 CASES = [
     ("irpca", True, {}),
     ("irpca", False, {}),
     ("irpca_iht", True, {}),
     ("irpca_iht", True, {"variant": "paper"}),
-    *((name, False, {}) for name in ("altproj", "accaltproj", "ircur", "pca")),
-    *((name, False, WITH_CORRUPTION) for name in ("rpca_gd", "scaledgd")),
+    *((name, False, {}) for name in PLAIN),
+    *((name, False, WITH_CORRUPTION) for name, solver in SOLVERS.items() if "cut" in solver.needs),
 ]
 
 
@@ -205,7 +207,7 @@ IN_CHUNKS = [
     *(("irpca", kind, {}) for kind in ("exact", "rare", "noisy", "holes", "alone")),
     ("irpca_iht", "noisy", {"rank": 2}),
     ("irpca_iht", "holes", {"rank": 2, "variant": "paper"}),
-    *((name, "alone", {"rank": 2, "max_iter": 6}) for name in ("altproj", "accaltproj", "ircur", "pca")),
+    *((name, "alone", {"rank": 2, "max_iter": 6}) for name in PLAIN),
 ]
 
 

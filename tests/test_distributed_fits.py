@@ -11,6 +11,7 @@ from engines.test_listed import listed, with_nan
 import irpca
 from irpca import Status, constants
 from irpca.engines.distributed import observations
+from irpca.solvers import SOLVERS
 
 SHAPE = 200, 150
 CHUNKS = {
@@ -19,7 +20,7 @@ CHUNKS = {
     "tiles": ((3, 97, 100), (100, 50)),
     "one": SHAPE,
 }
-SOLVERS = ["irpca_iht", "altproj", "accaltproj", "ircur", "pca"]
+OTHERS = [name for name, solver in SOLVERS.items() if name != "irpca" and not solver.needs]
 
 
 @cache
@@ -129,13 +130,13 @@ def test_a_parquet_file(which, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["exact", "holes, exact"])
-@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("solver", OTHERS)
 def test_other_solvers(solver, kind):
     if (solver, kind) == ("ircur", "holes, exact"):
         with pytest.raises(ValueError, match="needs complete rows and columns"):
             irpca.solve(da.from_array(table(kind), chunks=CHUNKS["tiles"]), rank=2, solver=solver)
         return
-    which, options = "both" if solver == "irpca_iht" else "none", {"rank": 2, "solver": solver, "tol": 1e-6}
+    which, options = "both" if SOLVERS[solver].features else "none", {"rank": 2, "solver": solver, "tol": 1e-6}
     result = irpca.solve(da.from_array(table(kind), chunks=CHUNKS["tiles"]), *features(which), **options)
     same_fit(result, fit_in_memory(kind, which, **options))
 

@@ -34,6 +34,7 @@ from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, body, choose
 from irpca.engines.base import Cut, Look, Standardised
 from irpca.lowrank import LowRank
+from irpca.solvers import SOLVERS
 
 torch = pytest.importorskip("torch")
 gpu = importlib.import_module("irpca.engines.gpu")
@@ -315,12 +316,12 @@ def test_a_noisy_fit_with_holes_equals_that_in_memory(features):
     np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(right.L.dense()).max())
 
 
-@pytest.mark.parametrize("solver", ["irpca_iht", "pcpf", "pcp", "altproj", "accaltproj", "rpca_gd", "scaledgd", "pca"])
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "irpca"])
 def test_every_solver(solver):
     p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
-    options = {} if solver in ("pcp", "pcpf") else {"rank": 2}
-    options |= {"corruption": 0.2} if solver in ("rpca_gd", "scaledgd") else {}
-    features = (p.F1, p.F2) if solver in ("irpca_iht", "pcpf") else ()
+    options = {} if SOLVERS[solver].rank == "found" else {"rank": 2}
+    options |= {"corruption": 0.2} if "cut" in SOLVERS[solver].needs else {}
+    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
     result, right = (
         irpca.solve(p.M, *features, solver=solver, engine=engine, **options) for engine in (made(p.M), "memory")
     )
