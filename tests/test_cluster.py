@@ -32,7 +32,6 @@ from irpca.engines.distributed import DistributedEngine, source_of, sources
 from irpca.engines.distributed.graphs import ClusterError
 from irpca.engines.distributed.sources import UnreadableError
 
-pytestmark = pytest.mark.timeout(200)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 
 N_WORKERS = 2  # to start one takes as long as three solves

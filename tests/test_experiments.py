@@ -17,7 +17,6 @@ from matplotlib.image import imread
 import irpca
 from irpca.solvers import SOLVERS
 
-pytestmark = pytest.mark.timeout(200)
 ROOT = Path(__file__).parent.parent
 NAMES = ("fig1a", "fig1b", "fig1c", "fig1d", "fig2", "phase", "scaling")
 FEW = dict.fromkeys(("fig1b", "fig1c", "fig1d", "fig2"), ("irpca", "irpca-auto", "iht-whitened", "iht-paper", "pca"))

@@ -12,7 +12,6 @@ from irpca import constants
 from irpca.datasets import MovieLens
 from irpca.datasets.movielens import _matrix
 
-pytestmark = pytest.mark.timeout(200)
 ROOT = Path(__file__).parent.parent
 N_USERS, N_ITEMS = 300, 120
 
