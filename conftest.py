@@ -11,7 +11,8 @@ if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # Workers of dask clusters are forked from a process that has imported what they need: to start one takes seconds.
-os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
+if hasattr(os, "fork"):
+    os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
 
 collect_ignore_glob = []
 if find_spec("torch") is None:
