@@ -33,7 +33,7 @@ def load():
 
 @pytest.fixture(scope="module")
 def quick(load, tmp_path_factory):
-    """The folder of a quick run, which is made once; all methods take part in the first experiment, some in the others."""
+    """The folder of a quick run, which is made once: of all methods in the first experiment, of some in others."""
     folder = tmp_path_factory.mktemp("quick")
 
     def run(name):

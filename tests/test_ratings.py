@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from irpca import constants
 from irpca.datasets import MovieLens
 from irpca.datasets.movielens import _matrix
+
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 ROOT = Path(__file__).parent.parent
 N_USERS, N_ITEMS = 300, 120
@@ -195,7 +196,6 @@ def rows_of(path):
 def test_quick(load, data, tmp_path, monkeypatch, capsys):
     ratings = load("ratings")
     monkeypatch.setattr(ratings, "load_movielens_100k", lambda: data)
-    monkeypatch.setattr(constants, "MAX_SWEEPS", 12)  # fits need not be good here
     monkeypatch.setattr(ratings, "QUICK", ("clean", "attack", "cold-both"))  # a fit takes as long as in all others
     ratings.main(["--quick", "--out", str(tmp_path)])
     told = capsys.readouterr().out
