@@ -382,7 +382,7 @@ CASES = {
             "table",
             table,
             {"n1": 20_000, "n2": 2000, "d": 8, "rank": 4, "free": 4, "missing": 0.1, "gross": 0.03, "repeats": 2},
-            {"n1": 300, "n2": 60, "d": 3, "rank": 2, "free": 1, "missing": 0.1, "gross": 0.03, "repeats": 1},
+            {"n1": 100, "n2": 40, "d": 3, "rank": 2, "free": 1, "missing": 0.1, "gross": 0.03, "repeats": 1},
             plain_report,
             table_bars,
         ),

@@ -17,6 +17,7 @@ from irpca.datasets import make_problem
 from irpca.encode import Encoder
 from irpca.persistence import save
 from irpca.selection import cross_validate
+from irpca.solvers import SOLVERS
 
 RNG = np.random.default_rng(8)
 F1, F2 = RNG.standard_normal((12, 3)), RNG.standard_normal((9, 2))
@@ -168,10 +169,10 @@ def test_a_label_is_one(label):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "pcp", "pcpf", "altproj", "accaltproj", "rpca_gd", "pca"])
+@pytest.mark.parametrize("solver", SOLVERS)
 def test_numbers_whose_products_are_infinite_are_refused(solver):
-    options = {"rpca_gd": {"corruption": 0.1}}.get(solver, {})
-    rank = "auto" if solver in ("pcp", "pcpf") else 1
+    options = {"corruption": 0.1} if "cut" in SOLVERS[solver].needs else {}
+    rank = "auto" if SOLVERS[solver].rank == "found" else 1
     with pytest.raises(ValueError, match=r"values of M reach 1e\+308, .* rescale M$"):
         irpca.solve(np.full((8, 6), 1e308), F1[:8], rank=rank, solver=solver, **options)
 

@@ -343,7 +343,7 @@ def test_a_run_that_is_ended_leaves_no_files(tmp_path):
         while process.poll() is None:  # what a handler raises is lost while numba compiles: callbacks of LLVM drop it
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(3)
     finally:
         process.kill()  # if it is still there
     assert process.wait() == 143

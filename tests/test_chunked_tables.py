@@ -27,6 +27,8 @@ from irpca.containers import Labelled, taken
 from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine, choose
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 EXACT = make_problem(120, 60, d1=5, d2=4, rank=2, corruption=0.1)
 NOISY = make_problem(90, 50, d1=5, d2=4, rank=2, corruption=0.05, noise=1e-3, random_state=1)
 ROWS, COLS = [f"r{i:03}" for i in range(120)], [10 * j for j in range(60)]

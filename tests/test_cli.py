@@ -1,4 +1,4 @@
-"""The command ``irpca``, through real processes."""
+"""The command ``irpca``, through a few real processes and, since each takes seconds to start, within this one."""
 
 import csv
 import errno
@@ -40,6 +40,14 @@ def within(cwd, *words):
         return cli.main([str(word) for word in words])
     finally:
         os.chdir(before)
+
+
+def said(*words, cwd, capsys, code=0):
+    """What it says on standard output, and nothing elsewhere."""
+    assert within(cwd, *words) == code
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
 
 
 def failing(*words, cwd, code, capsys):
@@ -153,7 +161,8 @@ def test_check_finds_what_is_new(fitted, capsys):
     header = ["Stadt", "kind", *(MONTHS[j] for j in order)]
     cells = [["" if np.isnan(x) else f"{x:.3f}" for x in values[:, j]] for j in order]
     write(folder / "neu.csv", header, names, kinds, *cells)
-    out, err = run("check", "städte-irpca/model.irpca", "neu.csv", "--feature", "kind", cwd=folder, code=1)
+    words = ["check", "städte-irpca/model.irpca", "neu.csv", "--feature", "kind"]
+    out = said(*words, cwd=folder, code=1, capsys=capsys)
     assert "1 outlier by" in out and "another order" in out
     assert [line[:3] for line in lines_of(folder / "neu-outliers.csv")[1:]] == [["город 7", "2013-04", "-50"]]
     cells[0][7] = cells[1][7]
@@ -175,7 +184,7 @@ def test_check_finds_what_is_new(fitted, capsys):
 def test_predict_for_rows_of_which_only_features_are_known(fitted, capsys):
     folder, _, _ = fitted
     write(folder / "new.csv", ["name", "kind"], ["Ulm", "Bonn"], ["large", "small"])
-    out, _ = run("predict", "städte-irpca/model.irpca", "--rows", "new.csv", cwd=folder)
+    out = said("predict", "städte-irpca/model.irpca", "--rows", "new.csv", cwd=folder, capsys=capsys)
     header, *lines = csv.reader(out.splitlines())
     assert header == ["row", "column", "expected", "std"] and len(lines) == 24
     assert lines[0][:2] == ["Ulm", "2013-01"] and abs(float(lines[0][2]) - 20) < 1 and float(lines[0][3]) > 0
@@ -202,16 +211,17 @@ def test_predict_by_a_model_of_plain_numbers(tmp_path, capsys):
 
 def test_report_of_a_model_that_was_saved(fitted, capsys):
     folder, _, _ = fitted
-    out, _ = run("report", "städte-irpca/model.irpca", "städte.csv", "--feature", "kind", "--out", "r.html", cwd=folder)
+    words = ["report", "städte-irpca/model.irpca", "städte.csv", "--feature", "kind", "--out", "r.html"]
+    out = said(*words, cwd=folder, capsys=capsys)
     assert "r.html" in out and "город 5" in (folder / "r.html").read_text(encoding="utf-8")
     failing("report", "städte.csv", "städte.csv", "--out", "s.html", cwd=folder, code=3, capsys=capsys)
     assert not (folder / "s.html").exists()
 
 
-def test_a_fit_that_is_not_to_be_used(fitted):
+def test_a_fit_that_is_not_to_be_used(fitted, capsys):
     folder, _, _ = fitted
     words = ["fit", "städte.csv", "--drop", "kind", "--out", "short", "--time-budget", "1e-9"]
-    out, _ = run(*words, cwd=folder, code=4)
+    out = said(*words, cwd=folder, code=4, capsys=capsys)
     assert out.count("do not use") == 1 and "written all the same" in out
     assert (folder / "short" / "repaired.csv").exists()
 
@@ -250,7 +260,7 @@ sys.exit(main(sys.argv[1:]))
     ]
 
 
-def test_a_hundred_thousand_lines(tmp_path):
+def test_a_hundred_thousand_lines(tmp_path, capsys):
     rng, m = np.random.default_rng(5), 10**5
     rows, cols = np.divmod(rng.permutation(400 * 300)[:m], 300)
     values = (rng.normal(size=(400, 1)) @ rng.normal(size=(1, 300)))[rows, cols] + 0.1 * rng.normal(size=m)
@@ -260,7 +270,8 @@ def test_a_hundred_thousand_lines(tmp_path):
         stream.writelines(
             f"u{i},{j},{x:.3f},\n" for i, j, x in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True)
         )
-    out, _ = run("fit", "long.csv", "--long", "user,item,score", "--rank", "1", "--json", cwd=tmp_path)
+    words = ["fit", "long.csv", "--long", "user,item,score", "--rank", "1", "--json"]
+    out = said(*words, cwd=tmp_path, capsys=capsys)
     facts = json.loads(out)
     assert facts["shape"] == [400, 300] and 495 <= facts["outliers"] <= 520
     repaired = lines_of(tmp_path / "long-irpca" / "repaired.csv")
@@ -376,8 +387,8 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
     process.stderr.close()
 
 
-def test_demo_writes_its_report(tmp_path):
-    out, _ = run("demo", "--json", cwd=tmp_path)
+def test_demo_writes_its_report(tmp_path, capsys):
+    out = said("demo", "--json", cwd=tmp_path, capsys=capsys)
     files = json.loads(out)["files"]
     assert "Rwanda" in (tmp_path / files["report.html"]).read_text(encoding="utf-8")
     assert lines_of(tmp_path / files["life_expectancy.csv"])[0][:2] == ["country", "1964"]

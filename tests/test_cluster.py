@@ -32,7 +32,6 @@ from irpca.engines.distributed import DistributedEngine, source_of, sources
 from irpca.engines.distributed.graphs import ClusterError
 from irpca.engines.distributed.sources import UnreadableError
 
-pytestmark = pytest.mark.timeout(200)
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
 
 N_WORKERS = 2  # to start one takes as long as three solves
@@ -225,7 +224,7 @@ def test_a_cluster_that_is_restarted(client, tmp_path):
 
 
 def test_a_client_that_is_closed(client, tmp_path):
-    faulty = Faulty(tmp_path, pause=0.3)
+    faulty = Faulty(tmp_path, pause=0.1)
     with (
         faulty.then(2 * PER_READ + 2, client.close),
         pytest.raises(ClusterError, match=r"client of dask was closed.*there is no result.*callbacks\.checkpoint"),
@@ -325,7 +324,7 @@ def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
         time.sleep(0.01)
     process.kill()
     assert process.wait() == -signal.SIGKILL and not result.exists()
-    subprocess.run(command, env={**os.environ, "PYTHONPATH": here}, check=True, timeout=60)
+    drive(cluster.scheduler_address, looks, path, result)  # another process goes on: this one
     with np.load(result) as found:
         for one, other in zip(found.values(), undisturbed().L.thin(), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -357,30 +356,22 @@ def test_chunks_that_are_too_large_for_workers(tmp_path):
         irpca.solve(Faulty(tmp_path, always="hoard").of(noisy()), problem().F1)
 
 
-@contextmanager
-def started(*command):
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
+SERVE = """
+import time
+from distributed import LocalCluster
+with LocalCluster(1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None) as cluster:
+    print(cluster.scheduler_address, flush=True)
+    time.sleep(600)
+"""
 
 
 def test_a_scheduler_that_is_killed(tmp_path):
-    file, looks = tmp_path / "scheduler.json", tmp_path / "looks"
-    looks.mkdir()
-    faulty = Faulty(looks, pause=0.3)
-    common = "--scheduler-file", str(file), "--no-dashboard"
-    with (
-        started("distributed.cli.dask_scheduler", "--port", "0", *common) as scheduler,
-        started("distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", *common),
-    ):
-        while not file.exists():
-            time.sleep(0.05)
-        with Client(scheduler_file=str(file)) as client:
-            client.wait_for_workers(1, timeout=60)
-            with faulty.then(PER_READ + 2, scheduler.kill), pytest.raises(ClusterError, match="lost its scheduler"):
-                irpca.solve(faulty.of(noisy()), problem().F1)
+    faulty, command = Faulty(tmp_path, pause=0.1), [sys.executable, "-c", SERVE]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as scheduler:
+        try:
+            with Client(scheduler.stdout.readline().strip()) as client:
+                client.wait_for_workers(1, timeout=60)
+                with faulty.then(PER_READ + 2, scheduler.kill), pytest.raises(ClusterError, match="lost its scheduler"):
+                    irpca.solve(faulty.of(noisy()), problem().F1)
+        finally:
+            scheduler.kill()

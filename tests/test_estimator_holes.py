@@ -1,6 +1,7 @@
 """The estimator on matrices with holes, and with features that do not tell all."""
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from irpca import InductiveRobustPCA, LongTable
 from irpca.factors import Side
 from irpca.noise import NoiseModel
 from irpca.placement import Placement
+
 
 NEW = 20  # rows, and columns, that a model has not seen
 NOISE = 0.1
@@ -119,11 +121,17 @@ LABELLED = {"frame", "nullable", "objects", "objects with NA", "long with labels
 # One answer, whatever M is
 
 
-@pytest.mark.parametrize("kind", kinds_of(np.eye(2)))
-def test_all_kinds_of_holes_are_the_same(exact, kind):
+@pytest.fixture(scope="module")
+def with_zeros(exact):
+    """Zeros that were observed, and a model."""
     M = exact.trained.copy()
-    M[0, :5] = 0.0  # zeros that were observed
-    expected = InductiveRobustPCA().fit(M, **exact.features)
+    M[0, :5] = 0.0
+    return M, InductiveRobustPCA().fit(M, **exact.features)
+
+
+@pytest.mark.parametrize("kind", kinds_of(np.eye(2)))
+def test_all_kinds_of_holes_are_the_same(exact, with_zeros, kind):
+    M, expected = with_zeros
     given = kinds_of(M)[kind]
     model = InductiveRobustPCA().fit(given, **exact.features)
     # Engines add in orders of their own, so it is the same to rounding.
@@ -363,12 +371,18 @@ def some_of(M, count, seed=0):
     return found
 
 
+@cache
+def many_rows(corruption):
+    data = data_of(200, 110, extra=3, noise=NOISE, corruption=corruption)
+    return data, fitted(data)
+
+
 @pytest.mark.parametrize("corruption", [0.0, 0.1])
 @pytest.mark.parametrize("method", ["transform", "decompose"])
 def test_the_more_is_seen_of_a_new_row_the_better(corruption, method):
     """From what features say alone to what the whole row says. A few gross errors among few entries do some harm."""
-    data = data_of(200, 110, extra=3, noise=NOISE, corruption=corruption)
-    model, L, F1 = fitted(data), data.L[-NEW:, :-NEW], data.F1[-NEW:]
+    data, model = many_rows(corruption)
+    L, F1 = data.L[-NEW:, :-NEW], data.F1[-NEW:]
 
     def error(M, **features):
         if method == "decompose":

@@ -10,7 +10,6 @@ from matplotlib.image import imread
 
 import irpca
 
-pytestmark = pytest.mark.timeout(200)
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -22,6 +22,8 @@ from irpca import constants, loop, outlier_files, persistence
 from irpca.engines import choose
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 COLUMNS = ["row", "column", "observed", "expected", "probability"]
 
 

@@ -35,6 +35,8 @@ from irpca.persistence.decoding import Decoding
 from irpca.persistence.encoding import Encoding
 from irpca.persistence.registry import conforms
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 PROBLEM = irpca.datasets.make_problem(60, 24, d1=3, d2=2, rank=2, corruption=0.08)
 
 

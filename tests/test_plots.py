@@ -19,6 +19,8 @@ from irpca import plots
 from irpca.calibration import Calibration
 from irpca.plots.fitting import plain_names
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 matplotlib.use("Agg")
 
 ROWS, COLS = 40, 30

@@ -11,7 +11,8 @@ import pytest
 from irpca.datasets import MovieLens
 from irpca.datasets.movielens import _matrix
 
-pytestmark = pytest.mark.timeout(200)
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 ROOT = Path(__file__).parent.parent
 N_USERS, N_ITEMS = 300, 120
 

@@ -32,6 +32,8 @@ from irpca.report.words import TITLES, number, percent, sentence
 from irpca.result import FATAL, HARMLESS, Certificate, Choice, Doubt, History, Result, Status
 from irpca.tables import deviation
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 HOSTILE = ["<script>alert(1)</script>", "</script><b>x", "<!-- <script>", "a\u2028b\u2029c", "{{data}}", "\"'&amp;"]
 
 

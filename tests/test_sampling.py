@@ -300,13 +300,14 @@ def test_without_features_an_exact_problem_takes_a_copy_and_one_read(sides, rank
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_line_that_was_missed_is_seen_on_the_last_read_and_looked_at_again(axis):
     """Of one line so much is corrupted that its block hardly ever places it; the entries looked at do not show that."""
-    problem = make_problem(1400, 1100, d1=8, d2=6, rank=3, corruption=0.1, features="conditioned")
+    problem = make_problem(900, 700, d1=8, d2=6, rank=3, corruption=0.1, features="conditioned")
+    usual = irpca.solve(problem.M, rank=3).reads
     M, rng = problem.M.copy(), np.random.default_rng(0)
     line = M[70] if axis == 0 else M[:, 70]
     wrong = rng.random(len(line)) < 0.75
     line[wrong] += rng.choice([-1, 1], wrong.sum()) * rng.uniform(0.5, 1, wrong.sum()) * np.abs(problem.L).max() * 5
     result = irpca.solve(M, rank=3)
-    assert result.reads > 2
+    assert result.reads > usual
     error = result.L.dense() - problem.L
     assert np.abs(error).max() <= 1e-9 * np.abs(problem.L).max()
 

@@ -17,6 +17,8 @@ from irpca import InductiveRobustPCA, LongTable
 from irpca.features import FeatureWarning
 from irpca.selection import NEVER, _folds, cross_validate
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 NOISE = 0.1
 QUICK = InductiveRobustPCA(2, solver="irpca_iht", solver_options={"nu": 3 * NOISE})
 

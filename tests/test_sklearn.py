@@ -19,6 +19,8 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from irpca import InductiveRobustPCA
 from irpca.datasets import make_problem
 
+pytestmark = pytest.mark.usefixtures("short_fits")
+
 # The checks use matrices of 20 × 3 and the like, in which nothing can be told from corruption.
 TINY = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 # Nor does a rank that is too high always come to rest.
@@ -30,6 +32,12 @@ n = 60
 @pytest.fixture(scope="module")
 def problem():
     """Square, which is where scikit-learn cuts the features of columns along with the rows."""
+    return make_problem(n, n, d1=5, d2=4, rank=2, corruption=0.03, features="conditioned", random_state=1)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """For comparisons of scores: those of exact fits are logarithms of rounding errors."""
     return make_problem(n, n, d1=5, d2=4, rank=2, corruption=0.03, noise=1e-4, features="conditioned", random_state=1)
 
 
@@ -109,26 +117,26 @@ def test_before_another_step(problem):
     assert pipe.transform(problem.M).shape == (n, 1)
 
 
-def test_in_a_pipeline_with_routing(problem):
+def test_in_a_pipeline_with_routing(noisy):
     with sklearn.config_context(enable_metadata_routing=True):
-        model = InductiveRobustPCA(2, col_features=problem.F2)
+        model = InductiveRobustPCA(2, col_features=noisy.F2)
         with pytest.raises(UnsetMetadataPassedError, match="row_features"):
-            doubled(model).fit(problem.M, row_features=problem.F1)
+            doubled(model).fit(noisy.M, row_features=noisy.F1)
         model.set_fit_request(row_features=True).set_transform_request(row_features=True)
         model.set_score_request(row_features=True)
-        pipe = doubled(model).fit(problem.M, row_features=problem.F1)
-        alone = InductiveRobustPCA(2, col_features=problem.F2).fit(2 * problem.M, row_features=problem.F1)
+        pipe = doubled(model).fit(noisy.M, row_features=noisy.F1)
+        alone = InductiveRobustPCA(2, col_features=noisy.F2).fit(2 * noisy.M, row_features=noisy.F1)
         assert_array_equal(pipe[-1].W_, alone.W_)
         assert_array_equal(
-            pipe.transform(problem.M, row_features=problem.F1),
-            alone.transform(2 * problem.M, row_features=problem.F1),
+            pipe.transform(noisy.M, row_features=noisy.F1),
+            alone.transform(2 * noisy.M, row_features=noisy.F1),
         )
         assert_array_equal(
-            pipe.fit_transform(problem.M, row_features=problem.F1),
-            alone.transform(2 * problem.M, row_features=problem.F1),
+            pipe.fit_transform(noisy.M, row_features=noisy.F1),
+            alone.transform(2 * noisy.M, row_features=noisy.F1),
         )
-        assert pipe.score(problem.M, row_features=problem.F1) == alone.score(2 * problem.M, row_features=problem.F1)
-        assert pipe.score(problem.M, row_features=problem.F1) != alone.score(2 * problem.M)
+        assert pipe.score(noisy.M, row_features=noisy.F1) == alone.score(2 * noisy.M, row_features=noisy.F1)
+        assert pipe.score(noisy.M, row_features=noisy.F1) != alone.score(2 * noisy.M)
 
 
 def test_a_pipeline_scores_with_routing_and_without_features(problem):
@@ -155,30 +163,30 @@ def test_only_features_and_weights_are_routed():
 
 @WRONG_RANKS
 @ROUTING
-def test_grid_search_with_features(problem, routing):
+def test_grid_search_with_features(noisy, routing):
     with sklearn.config_context(enable_metadata_routing=routing):
-        model = InductiveRobustPCA(col_features=problem.F2)
+        model = InductiveRobustPCA(col_features=noisy.F2)
         if routing:
             model.set_fit_request(row_features=True).set_score_request(row_features=True)
         found = GridSearchCV(model, {"rank": [1, 2]}, cv=2, error_score="raise")
-        found.fit(problem.M, row_features=problem.F1)
+        found.fit(noisy.M, row_features=noisy.F1)
         assert found.best_params_ == {"rank": 2}
         assert found.best_estimator_.W_.shape == (5, 4)
         assert np.isfinite(found.cv_results_["mean_test_score"]).all()
-        assert found.transform(problem.M).shape == (n, 2)
+        assert found.transform(noisy.M).shape == (n, 2)
 
 
 @WRONG_RANKS
 @ROUTING
-def test_grid_search_in_a_pipeline(problem, routing):
+def test_grid_search_in_a_pipeline(noisy, routing):
     with sklearn.config_context(enable_metadata_routing=routing):
-        model = InductiveRobustPCA(col_features=problem.F2)
+        model = InductiveRobustPCA(col_features=noisy.F2)
         name = "inductiverobustpca__row_features"
         if routing:
             model.set_fit_request(row_features=True).set_score_request(row_features=True)
             name = "row_features"
         found = GridSearchCV(doubled(model), {"inductiverobustpca__rank": [1, 2]}, cv=2, error_score="raise")
-        found.fit(problem.M, **{name: problem.F1})
+        found.fit(noisy.M, **{name: noisy.F1})
         assert found.best_params_ == {"inductiverobustpca__rank": 2}
 
 
@@ -212,10 +220,10 @@ def test_grid_search_without_features(problem):
 
 
 @WRONG_RANKS
-def test_grid_search_with_frames(problem):
+def test_grid_search_with_frames(noisy):
     rows, cols = [f"r{i}" for i in range(n)], [f"c{j}" for j in range(n)]
-    M, F1 = pd.DataFrame(problem.M, rows, cols), pd.DataFrame(problem.F1, rows)
-    model = InductiveRobustPCA(col_features=pd.DataFrame(problem.F2, cols))
+    M, F1 = pd.DataFrame(noisy.M, rows, cols), pd.DataFrame(noisy.F1, rows)
+    model = InductiveRobustPCA(col_features=pd.DataFrame(noisy.F2, cols))
     found = GridSearchCV(model, {"rank": [1, 2]}, cv=2, error_score="raise").fit(M, row_features=F1)
     assert found.best_params_ == {"rank": 2}
     assert list(found.best_estimator_.predict(F1.iloc[:2]).index) == ["r0", "r1"]

@@ -5,6 +5,7 @@ are on the CPU, too, and called by another name.
 """
 
 import pickle
+from functools import cache
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from irpca.plots import fitted
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch: these are in beta state
-PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1, noise=0.01)
+PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1)
 M, F1, F2 = PROBLEM.M, PROBLEM.F1, PROBLEM.F2
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda:0" if CUDA else "cpu:0"
@@ -351,16 +352,30 @@ def compressed_rows(A):
     return torch.sparse_csr_tensor(there(ends), there(cols), there(A[rows, cols]), A.shape)
 
 
-@pytest.fixture(params=["noisy", "holes", "exact", "altproj", "compressed rows"])
-def both(request, device):
+@cache
+def fits(kind):
     """A model of an array, one of the same as a tensor on the device, and these."""
     exact = irpca.datasets.make_problem(60, 40, 3, 3, 2, 0.1).M
-    A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(request.param, holed())
-    solver = "altproj" if request.param == "altproj" else "irpca"
-    given = compressed_rows(A) if request.param == "compressed rows" else there(A)
+    A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(kind, holed())
+    solver = "altproj" if kind == "altproj" else "irpca"
+    given = compressed_rows(A) if kind == "compressed rows" else there(A)
     plain, model = (InductiveRobustPCA(2, solver=solver).fit(one) for one in (in_host_memory(given), given))
     assert isinstance(model.sparse_, DeviceSparse) and isinstance(plain.sparse_, csr_array) and plain.sparse_.nnz
     return plain, model, A, given
+
+
+def twin(model):
+    """The same model, with attributes of its own: copy() would bring it to the host."""
+    made = object.__new__(type(model))
+    vars(made).update(vars(model))
+    return made
+
+
+@pytest.fixture(params=["noisy", "holes", "exact", "altproj", "compressed rows"])
+def both(request, device):
+    """As ``fits``, fitted once for all tests."""
+    plain, model, *given = fits(request.param)
+    return twin(plain), twin(model), *given
 
 
 def test_tables_are_made_on_the_device(both, device):
@@ -480,7 +495,8 @@ def test_a_small_matrix_on_the_device(device, monkeypatch):
 
 def test_a_large_table_is_refused_in_host_memory_and_made_on_the_device(device, monkeypatch):
     monkeypatch.setattr(irpca.tables, "MOST_CELLS", 2000)
-    plain, model = InductiveRobustPCA(2).fit(there(NOISY.M)), InductiveRobustPCA(2).fit(there(NOISY.M))
+    model = fits("noisy")[1]
+    plain = twin(model)
     del plain._device
     for ask in ("expected", "repaired"):
         with pytest.raises(ValueError, match="does not fit into memory"):
@@ -494,7 +510,7 @@ def test_what_does_not_fit_on_the_device_is_said(device, monkeypatch):
     def full(*args, **kwargs):
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    model = InductiveRobustPCA(2).fit(there(NOISY.M))
+    model = fits("noisy")[1]
     monkeypatch.setattr(torch, "empty", full)
     with pytest.raises(MemoryError, match=r"a table of 60 × 40 values does not fit .* on c.*:0.*low_rank_.entries"):
         model.expected()
@@ -503,7 +519,7 @@ def test_what_does_not_fit_on_the_device_is_said(device, monkeypatch):
 
 
 def test_a_fit_of_an_array_after_one_of_a_tensor_is_of_an_array(device):
-    model = InductiveRobustPCA(2).fit(there(NOISY.M))
+    model = twin(fits("noisy")[1])
     model.fit(NOISY.M)
     assert not hasattr(model, "_device") and isinstance(model.expected(), np.ndarray)
 
@@ -518,7 +534,7 @@ def test_a_table_repaired_by_another_criterion_is_made_on_the_device(both, cut):
 
 def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
     """Whose outliers stay there, where answers are not."""
-    plain, model = InductiveRobustPCA(2).fit(NOISY.M), InductiveRobustPCA(2).fit(there(NOISY.M))
+    plain, model = map(twin, fits("noisy")[:2])
     del model._device
     some = NOISY.M[:40]
     assert isinstance(model.decompose(there(some)).S, DeviceSparse)

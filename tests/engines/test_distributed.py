@@ -45,6 +45,7 @@ from irpca.engines.distributed import DistributedEngine, graphs, observations, s
 from irpca.engines.distributed.engine import MAX_REDRAWS
 from irpca.engines.distributed.sources import UnreadableError
 from irpca.lowrank import LowRank
+from irpca.solvers import SOLVERS
 
 
 def ragged(n, parts=3):
@@ -493,10 +494,10 @@ def test_features_of_another_length_are_refused_before_M_is_read(problem):
     assert not seen
 
 
-@pytest.mark.parametrize("solver", ["pcp", "pcpf", "rpca_gd", "scaledgd"])
+@pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])
 def test_a_solver_that_needs_more_is_refused_before_M_is_read(problem, solver):
     M, seen = watched_chunks(problem.M)
-    needs = "dual" if solver.startswith("pcp") else "cut"
+    (needs,) = SOLVERS[solver].needs
     with pytest.raises(
         NotImplementedError, match=f"solver='{solver}' needs '{needs}': it .* the distributed engine cannot"
     ):

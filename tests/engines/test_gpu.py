@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from engines.conformance import (
     DTYPES,
+    KINDS_OF_L,
     TOLERANCE,
     ZETA,
     Case,
@@ -33,6 +34,7 @@ from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, body, choose
 from irpca.engines.base import Cut, Look, Standardised
 from irpca.lowrank import LowRank
+from irpca.solvers import SOLVERS
 
 torch = pytest.importorskip("torch")
 gpu = importlib.import_module("irpca.engines.gpu")
@@ -99,18 +101,22 @@ class TestTriton(FullSuite):
         [
             ((1, 5), np.float32, "C whole", True, False),
             ((7, 3), np.float64, "Fortran whole", False, False),
-            ((40, 70), np.float32, "C strided", True, False),
+            ((18, 40), np.float32, "C strided", True, False),
             ((17, 40), np.float64, "C padded", False, False),
-            ((64, 96), np.float32, "C whole", False, False),  # whole tiles, in the interpreter
-            ((33, 130), np.float32, "Fortran whole", True, False),
+            ((32, 96), np.float32, "C whole", False, False),  # whole tiles, in the interpreter
+            ((17, 66), np.float32, "Fortran whole", True, False),
         ]
     )
     stored_setting = given_by([(np.float32, "C whole", True, False), (np.float64, "Fortran whole", False, True)])
     product_error = 2.0**-15  # products with T have 16 bits
-    border = (60, 50)  # an interpreter is slow
+    border = (40, 35)  # an interpreter is slow
 
     def make(self, M):
         return made(tensor(M), "triton")
+
+    @pytest.mark.parametrize(("kind", "dtype"), [(kind, DTYPES[k % 2]) for k, kind in enumerate(KINDS_OF_L)])
+    def test_thresholds_and_kinds_of_L(self, kind, dtype):
+        super().test_thresholds_and_kinds_of_L(kind, dtype, "C whole")
 
 
 # Holes: as NaN, and as entries that are not stored
@@ -220,7 +226,7 @@ def test_half_precision_is_computed_in_single(kernels, dtype):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_the_same_question_has_the_same_answer(kernels):
-    case = Case((64, 96), np.float32)
+    case = Case((32, 64), np.float32)
     engine = made(tensor(case.M), kernels)
     first, again = (engine.core(case.L, ZETA, case.Q1, case.Q2)[0] for _ in range(2))
     np.testing.assert_array_equal(first, again)
@@ -304,18 +310,19 @@ def test_a_noisy_fit_with_holes_equals_that_in_memory(features):
     p = irpca.datasets.make_problem(120, 90, d1=6, d2=5, rank=2, corruption=0.05, noise=0.1, random_state=3)
     M = p.M.copy()
     M[np.random.default_rng(0).random(M.shape) < 0.1] = np.nan
-    F = (p.F1, p.F2) if features else (None, None)
-    result, right = (irpca.solve(M, *F, engine=owner) for owner in (made(M, holes=True), MemoryEngine(M, holes=True)))
+    F, rank = ((p.F1, p.F2), "auto") if features else ((None, None), 2)  # without features, to choose one takes long
+    engines = made(M, holes=True), MemoryEngine(M, holes=True)
+    result, right = (irpca.solve(M, *F, rank=rank, engine=owner) for owner in engines)
     assert (result.status, result.rank, result.usable) == (right.status, right.rank, right.usable)
     np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(right.L.dense()).max())
 
 
-@pytest.mark.parametrize("solver", ["irpca_iht", "pcpf", "pcp", "altproj", "accaltproj", "rpca_gd", "scaledgd", "pca"])
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "irpca"])
 def test_every_solver(solver):
     p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
-    options = {} if solver in ("pcp", "pcpf") else {"rank": 2}
-    options |= {"corruption": 0.2} if solver in ("rpca_gd", "scaledgd") else {}
-    features = (p.F1, p.F2) if solver in ("irpca_iht", "pcpf") else ()
+    options = {} if SOLVERS[solver].rank == "found" else {"rank": 2}
+    options |= {"corruption": 0.2} if "cut" in SOLVERS[solver].needs else {}
+    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
     result, right = (
         irpca.solve(p.M, *features, solver=solver, engine=engine, **options) for engine in (made(p.M), "memory")
     )

@@ -402,8 +402,8 @@ def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
     P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
     compiled, plain = P.copy(), P.copy()
     cut = rng.uniform(0, 1, 40).astype(dtype), rng.uniform(0, 1, 50).astype(dtype)
-    counts = kernels.trim(M, 7, 11, compiled, None, dtype(0), *cut)
-    right = kernels._trim(M, 7, 11, plain, None, dtype(0), *cut)
+    counts = kernels.trim(M, 7, 11, compiled, None, dtype(0), *cut, None)
+    right = kernels._trim(M, 7, 11, plain, None, dtype(0), *cut, None)
     np.testing.assert_array_equal(compiled, plain)
     assert 0 < right[0] < P.size
     assert counts[:2] == right[:2]
