@@ -16,7 +16,6 @@ from irpca.factors import Side
 from irpca.noise import NoiseModel
 from irpca.placement import Placement
 
-
 NEW = 20  # rows, and columns, that a model has not seen
 NOISE = 0.1
 
