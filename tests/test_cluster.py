@@ -335,10 +335,10 @@ def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
 
 @pytest.fixture(scope="module")
 def narrow():
-    """A worker that is killed when it takes more than 400 MB; a task may fail once."""
+    """A worker that is killed when it takes more than 600 MB, half of them for libraries; a task may fail once."""
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1, "distributed.worker.memory.spill": False}),
-        local_cluster(n_workers=1, memory_limit="400MB") as cluster,
+        local_cluster(n_workers=1, memory_limit="600MB") as cluster,
         Client(cluster),
     ):
         yield
