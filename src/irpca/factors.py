@@ -93,18 +93,21 @@ class Side:
 
     def take(self, lines: Lines, learn: bool, least: float) -> None:
         """Take new posteriors and, if asked, estimate the prior from them."""
+        n = len(lines.mean)
         self.mean, self.expected, self.covariance = lines.mean, lines.expected, lines.covariance
-        self.spread = lines.spread / max(float(lines.spread.mean()), TINY)
+        self.spread = lines.spread / max(float(lines.spread.sum()) / n, TINY)
         if lines.coefficients is None:
             return
         self.coefficients = lines.coefficients
         if not learn:
             return
         uncertain = 1 / np.maximum(lines.precision + 1 / np.maximum(self.slope_variance, TINY), TINY)
-        self.slope_variance = np.maximum((self.coefficients**2).mean(axis=0) + uncertain, TINY)
+        d, squares = len(self.coefficients), np.einsum("dk,dk->k", self.coefficients, self.coefficients)
+        self.slope_variance = np.maximum(squares / d + uncertain, TINY)
         if not self.tied:
-            away = (self.mean - self.expected) ** 2 + lines.variance
-            self.variance = np.maximum(away.mean(axis=0) + len(self.coefficients) * uncertain, least)
+            away = self.mean - self.expected
+            squares = np.einsum("ik,ik->k", away, away) + np.add.reduce(lines.variance)
+            self.variance = np.maximum(squares / n + d * uncertain, least)
 
     def some(self, lines: Array) -> Side:
         """These lines only."""
@@ -199,10 +202,13 @@ class Fit:
     def spreads(self) -> tuple[Array, Array]:
         """The variance of L_ij as a sum of two products: of the rows' uncertainty, and of the columns'."""
         rows, cols = self.rows, self.cols
-        both = float(np.sum(rows.covariance * cols.covariance))
-        across = np.einsum("jk,jk->j", cols.mean @ rows.covariance, cols.mean) + cols.spread * both
-        along = np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean)
-        return np.column_stack([rows.spread, along]), np.column_stack([across, cols.spread])
+        both = float(np.vdot(rows.covariance, cols.covariance))
+        of_rows, of_cols = np.empty((len(rows.mean), 2)), np.empty((len(cols.mean), 2))
+        of_rows[:, 0], of_cols[:, 1] = rows.spread, cols.spread
+        np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean, out=of_rows[:, 1])
+        np.einsum("jk,jk->j", cols.mean @ rows.covariance, cols.mean, out=of_cols[:, 0])
+        of_cols[:, 0] += cols.spread * both
+        return of_rows, of_cols
 
     def sweep(self, refit_noise: bool = False) -> None:
         """Rows given columns, columns given rows, priors and noise: two reads."""
@@ -565,9 +571,10 @@ def _in_units(spread: Array, typical: float) -> Array:
 
 def moved(new: LowRank, old: LowRank) -> float:
     """``‖new − old‖ / ‖new‖`` from the factors, to half of the digits; ``core`` must be the identity."""
-    U, V = np.hstack([new.left, old.left]), np.hstack([new.right, -old.right])
-    size = float(np.sum((new.left.T @ new.left) * (new.right.T @ new.right)))
-    change = float(np.sum((U.T @ U) * (V.T @ V)))
+    size, before, both = (
+        float(np.vdot(A.left.T @ B.left, A.right.T @ B.right)) for A, B in ((new, new), (old, old), (new, old))
+    )
+    change = size + before - 2 * both
     return float(np.sqrt(max(change, 0.0) / size)) if size > 0 else float(change > 0)
 
 

@@ -22,6 +22,7 @@ from engines.conformance import (
     given_by,
     laid_out,
     same_answers,
+    same_lines,
     same_sparse,
     same_trim,
     settings,
@@ -555,6 +556,20 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
         for engine, case, right in zip(many, cases, alone, strict=True):
             for (answer,), mean in zip(ask_lines((engine,), case), right, strict=True):
                 np.testing.assert_allclose(answer.mean, mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["basis", "constant", "tied", "partly tied", "mean"])
+@pytest.mark.parametrize("K", [1, 3, 7])
+def test_few_lines_are_solved_in_one_call_as_many_are_in_several(monkeypatch, kind, K):
+    case = LinesCase((37, 22), K, prior=kind)
+    engine, calls, at_once = MemoryEngine(case.M), [], kernels.solve_few
+    monkeypatch.setattr(kernels, "solve_few", lambda *given: calls.append(1) or at_once(*given))
+    few = [answer for (answer,) in ask_lines((engine,), case)]
+    assert len(calls) == (0 if kind == "mean" else 2)
+    monkeypatch.setattr(lines, "PARALLEL_FLOPS", 0)
+    for one, (other,) in zip(few, ask_lines((engine,), case), strict=True):
+        same_lines(one, other, 1e-12)
+    assert len(calls) == (0 if kind == "mean" else 2)
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):

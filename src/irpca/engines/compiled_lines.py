@@ -541,3 +541,177 @@ def posterior(
             if p != q:
                 covariance[q, p] += total
             at += 1
+
+
+# All of that at once, for lines so few that calls take longer than what is done in them.
+
+
+@compiled
+def spanned(Q: Array, A: Array, out: Array) -> None:
+    """``Q A``."""
+    for i in range(len(out)):
+        o = out[i]
+        o[:] = 0.0
+        for k in range(len(A)):
+            q, a = Q[i, k], A[k]
+            for c in range(len(o)):
+                o[c] += q * a[c]
+
+
+@compiled
+def projected(Q: Array, X: Array, out: Array) -> None:
+    """``Qᵀ X``."""
+    out[:] = 0.0
+    for i in range(len(X)):
+        x = X[i]
+        for k in range(len(out)):
+            q, o = Q[i, k], out[k]
+            for c in range(len(o)):
+                o[c] += q * x[c]
+
+
+@compiled
+def inverted(A: Array) -> Array:
+    """The inverse of a small matrix, by Gauss and Jordan, with pivots from the column; A is lost."""
+    K = len(A)
+    B = np.eye(K)
+    for p in range(K):
+        best = p
+        for r in range(p + 1, K):
+            best = r if abs(A[r, p]) > abs(A[best, p]) else best
+        for c in range(K):
+            A[p, c], A[best, c] = A[best, c], A[p, c]
+            B[p, c], B[best, c] = B[best, c], B[p, c]
+        pivot = 1.0 / A[p, p]
+        for c in range(K):
+            A[p, c] *= pivot
+            B[p, c] *= pivot
+        for r in range(K):
+            factor = A[r, p]
+            if r != p and factor != 0.0:
+                for c in range(K):
+                    A[r, c] -= factor * A[p, c]
+                    B[r, c] -= factor * B[p, c]
+    return B
+
+
+@compiled
+def dot(A: Array, B: Array) -> float:
+    total = 0.0
+    for p in range(A.shape[0]):
+        a, b = A[p], B[p]
+        for q in range(A.shape[1]):
+            total += a[q] * b[q]
+    return total
+
+
+@compiled
+def preconditioner(H: Array, D: Array, Q: Array, ridge: Array, precision: Array) -> Array:
+    """The inverse of ``Qᵀ T Q`` if all lines were the average one; how precisely each direction is known goes along."""
+    (n, K), d = D.shape, Q.shape[1]
+    mean, scale, at = np.empty((K, K)), np.zeros(K), 0
+    for p in range(K):
+        for q in range(p + 1):
+            total = 0.0
+            for block in range(len(H)):
+                for lane in range(LANES):
+                    total += H[block, at, lane]
+            mean[p, q] = mean[q, p] = total / n
+            at += 1
+    for i in range(n):
+        for p in range(K):
+            scale[p] += D[i, p] * D[i, p]
+    size = dot(Q, Q) / d
+    inner = np.empty((K, K))
+    for p in range(K):
+        scale[p] = math.sqrt(scale[p] / n)
+    for p in range(K):
+        for q in range(K):
+            inner[p, q] = scale[p] * mean[p, q] * scale[q] + (1.0 if p == q else 0.0)
+    inner = inverted(inner)
+    average = np.zeros((K, K))
+    for p in range(K):
+        for q in range(K):
+            factor = inner[p, q] * scale[q] / scale[p]
+            for c in range(K):
+                average[p, c] += factor * mean[q, c]
+    highest = 1e-300
+    for p in range(K):
+        precision[p] = size * max(average[p, p], 0.0)
+        highest = max(highest, precision[p])
+        for q in range(p + 1):
+            both = 0.5 * size * (average[p, q] + average[q, p])
+            average[p, q] = average[q, p] = both
+    for p in range(K):
+        average[p, p] += ridge[p] + 1e-12 * highest
+    return inverted(average)
+
+
+@compiled
+def operator(
+    H: Array, factor: Array, D: Array, Q: Array, ridge: Array, A: Array, X: Array, Y: Array, out: Array
+) -> None:
+    """``Qᵀ T Q A``, and the prior of A; X and Y are room for what is as long as there are lines."""
+    spanned(Q, A, X)
+    reduce(H, factor, D, X, Y)
+    projected(Q, Y, out)
+    for p in range(len(A)):
+        for c in range(A.shape[1]):
+            out[p, c] += ridge[c] * A[p, c]
+
+
+@compiled
+def coefficients(
+    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, X: Array,
+    steps: int, digits: float,
+) -> None:  # fmt: skip
+    Y, shape = np.empty_like(b), A.shape
+    right, residual, product, z = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
+    if len(factor) == 0:
+        projected(Q, b, right)
+    else:
+        reduce_target(H, factor, D, b, Y)
+        projected(Q, Y, right)
+    inverse = preconditioner(H, D, Q, ridge, precision)
+    operator(H, factor, D, Q, ridge, A, X, Y, residual)
+    for p in range(shape[0]):
+        for c in range(shape[1]):
+            residual[p, c] = right[p, c] - residual[p, c]
+    spanned(right, inverse, z)
+    target = 1e-32 * dot(right, z)
+    spanned(residual, inverse, z)
+    direction, rz = z.copy(), dot(residual, z)
+    target = max(digits * digits * rz, target)
+    for _ in range(steps):
+        if rz <= target or rz <= 0:
+            break
+        operator(H, factor, D, Q, ridge, direction, X, Y, product)
+        curvature = dot(direction, product)
+        if curvature <= 0:
+            break
+        step = rz / curvature
+        for p in range(shape[0]):
+            for c in range(shape[1]):
+                A[p, c] += step * direction[p, c]
+                residual[p, c] -= step * product[p, c]
+        spanned(residual, inverse, z)
+        last, rz = rz, dot(residual, z)
+        for p in range(shape[0]):
+            for c in range(shape[1]):
+                direction[p, c] = z[p, c] + rz / last * direction[p, c]
+    spanned(Q, A, X)
+
+
+@compiled
+def solve_few(
+    moments: Any, mean: Array, D: Array, prior: Any, rooms: Any, A: Array, precision: Array, found: Any,
+    steps: int, digits: float,
+) -> None:  # fmt: skip
+    packed, g, kappa = moments
+    other, weigh, Q, ridge = prior
+    H, factor, b = rooms
+    expected, new, variance, spread, covariance = found
+    prepare(packed, g, kappa, mean, other, D, H, factor, b)
+    coefficients(H, factor, D, b, Q, ridge, A, precision, expected, steps, digits)
+    if len(factor):
+        posterior(H, factor, b, D, expected, weigh, new, variance, spread, covariance)

@@ -38,6 +38,7 @@ prepare: Callable[..., None]
 reduce: Callable[..., None]
 reduce_target: Callable[..., None]
 posterior: Callable[..., None]
+solve_few: Callable[..., None] | None
 
 LANES = 8  # lines that are solved side by side: a vector of the processor, or two
 TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
@@ -306,6 +307,14 @@ def _side_by_side(matrices: Array, H: Array) -> None:
     H[:] = packed.reshape(len(H), LANES, len(p)).transpose(0, 2, 1)
 
 
+def symmetric(triangle: Array, K: int) -> Array:
+    """The matrix whose lower triangle lies in a row."""
+    whole = np.empty((K, K))
+    p, q = _lower(K)
+    whole[p, q] = whole[q, p] = triangle
+    return whole
+
+
 def full(H: Array, n: int, K: int) -> Array:
     """Of what is side by side: n symmetric matrices."""
     lower = _triangles(H, n, K)
@@ -393,7 +402,7 @@ def _energy(P: Array) -> float:
     return float(np.einsum("ij,ij->", P, P, dtype=np.float64))
 
 
-PLAIN: dict[str, Callable[..., Any]] = {
+PLAIN: dict[str, Callable[..., Any] | None] = {
     "trim": _trim,
     "flag": _flag,
     "turn": _turn,
@@ -412,6 +421,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "reduce": _reduce,
     "reduce_target": _reduce_target,
     "posterior": _posterior,
+    "solve_few": None,  # prepare, the coefficients and posterior in one call: saves time only where it is compiled
 }
 
 
@@ -425,6 +435,7 @@ LINES = {
     "reduce",
     "reduce_target",
     "posterior",
+    "solve_few",
 }
 
 

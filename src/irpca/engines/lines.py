@@ -197,7 +197,8 @@ class Band:
             reduced = np.empty_like(b)
             kernels.reduce_target(H, factor, self.deviation, b, reduced)
         assert self.prior.basis is not None
-        return H.sum(axis=0).sum(axis=1), (self.deviation**2).sum(axis=0), self.prior.basis.T @ reduced
+        variances = np.einsum("ik,ik->k", self.deviation, self.deviation)
+        return np.einsum("bpl->p", H), variances, self.prior.basis.T @ reduced
 
     def through(self, A: Array) -> Array:
         """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
@@ -240,15 +241,45 @@ class Band:
         covariance = np.sum(_map(work, n, n * K**3, self.threads, LINES_AT_ONCE), axis=0)
         return new, expected, variance, spread, covariance
 
+    @property
+    def few(self) -> bool:
+        """Whether they are solved in one call: there is less to do than several calls take."""
+        basis, (n, K) = self.prior.basis, self.mean.shape
+        return kernels.solve_few is not None and basis is not None and n * K * (K**2 + basis.shape[1]) < PARALLEL_FLOPS
+
+    def solved(self, sums: Sums) -> Lines:
+        """The posteriors, in one call."""
+        assert kernels.solve_few is not None
+        (n, K), prior, moments = self.mean.shape, self.prior, self.moments
+        assert prior.basis is not None and prior.ridge is not None
+        d = prior.basis.shape[1]
+        A = np.zeros((d, K)) if prior.coefficients is None else np.array(prior.coefficients)
+        expected, new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty((n, K)), np.empty(n)
+        precision, covariance, basis = np.empty(K), np.zeros((K, K)), np.ascontiguousarray(prior.basis).view()
+        basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
+        kernels.solve_few(
+            (moments.H, moments.g, moments.kappa), self.mean, self.deviation,
+            (prior.other_covariance, prior.weigh, basis, prior.ridge), self._rooms(n),
+            A, precision, (expected, new, variance, spread, covariance), CG_STEPS, CG_DIGITS,
+        )  # fmt: skip
+        if self.tied:
+            new, expected, variance, spread, covariance = self.posterior(A)
+        return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
+
+    def _rooms(self, n: int) -> tuple[Array, Array, Array]:
+        """Room for what is prepared of n lines: H, the Cholesky factors, unless lines are tied, and b."""
+        K = self.mean.shape[1]
+        shape = -(-n // LANES), K * (K + 1) // 2, LANES
+        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
+        return rooms.room("H", shape), factor, np.empty((n, K))
+
     def _prepared(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
         """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v.
 
         Without the factors of lines that are tied to what is expected of them.
         """
         n, K = lines.stop - lines.start, self.mean.shape[1]
-        shape = -(-n // LANES), K * (K + 1) // 2, LANES
-        H, b = rooms.room("H", shape), np.empty((n, K))
-        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
+        H, factor, b = self._rooms(n)
         moments, covariance = self.moments, self.prior.other_covariance
 
         def work(at: slice) -> None:
@@ -309,14 +340,17 @@ def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
     assert Q is not None and ridge is not None
     H, variance, right = (_total(parts) for parts in zip(*ask("prepare"), strict=True))
     K = len(variance)
-    mean, scale = kernels.full(H[None, :, None], 1, K)[0] / n, np.sqrt(variance / n)
-    # T of an average line
-    average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
+    scale = np.sqrt(variance / n)
+    scaled = scale[:, None] * kernels.symmetric(H / n, K)
+    inner = scaled * scale
+    inner.flat[:: K + 1] += 1
+    average = np.linalg.solve(inner, scaled) / scale[:, None]  # T of an average line
     average = 0.5 * (average + average.T)
     size = float(np.vdot(Q, Q) / Q.shape[1])  # of a column of the basis, squared
-    precision = size * np.maximum(np.diag(average), 0.0)
-    floor = 1e-12 * float(precision.max(initial=1e-300))
-    inverse = np.linalg.inv(size * average + np.diag(ridge + floor))
+    precision = size * np.maximum(average.diagonal(), 0.0)
+    average *= size
+    average.flat[:: K + 1] += ridge + 1e-12 * float(precision.max(initial=1e-300))
+    inverse = np.linalg.inv(average)
 
     def operator(A: Array) -> Array:
         return _total(ask("through", A)) + ridge * A
