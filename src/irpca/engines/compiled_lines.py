@@ -349,6 +349,56 @@ def multiples(sign: str) -> Any:
     return scaled
 
 
+@intrinsic
+def scale(context: Any, out: Any, at: Any, F: Any, a: Any) -> Any:
+    """``out[at] *= F[a]``."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        factor = _load(builder, _vector(target, builder, F, args[2], args[3]))
+        _store(builder, builder.fmul(_load(builder, place), factor), place)
+        return target.get_dummy_value()
+
+    return types.void(out, types.int64, F, types.int64), generate
+
+
+def _everywhere(builder: Any, x: Any) -> Any:
+    """A vector of one number."""
+    first, nothing = ir.Constant(ir.IntType(32), 0), ir.Constant(ir.VectorType(ir.DoubleType(), LANES), ir.Undefined)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
+
+
+@intrinsic
+def add_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any) -> Any:
+    """``out[at] += x · F[a]`` with one number x."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
+        product = builder.fmul(_everywhere(builder, args[2]), row, flags=["contract"])
+        _store(builder, builder.fadd(_load(builder, place), product, flags=["contract"]), place)
+        return target.get_dummy_value()
+
+    return types.void(out, types.int64, types.float64, F, types.int64), generate
+
+
+@intrinsic
+def put_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any, d: Any, p: Any, q: Any) -> Any:
+    """``out[at] = x + d[p] · F[a] · d[q]`` with one number x."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
+        left, right = (_load(builder, _vector(target, builder, d, args[5], k)) for k in args[6:8])
+        product = builder.fmul(builder.fmul(left, row), right, flags=["contract"])
+        _store(builder, builder.fadd(_everywhere(builder, args[2]), product, flags=["contract"]), place)
+        return target.get_dummy_value()
+
+    of = types.int64
+    return types.void(out, of, types.float64, F, of, d, of, of), generate
+
+
 add_products, take_products = products("+"), products("-")
 add_multiples, take_multiples = multiples("+"), multiples("-")
 
@@ -378,20 +428,16 @@ def within(f: Array, d: Array, x: Array) -> None:
     K = len(d)
     at = 0
     for p in range(K):
-        for lane in range(LANES):
-            x[p, lane] *= d[p, lane]
+        scale(x, p, d, p)
         take_products(x, p, f, at, x, 0, p)
         at += p + 1
-        for lane in range(LANES):
-            x[p, lane] *= f[at - 1, lane]
+        scale(x, p, f, at - 1)
     for p in range(K - 1, -1, -1):
-        for lane in range(LANES):
-            x[p, lane] *= f[at - 1, lane]
+        scale(x, p, f, at - 1)
         at -= p + 1
         take_multiples(x, f, at, x, p, p)
     for p in range(K):
-        for lane in range(LANES):
-            x[p, lane] *= d[p, lane]
+        scale(x, p, d, p)
 
 
 @compiled
@@ -400,7 +446,7 @@ def prepare(
 ) -> None:
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    extra, uncertain, tied = np.empty((1, LANES)), np.empty(LANES), len(factor) == 0
+    extra, uncertain, tied = np.empty((1, LANES)), np.empty((1, LANES)), len(factor) == 0
     for block in range(len(H)):
         first, h, f = block * LANES, H[block], H[block] if tied else factor[block]
         side_by_side(packed, first, h)
@@ -412,18 +458,16 @@ def prepare(
             for p in range(K):
                 b[first + lane, p] = y[p, lane]
         for lane in range(LANES):
-            uncertain[lane] = kappa[first + lane] if first + lane < n else 0.0
+            uncertain[0, lane] = kappa[first + lane] if first + lane < n else 0.0
         at = 0
         for p in range(K):
             start = at
             for q in range(p + 1):
                 c = covariance[p, q]
                 one = 1.0 if p == q else 0.0
-                for lane in range(LANES):
-                    h[at, lane] += c * uncertain[lane]
+                add_scaled(h, at, c, uncertain, 0)
                 if not tied:
-                    for lane in range(LANES):
-                        f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
+                    put_scaled(f, at, one, h, at, d, p, q)
                 at += 1
             if tied:
                 continue
@@ -431,8 +475,7 @@ def prepare(
                 other = q * (q + 1) // 2
                 if p > q:
                     take_products(f, start + q, f, start, f, other, q)
-                    for lane in range(LANES):
-                        f[start + q, lane] *= f[other + q, lane]
+                    scale(f, start + q, f, other + q)
                     continue
                 extra[0] = f[start + p]
                 take_products(f, start + p, f, start, f, start, p)
@@ -489,7 +532,7 @@ def posterior(
     n, K = b.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
-    traces, all_of = np.empty(LANES), np.zeros((K * (K + 1) // 2, LANES))
+    traces, all_of = np.empty((1, LANES)), np.zeros((K * (K + 1) // 2, LANES))
     for block in range(len(H)):
         first, f = block * LANES, factor[block]
         lines = min(LANES, n - first)
@@ -512,8 +555,7 @@ def posterior(
                 for lane in range(LANES):
                     inverse[q * K + p, lane] = 0.0
                 take_products(inverse, q * K + p, f, at + q, inverse, q * K + q, p - q)
-                for lane in range(LANES):
-                    inverse[q * K + p, lane] *= f[at + p, lane]
+                scale(inverse, q * K + p, f, at + p)
         traces[:] = 0.0
         at = 0
         for p in range(K):
@@ -521,16 +563,14 @@ def posterior(
                 C[:] = 0.0
                 add_products(C, 0, inverse, p * K + p, inverse, q * K + p, K - p)
                 twice = weigh[p, q] * (1.0 if p == q else 2.0)
-                for lane in range(LANES):
-                    value = C[0, lane] * d[p, lane] * d[q, lane]
-                    C[0, lane] = value
-                    traces[lane] += value * twice
-                    all_of[at, lane] += value
+                put_scaled(C, 0, 0.0, C, 0, d, p, q)
+                add_scaled(traces, 0, twice, C, 0)
+                add_scaled(all_of, at, 1.0, C, 0)
                 at += 1
             for lane in range(lines):
                 variance[first + lane, p] = C[0, lane]
         for lane in range(lines):
-            spread[first + lane] = traces[lane]
+            spread[first + lane] = traces[0, lane]
     at = 0
     for p in range(K):
         for q in range(p + 1):
