@@ -177,7 +177,7 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    noise_refitted: bool = False
+    before_refit: Fit | None = None  # as it was when its noise was first fitted again
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
 
@@ -212,10 +212,11 @@ class Fit:
 
     def sweep(self, refit_noise: bool = False) -> None:
         """Rows given columns, columns given rows, priors and noise: two reads."""
-        self.sweeps += 1
-        n, rows, cols = self.sweeps, self.rows, self.cols
+        n, rows, cols = self.sweeps + 1, self.rows, self.cols
         if refit_noise and n in constants.NOISE_RESTART_SWEEPS and (found := refit_mixture(self.noise, self.residuals)):
-            self.noise, self.noise_refitted = found, True
+            self.before_refit = self.before_refit or self.copy()
+            self.noise = found
+        self.sweeps = n
         noise, before = self.noise, self.L
         learn = n > constants.SWEEPS_BEFORE_PRIORS
         own = n > constants.SWEEPS_BEFORE_LINE_SCALES and np.isinf(noise.zeta)
@@ -287,7 +288,7 @@ class Fit:
         """Another fit to the same M, to continue from."""
         rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
-        return replace(self, rows=rows, cols=cols, noise=noise)
+        return replace(self, rows=rows, cols=cols, noise=noise, before_refit=None)
 
     def least_squares(self, rank: int) -> Fit:
         """Trimmed least squares of this rank, with a threshold that decreases to rounding."""
@@ -364,9 +365,14 @@ class Fit:
         refit_noise: bool = False,
         step: float = constants.SWEEP_TOLERANCE,
         settled: int = constants.MIN_SWEEPS,
+        first: int | None = None,
     ) -> Fit:
-        """Sweep until L and the noise have converged; poorly fitted lines are fitted again."""
-        most, settled = self.sweeps + constants.MAX_SWEEPS, self.sweeps + settled
+        """Sweep until L and the noise have converged; poorly fitted lines are fitted again.
+
+        Sweeps after the ``first`` count; None: after those that were made.
+        """
+        first = self.sweeps if first is None else first
+        most, settled = first + constants.MAX_SWEEPS, first + settled
         for refits_left in reversed(range(constants.LINE_REFITS + 1)):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(refit_noise)
