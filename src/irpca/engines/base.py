@@ -107,6 +107,11 @@ class Noise:
         common = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
         return Noise(rows, cols, row_spread, col_spread, *common)
 
+    @property
+    def scales(self) -> tuple[Array, Array, Array, Array]:
+        """What it says of single rows and columns."""
+        return self.rows, self.cols, self.row_spread, self.col_spread
+
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
         return self.rows[rows], self.cols, self.row_spread[rows], self.col_spread, self.parameters

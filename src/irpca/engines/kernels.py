@@ -22,6 +22,7 @@ Counts = tuple[int, bool, float, float, int]
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
+flag_scaled: Callable[..., Counts]
 turn: Callable[..., None]
 mask: Callable[..., None]
 ascend: Callable[..., Counts]
@@ -109,7 +110,30 @@ def _flag(
     return P.size - n - missing, finite, _energy(P), float(np.abs(P).max()), missing
 
 
-flag_each = _flag  # with a tile of limits in the place of zeta: asked once in a solve, so not worth a compiled loop
+flag_each = _flag  # with a limit for each entry in the place of zeta
+
+
+def _flag_scaled(
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    limit: float,
+    scales: tuple[Array, Array, Array, Array],
+    where: Array,
+    values: Array,
+    counts: Array,
+    holes: bool | None = None,
+) -> Counts:
+    """As :func:`flag`, with a limit in units of each entry's own uncertainty.
+
+    ``scales`` are the rows, cols, row_spread and col_spread of a :class:`~irpca.engines.base.Noise`.
+    """
+    at, across = slice(i, i + P.shape[0]), slice(j, j + P.shape[1])
+    rows, cols, row_spread, col_spread = scales
+    s2 = np.multiply.outer(rows[at], cols[across])
+    square = s2 + np.minimum(row_spread[at] @ col_spread[across].T, MOST_SPREAD * s2)
+    return _flag(M, i, j, P, limit * np.sqrt(square), where, values, counts, holes)
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
@@ -405,6 +429,7 @@ def _energy(P: Array) -> float:
 PLAIN: dict[str, Callable[..., Any] | None] = {
     "trim": _trim,
     "flag": _flag,
+    "flag_scaled": _flag_scaled,
     "turn": _turn,
     "mask": _mask,
     "ascend": _ascend,
