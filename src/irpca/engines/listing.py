@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SPARE = 1.05  # of the room that the lines read so far suggest
 AT_FIRST = 1 / 8  # of all entries: no more room is made before it is known to be needed
-TILE_BYTES = 1 << 20  # what is listed at a time
-CHUNK = 1 << 20  # entries that a thread looks through before it hands over what it found
+TILE_BYTES = 1 << 18  # what is listed at a time, and room for all of it: larger tiles are hardly faster
+CHUNK = 1 << 19  # entries that a thread looks through before it hands over what it found
 STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use memory badly
 WIDTH = 64  # stored columns, of which a strip has a multiple: a word of the kernel, some lines of cache
 
