@@ -588,7 +588,18 @@ def posterior(
 
 @compiled
 def spanned(Q: Array, A: Array, out: Array) -> None:
-    """``Q A``."""
+    """``Q A``; the inner loop is over the longer side of A."""
+    d, K = A.shape
+    if d > K:
+        turned = A.T.copy()
+        for i in range(len(out)):
+            q = Q[i]
+            for c in range(K):
+                a, total = turned[c], 0.0
+                for k in range(d):
+                    total += q[k] * a[k]
+                out[i, c] = total
+        return
     for i in range(len(out)):
         o = out[i]
         o[:] = 0.0
@@ -600,7 +611,18 @@ def spanned(Q: Array, A: Array, out: Array) -> None:
 
 @compiled
 def projected(Q: Array, X: Array, out: Array) -> None:
-    """``Qᵀ X``."""
+    """``Qᵀ X``, in the same way."""
+    d, K = out.shape
+    if d > K:
+        turned = np.zeros((K, d))
+        for i in range(len(X)):
+            q = Q[i]
+            for c in range(K):
+                x, o = X[i, c], turned[c]
+                for k in range(d):
+                    o[k] += x * q[k]
+        out[:] = turned.T
+        return
     out[:] = 0.0
     for i in range(len(X)):
         x = X[i]

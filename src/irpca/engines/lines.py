@@ -29,6 +29,7 @@ TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
 PARALLEL = 1 << 15  # entries below which a second thread costs more than it brings
 PARALLEL_FLOPS = 1 << 22  # the same for work on lines: about half a millisecond
+IN_LOOPS = 1 << 17  # multiplications of a basis with coefficients that take loops no longer than a call of BLAS
 LARGEST_KEPT = 1 << 22  # numbers of an array that is kept for the next question: 32 MB
 NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
@@ -245,7 +246,9 @@ class Band:
     def few(self) -> bool:
         """Whether they are solved in one call: there is less to do than several calls take."""
         basis, (n, K) = self.prior.basis, self.mean.shape
-        return kernels.solve_few is not None and basis is not None and n * K * (K**2 + basis.shape[1]) < PARALLEL_FLOPS
+        if kernels.solve_few is None or basis is None:
+            return False
+        return n * K**3 < PARALLEL_FLOPS and basis.size * K <= IN_LOOPS
 
     def solved(self, sums: Sums) -> Lines:
         """The posteriors, in one call."""
