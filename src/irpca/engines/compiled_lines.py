@@ -25,6 +25,9 @@ LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90
 ROUNDING = 6755399441055744.0  # 1.5 · 2⁵²: added and taken away, it rounds; its last bits count in between
 ROUNDING_BITS = int(np.float64(ROUNDING).view(np.int64))
 BEYOND = 700.0  # exponents of which no power is left
+MANTISSA, ONE = (1 << 52) - 1, 1023 << 52  # bits of a number's mantissa, and those of 1
+AT_LEAST = 512  # entries that are weighed together, unless there are fewer
+AT_ONCE = 1000  # mantissas, each below 2, whose product is a number
 
 
 @exactly
@@ -51,46 +54,31 @@ def power(x: float) -> float:
     return y * two if x < BEYOND else 0.0
 
 
-@exactly
-def logarithm(x: float) -> float:
-    """``log(x)`` of a normal positive number: by its exponent, and a series in (m − 1) / (m + 1) for the rest m."""
-    whole = bits(x)
-    m = number((whole & ((1 << 52) - 1)) | (1023 << 52))
-    above = m > math.sqrt(2.0)
-    m = 0.5 * m if above else m
-    exponent = float((whole >> 52) - 1023) + (1.0 if above else 0.0)
-    f = (m - 1.0) / (m + 1.0)
-    s = f * f
-    y = 1 / 21.0
-    y = y * s + 1 / 19.0
-    y = y * s + 1 / 17.0
-    y = y * s + 1 / 15.0
-    y = y * s + 1 / 13.0
-    y = y * s + 1 / 11.0
-    y = y * s + 1 / 9.0
-    y = y * s + 1 / 7.0
-    y = y * s + 1 / 5.0
-    y = y * s + 1 / 3.0
-    y = y * s + 1.0
-    return exponent * LN2_HIGH + (exponent * LN2_LOW + 2.0 * f * y)
-
-
 @compiled
 def by_mixture(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
-    """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN."""
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
+    """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN.
+
+    ``inverse`` is 1 / s2: to divide and to take roots is what takes the time here. The logarithms of the densities are
+    added up as one of the product of their mantissas, and their exponents.
+    """
     gross, broad, heavy = parameters[3], parameters[4], parameters[7]
     first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
     wide, flat = 0.5 / (broad * broad), 1 / (MEDIAN * MEDIAN * broad * broad)
     peak, low = (1 - heavy) * gross / broad, CAUCHY * heavy * gross / broad
-    p1, p2, p3, p0, pc, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    p1, p2, p3, p0, pc, energy, count = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    mantissas, exponents = 1.0, 0
     for q in range(len(t)):
         seen = m[q] == m[q]
         one = 1.0 if seen else 0.0
         R = np.float64(m[q]) - t[q] if seen else 0.0
         square = R * R
-        i1, i2, i3 = 1.0 / (s2[q] + var[q]), 1.0 / (4.0 * s2[q] + var[q]), 1.0 / (16.0 * s2[q] + var[q])
+        v = var[q] * inverse[q]
+        x1, x2, x3 = 1.0 + v, 4.0 + v, 16.0 + v
+        shared = inverse[q] / (x1 * x2 * x3)
+        i1, i2, i3 = x2 * x3 * shared, x1 * x3 * shared, x1 * x2 * shared
         f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
         f2 = second * power(0.5 * square * i2) * math.sqrt(i2)
         f3 = third * power(0.5 * square * i3) * math.sqrt(i3)
@@ -100,7 +88,7 @@ def by_mixture(
         total = f0 + (f1 + (f2 + f3))
         share = one / total
         P = f0 * share
-        omega = (f1 + 0.25 * f2 + 0.0625 * f3) * share / s2[q]
+        omega = (f1 + 0.25 * f2 + 0.0625 * f3) * share * inverse[q]
         w[q] = omega
         t[q] = omega * R
         e[q] = omega * (square + var[q])
@@ -111,20 +99,24 @@ def by_mixture(
         p0 += P
         pc += g2 * share
         energy += (g1 + g2 * (2 / (MEDIAN * MEDIAN)) * inner) * square * share
-        log_density += (logarithm(total) - 0.5 * LOG_2PI) * one
+        count += one
+        whole = bits(total if seen else 1.0)
+        mantissas *= number((whole & MANTISSA) | ONE)
+        exponents += (whole >> 52) - 1023
     totals[0] += p1
     totals[1] += p2
     totals[2] += p3
     totals[3] += p0
     totals[4] += energy
-    totals[5] += log_density
+    totals[5] += math.log(mantissas) + exponents * math.log(2.0) - 0.5 * LOG_2PI * count
     totals[6] += pc
 
 
 @compiled
 def by_student(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     """The same for Student noise."""
     nu = parameters[5]
     constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(math.pi * nu)
@@ -148,8 +140,9 @@ def by_student(
 
 @compiled
 def by_threshold(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     """The same for a threshold."""
     zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
     for q in range(len(t)):
@@ -172,38 +165,53 @@ def by_threshold(
 
 @compiled
 def weigh_some(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     if parameters[6] < np.inf:
-        by_threshold(m, t, w, s2, var, e, trust, parameters, totals)
+        by_threshold(m, t, w, s2, inverse, var, e, trust, parameters, totals)
     elif parameters[5] < np.inf:
-        by_student(m, t, w, s2, var, e, trust, parameters, totals)
+        by_student(m, t, w, s2, inverse, var, e, trust, parameters, totals)
     else:
-        by_mixture(m, t, w, s2, var, e, trust, parameters, totals)
+        for first in range(0, len(t), AT_ONCE):
+            at = slice(first, first + AT_ONCE)
+            by_mixture(m[at], t[at], w[at], s2[at], inverse[at], var[at], e[at], trust[at], parameters, totals)
 
 
 @compiled
 def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
-    width = P.shape[1]
-    s2, var, e, trust = np.empty(width), np.empty(width), np.empty(width), np.empty(width)
-    energies, trusts = np.zeros(width), np.zeros(width)
+    height, width = P.shape
+    together = max(1, min(height, AT_LEAST // max(width, 1)))  # rows: what is left beside whole vectors is slow
+    n = together * width
+    s2, inverse, var = np.empty(n), np.empty(n), np.empty(n)
+    e, trust = np.empty(n), np.empty(n)
+    energies, trusts, inverses = np.zeros(width), np.zeros(width), 1 / cols
     first, second = col_spread[:, 0].copy(), col_spread[:, 1].copy()
-    for p in range(P.shape[0]):
-        a, b, c = rows[p], row_spread[p, 0], row_spread[p, 1]
-        for q in range(width):
-            s2[q] = a * cols[q]
-            var[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s2[q])
-        weigh_some(M[p], P[p], W[p], s2, var, e, trust, parameters, totals)
-        energy, trusted = 0.0, 0.0
-        for q in range(width):
-            energy += e[q]
-            trusted += trust[q]
-            energies[q] += e[q]
-            trusts[q] += trust[q]
-        row_sums[p, 0] += energy
-        row_sums[p, 1] += trusted
+    for top in range(0, height, together):
+        some = min(together, height - top)
+        for p in range(some):
+            a, b, c = rows[top + p], row_spread[top + p, 0], row_spread[top + p, 1]
+            under, at = 1 / a, slice(p * width, (p + 1) * width)
+            s, i, v = s2[at], inverse[at], var[at]
+            for q in range(width):
+                s[q] = a * cols[q]
+                i[q] = under * inverses[q]
+                v[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s[q])
+        m, t, w = M[top : top + some].ravel(), P[top : top + some].reshape(-1), W[top : top + some].reshape(-1)
+        n = len(t)
+        weigh_some(m, t, w, s2[:n], inverse[:n], var[:n], e[:n], trust[:n], parameters, totals)
+        for p in range(some):
+            at, energy, trusted = slice(p * width, (p + 1) * width), 0.0, 0.0
+            x, y = e[at], trust[at]
+            for q in range(width):
+                energy += x[q]
+                trusted += y[q]
+                energies[q] += x[q]
+                trusts[q] += y[q]
+            row_sums[top + p, 0] += energy
+            row_sums[top + p, 1] += trusted
     for q in range(width):
         col_sums[q, 0] += energies[q]
         col_sums[q, 1] += trusts[q]
@@ -214,14 +222,15 @@ def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array,
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
     n = len(P)
-    s2, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    s2, inverse, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for i in range(len(starts) - 1):
         for k in range(starts[i], starts[i + 1]):
             j = indices[k]
             s2[k] = rows[i] * cols[j]
+            inverse[k] = 1 / s2[k]
             var[k] = row_spread[i, 0] * col_spread[j, 0] + row_spread[i, 1] * col_spread[j, 1]
             var[k] = min(var[k], MOST_SPREAD * s2[k])
-    weigh_some(values, P, W, s2, var, e, trust, parameters, totals)
+    weigh_some(values, P, W, s2, inverse, var, e, trust, parameters, totals)
     for i in range(len(starts) - 1):
         energy, trusted = 0.0, 0.0
         for k in range(starts[i], starts[i + 1]):
