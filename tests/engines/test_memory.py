@@ -561,10 +561,10 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["basis", "constant", "tied", "partly tied", "mean"])
 @pytest.mark.parametrize("K", [1, 3, 7])
-def test_few_lines_are_solved_in_one_call_as_many_are_in_several(monkeypatch, kind, K):
+def test_coefficients_of_few_lines_are_found_in_one_call_as_those_of_many_in_several(monkeypatch, kind, K):
     case = LinesCase((37, 22), K, prior=kind)
-    engine, calls, at_once = MemoryEngine(case.M), [], kernels.solve_few
-    monkeypatch.setattr(kernels, "solve_few", lambda *given: calls.append(1) or at_once(*given))
+    engine, calls, at_once = MemoryEngine(case.M), [], kernels.coefficients
+    monkeypatch.setattr(kernels, "coefficients", lambda *given: calls.append(1) or at_once(*given))
     few = [answer for (answer,) in ask_lines((engine,), case)]
     assert len(calls) == (0 if kind == "mean" else 2)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", 0)

@@ -199,7 +199,7 @@ def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
                 s[q] = a * cols[q]
                 i[q] = under * inverses[q]
                 v[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s[q])
-        m, t, w = M[top : top + some].ravel(), P[top : top + some].reshape(-1), W[top : top + some].reshape(-1)
+        m, t, w = M[top : top + some].ravel(), P[top : top + some].ravel(), W[top : top + some].ravel()
         n = len(t)
         weigh_some(m, t, w, s2[:n], inverse[:n], var[:n], e[:n], trust[:n], parameters, totals)
         for p in range(some):
@@ -592,197 +592,196 @@ def posterior(
             at += 1
 
 
-# All of that at once, for lines so few that calls take longer than what is done in them.
+# The coefficients of lines so few that calls would take longer than what is done in them. What is compiled into another
+# function is compiled twice, so that each is called in as few places as may be.
 
 
 @compiled
-def spanned(Q: Array, A: Array, out: Array) -> None:
-    """``Q A``; the inner loop is over the longer side of A."""
+def spanned(Q: Array, A: Array, turned: Array, out: Array) -> None:
+    """``Q A``; the inner loop is over the longer side of A, which is ``turned`` for that."""
     d, K = A.shape
     if d > K:
-        turned = A.T.copy()
-        for i in range(len(out)):
-            q = Q[i]
+        for k in range(d):
+            for c in range(K):
+                turned[c, k] = A[k, c]
+    for i in range(len(out)):
+        q, o = Q[i], out[i]
+        if d > K:
             for c in range(K):
                 a, total = turned[c], 0.0
                 for k in range(d):
                     total += q[k] * a[k]
-                out[i, c] = total
-        return
-    for i in range(len(out)):
-        o = out[i]
-        o[:] = 0.0
-        for k in range(len(A)):
-            q, a = Q[i, k], A[k]
-            for c in range(len(o)):
-                o[c] += q * a[c]
+                o[c] = total
+        else:
+            for c in range(K):
+                o[c] = 0.0
+            for k in range(d):
+                x, a = q[k], A[k]
+                for c in range(K):
+                    o[c] += x * a[c]
 
 
 @compiled
-def projected(Q: Array, X: Array, out: Array) -> None:
+def projected(Q: Array, X: Array, turned: Array, out: Array) -> None:
     """``Qᵀ X``, in the same way."""
     d, K = out.shape
-    if d > K:
-        turned = np.zeros((K, d))
-        for i in range(len(X)):
-            q = Q[i]
-            for c in range(K):
-                x, o = X[i, c], turned[c]
-                for k in range(d):
-                    o[k] += x * q[k]
-        out[:] = turned.T
-        return
-    out[:] = 0.0
+    for k in range(d):
+        for c in range(K):
+            turned[c, k] = out[k, c] = 0.0
     for i in range(len(X)):
-        x = X[i]
-        for k in range(len(out)):
-            q, o = Q[i, k], out[k]
-            for c in range(len(o)):
-                o[c] += q * x[c]
+        q, x = Q[i], X[i]
+        if d > K:
+            for c in range(K):
+                y, o = x[c], turned[c]
+                for k in range(d):
+                    o[k] += y * q[k]
+        else:
+            for k in range(d):
+                y, o = q[k], out[k]
+                for c in range(K):
+                    o[c] += y * x[c]
+    if d > K:
+        for k in range(d):
+            for c in range(K):
+                out[k, c] = turned[c, k]
 
 
 @compiled
-def inverted(A: Array) -> Array:
-    """The inverse of a small matrix, by Gauss and Jordan, with pivots from the column; A is lost."""
+def invert(A: Array, B: Array) -> None:
+    """The inverse of a small matrix A to B, by Gauss and Jordan, with pivots from the column; A is lost."""
     K = len(A)
-    B = np.eye(K)
+    for p in range(K):
+        for q in range(K):
+            B[p, q] = 1.0 if p == q else 0.0
     for p in range(K):
         best = p
         for r in range(p + 1, K):
             best = r if abs(A[r, p]) > abs(A[best, p]) else best
+        pivot = 1.0 / A[best, p]
         for c in range(K):
-            A[p, c], A[best, c] = A[best, c], A[p, c]
-            B[p, c], B[best, c] = B[best, c], B[p, c]
-        pivot = 1.0 / A[p, p]
-        for c in range(K):
-            A[p, c] *= pivot
-            B[p, c] *= pivot
+            x, y = A[best, c], B[best, c]
+            A[best, c], B[best, c] = A[p, c], B[p, c]
+            A[p, c], B[p, c] = x * pivot, y * pivot
         for r in range(K):
-            factor = A[r, p]
-            if r != p and factor != 0.0:
-                for c in range(K):
-                    A[r, c] -= factor * A[p, c]
-                    B[r, c] -= factor * B[p, c]
-    return B
+            factor = A[r, p] if r != p else 0.0
+            for c in range(K):
+                A[r, c] -= factor * A[p, c]
+                B[r, c] -= factor * B[p, c]
 
 
 @compiled
-def dot(A: Array, B: Array) -> float:
-    total = 0.0
-    for p in range(A.shape[0]):
-        a, b = A[p], B[p]
-        for q in range(A.shape[1]):
-            total += a[q] * b[q]
-    return total
-
-
-@compiled
-def preconditioner(H: Array, D: Array, Q: Array, ridge: Array, precision: Array) -> Array:
-    """The inverse of ``Qᵀ T Q`` if all lines were the average one; how precisely each direction is known goes along."""
-    (n, K), d = D.shape, Q.shape[1]
-    mean, scale, at = np.empty((K, K)), np.zeros(K), 0
+def average_line(H: Array, D: Array, mean: Array, scale: Array) -> None:
+    """The mean of all H, and the root mean squares of the prior deviations."""
+    (n, K), at = D.shape, 0
     for p in range(K):
         for q in range(p + 1):
             total = 0.0
             for block in range(len(H)):
+                h = H[block, at]
                 for lane in range(LANES):
-                    total += H[block, at, lane]
+                    total += h[lane]
             mean[p, q] = mean[q, p] = total / n
             at += 1
-    for i in range(n):
-        for p in range(K):
-            scale[p] += D[i, p] * D[i, p]
-    size = dot(Q, Q) / d
-    inner = np.empty((K, K))
-    for p in range(K):
-        scale[p] = math.sqrt(scale[p] / n)
-    for p in range(K):
-        for q in range(K):
-            inner[p, q] = scale[p] * mean[p, q] * scale[q] + (1.0 if p == q else 0.0)
-    inner = inverted(inner)
-    average = np.zeros((K, K))
-    for p in range(K):
-        for q in range(K):
-            factor = inner[p, q] * scale[q] / scale[p]
-            for c in range(K):
-                average[p, c] += factor * mean[q, c]
-    highest = 1e-300
-    for p in range(K):
-        precision[p] = size * max(average[p, p], 0.0)
-        highest = max(highest, precision[p])
-        for q in range(p + 1):
-            both = 0.5 * size * (average[p, q] + average[q, p])
-            average[p, q] = average[q, p] = both
-    for p in range(K):
-        average[p, p] += ridge[p] + 1e-12 * highest
-    return inverted(average)
+        total = 0.0
+        for i in range(n):
+            total += D[i, p] * D[i, p]
+        scale[p] = math.sqrt(total / n)
 
 
 @compiled
-def operator(
-    H: Array, factor: Array, D: Array, Q: Array, ridge: Array, A: Array, X: Array, Y: Array, out: Array
-) -> None:
-    """``Qᵀ T Q A``, and the prior of A; X and Y are room for what is as long as there are lines."""
-    spanned(Q, A, X)
-    reduce(H, factor, D, X, Y)
-    projected(Q, Y, out)
-    for p in range(len(A)):
-        for c in range(A.shape[1]):
-            out[p, c] += ridge[c] * A[p, c]
+def preconditioner(H: Array, D: Array, size: float, ridge: Array, precision: Array, inverse: Array) -> None:
+    """The inverse of ``Qᵀ T Q`` if all lines were the average one; how precisely each direction is known goes along."""
+    K = len(ridge)
+    mean, scale, inner = np.empty((K, K)), np.empty(K), np.empty((K, K))
+    average_line(H, D, mean, scale)
+    for p in range(K):
+        for q in range(K):
+            inner[p, q] = scale[p] * mean[p, q] * scale[q] + (1.0 if p == q else 0.0)
+    for turn in range(2):
+        invert(inner, inverse)
+        if turn:
+            break
+        for p in range(K):
+            for c in range(K):
+                inner[p, c] = 0.0
+            for q in range(K):
+                factor = size * inverse[p, q] * scale[q] / scale[p]
+                for c in range(K):
+                    inner[p, c] += factor * mean[q, c]
+        highest = 1e-300
+        for p in range(K):
+            precision[p] = max(inner[p, p], 0.0)
+            highest = max(highest, precision[p])
+            for q in range(p):
+                inner[p, q] = inner[q, p] = 0.5 * (inner[p, q] + inner[q, p])
+        for p in range(K):
+            inner[p, p] += ridge[p] + 1e-12 * highest
 
 
 @compiled
 def coefficients(
-    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, X: Array,
-    steps: int, digits: float,
+    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, steps: int,
+    digits: float,
 ) -> None:  # fmt: skip
-    Y, shape = np.empty_like(b), A.shape
-    right, residual, product, z = np.empty(shape), np.empty(shape), np.empty(shape), np.empty(shape)
-    if len(factor) == 0:
-        projected(Q, b, right)
-    else:
-        reduce_target(H, factor, D, b, Y)
-        projected(Q, Y, right)
-    inverse = preconditioner(H, D, Q, ridge, precision)
-    operator(H, factor, D, Q, ridge, A, X, Y, residual)
-    for p in range(shape[0]):
-        for c in range(shape[1]):
-            residual[p, c] = right[p, c] - residual[p, c]
-    spanned(right, inverse, z)
-    target = 1e-32 * dot(right, z)
-    spanned(residual, inverse, z)
-    direction, rz = z.copy(), dot(residual, z)
-    target = max(digits * digits * rz, target)
-    for _ in range(steps):
+    (n, K), d = b.shape, len(A)
+    X, Y, turned, inverse = np.empty((n, K)), np.empty((n, K)), np.empty((K, d)), np.empty((K, K))
+    right, residual, product, direction = np.empty((d, K)), np.empty((d, K)), np.empty((d, K)), np.empty((d, K))
+    size = 0.0
+    for i in range(n):
+        for k in range(d):
+            size += Q[i, k] * Q[i, k]
+    preconditioner(H, D, size / d, ridge, precision, inverse)
+    rz, target = 0.0, 0.0
+    for step in range(-2, steps):  # first the right-hand side, then what the first coefficients leave of it
+        if step == -2:
+            if len(factor) == 0:
+                for i in range(n):
+                    for c in range(K):
+                        Y[i, c] = b[i, c]
+            else:
+                reduce_target(H, factor, D, b, Y)
+        else:
+            for k in range(d):
+                for c in range(K):
+                    direction[k, c] = A[k, c] if step == -1 else direction[k, c]
+            spanned(Q, direction, turned, X)
+            reduce(H, factor, D, X, Y)
+        projected(Q, Y, turned, product)
+        if step == -2:
+            for k in range(d):
+                for c in range(K):
+                    right[k, c] = residual[k, c] = product[k, c]
+        else:
+            curvature = 0.0
+            for k in range(d):
+                for c in range(K):
+                    product[k, c] += ridge[c] * direction[k, c]
+                    curvature += direction[k, c] * product[k, c]
+            if step >= 0 and not curvature > 0:
+                break
+            length = 1.0 if step == -1 else rz / curvature
+            for k in range(d):
+                for c in range(K):
+                    residual[k, c] -= length * product[k, c]
+                    A[k, c] += 0.0 if step == -1 else length * direction[k, c]
+        last, rz = rz, 0.0
+        for k in range(d):
+            r, z = residual[k], product[k]
+            for c in range(K):
+                z[c] = 0.0
+            for p in range(K):
+                for c in range(K):
+                    z[c] += r[p] * inverse[p, c]
+            for c in range(K):
+                rz += r[c] * z[c]
+        if step == -2:
+            target = 1e-32 * rz
+            continue
+        if step == -1:
+            target = max(digits * digits * rz, target)
         if rz <= target or rz <= 0:
             break
-        operator(H, factor, D, Q, ridge, direction, X, Y, product)
-        curvature = dot(direction, product)
-        if curvature <= 0:
-            break
-        step = rz / curvature
-        for p in range(shape[0]):
-            for c in range(shape[1]):
-                A[p, c] += step * direction[p, c]
-                residual[p, c] -= step * product[p, c]
-        spanned(residual, inverse, z)
-        last, rz = rz, dot(residual, z)
-        for p in range(shape[0]):
-            for c in range(shape[1]):
-                direction[p, c] = z[p, c] + rz / last * direction[p, c]
-    spanned(Q, A, X)
-
-
-@compiled
-def solve_few(
-    moments: Any, mean: Array, D: Array, prior: Any, rooms: Any, A: Array, precision: Array, found: Any,
-    steps: int, digits: float,
-) -> None:  # fmt: skip
-    packed, g, kappa = moments
-    other, weigh, Q, ridge = prior
-    H, factor, b = rooms
-    expected, new, variance, spread, covariance = found
-    prepare(packed, g, kappa, mean, other, D, H, factor, b)
-    coefficients(H, factor, D, b, Q, ridge, A, precision, expected, steps, digits)
-    if len(factor):
-        posterior(H, factor, b, D, expected, weigh, new, variance, spread, covariance)
+        along = 0.0 if step == -1 else rz / last
+        for k in range(d):
+            for c in range(K):
+                direction[k, c] = product[k, c] + along * direction[k, c]

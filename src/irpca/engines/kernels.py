@@ -39,7 +39,7 @@ prepare: Callable[..., None]
 reduce: Callable[..., None]
 reduce_target: Callable[..., None]
 posterior: Callable[..., None]
-solve_few: Callable[..., None] | None
+coefficients: Callable[..., None] | None
 
 LANES = 8  # lines that are solved side by side: a vector of the processor, or two
 TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
@@ -446,7 +446,7 @@ PLAIN: dict[str, Callable[..., Any] | None] = {
     "reduce": _reduce,
     "reduce_target": _reduce_target,
     "posterior": _posterior,
-    "solve_few": None,  # prepare, the coefficients and posterior in one call: saves time only where it is compiled
+    "coefficients": None,  # of few lines in one call: saves time only where it is compiled
 }
 
 
@@ -460,7 +460,7 @@ LINES = {
     "reduce",
     "reduce_target",
     "posterior",
-    "solve_few",
+    "coefficients",
 }
 
 

@@ -244,29 +244,23 @@ class Band:
 
     @property
     def few(self) -> bool:
-        """Whether they are solved in one call: there is less to do than several calls take."""
+        """Whether coefficients are found in one call: there is less to do than several calls take."""
         basis, (n, K) = self.prior.basis, self.mean.shape
-        if kernels.solve_few is None or basis is None:
+        if kernels.coefficients is None or basis is None:
             return False
         return n * K**3 < PARALLEL_FLOPS and basis.size * K <= IN_LOOPS
 
     def solved(self, sums: Sums) -> Lines:
-        """The posteriors, in one call."""
-        assert kernels.solve_few is not None
-        (n, K), prior, moments = self.mean.shape, self.prior, self.moments
-        assert prior.basis is not None and prior.ridge is not None
-        d = prior.basis.shape[1]
-        A = np.zeros((d, K)) if prior.coefficients is None else np.array(prior.coefficients)
-        expected, new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty((n, K)), np.empty(n)
-        precision, covariance, basis = np.empty(K), np.zeros((K, K)), np.ascontiguousarray(prior.basis).view()
+        """The posteriors, the coefficients found in one call."""
+        (n, K), prior = self.mean.shape, self.prior
+        assert kernels.coefficients is not None and prior.basis is not None and prior.ridge is not None
+        basis = np.ascontiguousarray(prior.basis).view()
         basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
-        kernels.solve_few(
-            (moments.H, moments.g, moments.kappa), self.mean, self.deviation,
-            (prior.other_covariance, prior.weigh, basis, prior.ridge), self._rooms(n),
-            A, precision, (expected, new, variance, spread, covariance), CG_STEPS, CG_DIGITS,
-        )  # fmt: skip
-        if self.tied:
-            new, expected, variance, spread, covariance = self.posterior(A)
+        A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
+        precision, self.ready = np.empty(K), self._prepared(slice(0, n), 1)
+        H, factor, b = self.ready
+        kernels.coefficients(H, factor, self.deviation, b, basis, prior.ridge, A, precision, CG_STEPS, CG_DIGITS)
+        new, expected, variance, spread, covariance = self.posterior(A)
         return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
 
     def _rooms(self, n: int) -> tuple[Array, Array, Array]:
