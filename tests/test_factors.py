@@ -413,7 +413,7 @@ def test_what_is_learned_when():
         assert (fit.noise.rows == 1).all() == (fit.noise.cols == 1).all() == (k <= 10)
         if k <= 3:
             assert fit.noise.s == pytest.approx(3.0 / 1.3**k)
-    assert not fit.noise_refitted and fit.sweeps == 12
+    assert fit.before_refit is None and fit.sweeps == 12
     other = fit.copy()
     other.sweep()
     assert other.sweeps == 13 and fit.sweeps == 12 and not np.array_equal(other.rows.mean, fit.rows.mean)

@@ -93,18 +93,21 @@ class Side:
 
     def take(self, lines: Lines, learn: bool, least: float) -> None:
         """Take new posteriors and, if asked, estimate the prior from them."""
+        n = len(lines.mean)
         self.mean, self.expected, self.covariance = lines.mean, lines.expected, lines.covariance
-        self.spread = lines.spread / max(float(lines.spread.mean()), TINY)
+        self.spread = lines.spread / max(float(lines.spread.sum()) / n, TINY)
         if lines.coefficients is None:
             return
         self.coefficients = lines.coefficients
         if not learn:
             return
         uncertain = 1 / np.maximum(lines.precision + 1 / np.maximum(self.slope_variance, TINY), TINY)
-        self.slope_variance = np.maximum((self.coefficients**2).mean(axis=0) + uncertain, TINY)
+        d, squares = len(self.coefficients), np.einsum("dk,dk->k", self.coefficients, self.coefficients)
+        self.slope_variance = np.maximum(squares / d + uncertain, TINY)
         if not self.tied:
-            away = (self.mean - self.expected) ** 2 + lines.variance
-            self.variance = np.maximum(away.mean(axis=0) + len(self.coefficients) * uncertain, least)
+            away = self.mean - self.expected
+            squares = np.einsum("ik,ik->k", away, away) + np.add.reduce(lines.variance)
+            self.variance = np.maximum(squares / n + d * uncertain, least)
 
     def some(self, lines: Array) -> Side:
         """These lines only."""
@@ -174,7 +177,7 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    noise_refitted: bool = False
+    before_refit: Fit | None = None  # as it was when its noise was first fitted again
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
 
@@ -199,17 +202,21 @@ class Fit:
     def spreads(self) -> tuple[Array, Array]:
         """The variance of L_ij as a sum of two products: of the rows' uncertainty, and of the columns'."""
         rows, cols = self.rows, self.cols
-        both = float(np.sum(rows.covariance * cols.covariance))
-        across = np.einsum("jk,jk->j", cols.mean @ rows.covariance, cols.mean) + cols.spread * both
-        along = np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean)
-        return np.column_stack([rows.spread, along]), np.column_stack([across, cols.spread])
+        both = float(np.vdot(rows.covariance, cols.covariance))
+        of_rows, of_cols = np.empty((len(rows.mean), 2)), np.empty((len(cols.mean), 2))
+        of_rows[:, 0], of_cols[:, 1] = rows.spread, cols.spread
+        np.einsum("ik,ik->i", rows.mean @ cols.covariance, rows.mean, out=of_rows[:, 1])
+        np.einsum("jk,jk->j", cols.mean @ rows.covariance, cols.mean, out=of_cols[:, 0])
+        of_cols[:, 0] += cols.spread * both
+        return of_rows, of_cols
 
     def sweep(self, refit_noise: bool = False) -> None:
         """Rows given columns, columns given rows, priors and noise: two reads."""
-        self.sweeps += 1
-        n, rows, cols = self.sweeps, self.rows, self.cols
+        n, rows, cols = self.sweeps + 1, self.rows, self.cols
         if refit_noise and n in constants.NOISE_RESTART_SWEEPS and (found := refit_mixture(self.noise, self.residuals)):
-            self.noise, self.noise_refitted = found, True
+            self.before_refit = self.before_refit or self.copy()
+            self.noise = found
+        self.sweeps = n
         noise, before = self.noise, self.L
         learn = n > constants.SWEEPS_BEFORE_PRIORS
         own = n > constants.SWEEPS_BEFORE_LINE_SCALES and np.isinf(noise.zeta)
@@ -281,7 +288,7 @@ class Fit:
         """Another fit to the same M, to continue from."""
         rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
-        return replace(self, rows=rows, cols=cols, noise=noise)
+        return replace(self, rows=rows, cols=cols, noise=noise, before_refit=None)
 
     def least_squares(self, rank: int) -> Fit:
         """Trimmed least squares of this rank, with a threshold that decreases to rounding."""
@@ -358,9 +365,14 @@ class Fit:
         refit_noise: bool = False,
         step: float = constants.SWEEP_TOLERANCE,
         settled: int = constants.MIN_SWEEPS,
+        first: int | None = None,
     ) -> Fit:
-        """Sweep until L and the noise have converged; poorly fitted lines are fitted again."""
-        most, settled = self.sweeps + constants.MAX_SWEEPS, self.sweeps + settled
+        """Sweep until L and the noise have converged; poorly fitted lines are fitted again.
+
+        Sweeps after the ``first`` count; None: after those that were made.
+        """
+        first = self.sweeps if first is None else first
+        most, settled = first + constants.MAX_SWEEPS, first + settled
         for refits_left in reversed(range(constants.LINE_REFITS + 1)):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(refit_noise)
@@ -565,9 +577,10 @@ def _in_units(spread: Array, typical: float) -> Array:
 
 def moved(new: LowRank, old: LowRank) -> float:
     """``‖new − old‖ / ‖new‖`` from the factors, to half of the digits; ``core`` must be the identity."""
-    U, V = np.hstack([new.left, old.left]), np.hstack([new.right, -old.right])
-    size = float(np.sum((new.left.T @ new.left) * (new.right.T @ new.right)))
-    change = float(np.sum((U.T @ U) * (V.T @ V)))
+    size, before, both = (
+        float(np.vdot(A.left.T @ B.left, A.right.T @ B.right)) for A, B in ((new, new), (old, old), (new, old))
+    )
+    change = size + before - 2 * both
     return float(np.sqrt(max(change, 0.0) / size)) if size > 0 else float(change > 0)
 
 

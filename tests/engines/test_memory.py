@@ -22,6 +22,7 @@ from engines.conformance import (
     given_by,
     laid_out,
     same_answers,
+    same_lines,
     same_sparse,
     same_trim,
     settings,
@@ -493,10 +494,13 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_compiled_and_numpy_weights_agree(mode, dtype):
-    """On a tile, and on the list of what is observed of it."""
-    case = LinesCase((40, 29), mode=mode)
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((40, 29), np.float32), ((40, 29), np.float64), ((7, 2300), np.float64), ((700, 3), np.float64)],
+)
+def test_compiled_and_numpy_weights_agree(mode, shape, dtype):
+    """On a tile, rows that lie apart in memory too, and on the list of what is observed of it."""
+    case, every = LinesCase(shape, mode=mode), slice(0, shape[0])
     M = case.M.astype(dtype)
     M[np.random.default_rng(1).random(M.shape) < 0.3] = np.nan
     M[5] = np.nan
@@ -506,9 +510,9 @@ def test_compiled_and_numpy_weights_agree(mode, dtype):
     for kernel in (kernels.PLAIN, {name: getattr(kernels, name) for name in kernels.PLAIN}):
         for name in "weigh_tile", "weigh_list":
             T, W, sums = case.U @ case.V.T, np.empty(M.shape), Sums.zero(M.shape)
-            given = case.noise.part(slice(0, 40)), sums.part(slice(0, 40))
+            given = case.noise.part(every), sums.part(every)
             if name == "weigh_tile":
-                kernel[name](M, T, W, *given)
+                kernel[name](np.repeat(M, 2, axis=1)[:, ::2] if len(answers) % 4 else M, T, W, *given)
                 assert not W[~there].any() and not T[~there].any()
                 T, W = T[there], W[there]
             else:
@@ -542,14 +546,12 @@ def test_compiled_and_numpy_posteriors_agree(n, K):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
 
 
-def test_powers_and_logarithms():
-    from irpca.engines.compiled_lines import BEYOND, logarithm, power
+def test_powers():
+    from irpca.engines.compiled_lines import BEYOND, power
 
     for x in np.r_[0.0, np.geomspace(1e-300, 699.9, 2000)]:
         assert power(x) == pytest.approx(np.exp(-x), rel=1e-15, abs=0)
     assert power(BEYOND) == power(1e300) == power(np.inf) == 0
-    for x in np.r_[1.0, np.geomspace(1e-300, 1e300, 2000), 1 + np.geomspace(1e-10, 1, 100)]:
-        assert logarithm(x) == pytest.approx(np.log(x), rel=2e-15, abs=1e-300)
 
 
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
@@ -563,6 +565,20 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
         for engine, case, right in zip(many, cases, alone, strict=True):
             for (answer,), mean in zip(ask_lines((engine,), case), right, strict=True):
                 np.testing.assert_allclose(answer.mean, mean, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["basis", "constant", "tied", "partly tied", "mean"])
+@pytest.mark.parametrize("K", [1, 3, 7])
+def test_coefficients_of_few_lines_are_found_in_one_call_as_those_of_many_in_several(monkeypatch, kind, K):
+    case = LinesCase((37, 22), K, prior=kind)
+    engine, calls, at_once = MemoryEngine(case.M), [], kernels.coefficients
+    monkeypatch.setattr(kernels, "coefficients", lambda *given: calls.append(1) or at_once(*given))
+    few = [answer for (answer,) in ask_lines((engine,), case)]
+    assert len(calls) == (0 if kind == "mean" else 2)
+    monkeypatch.setattr(lines, "PARALLEL_FLOPS", 0)
+    for one, (other,) in zip(few, ask_lines((engine,), case), strict=True):
+        same_lines(one, other, 1e-12)
+    assert len(calls) == (0 if kind == "mean" else 2)
 
 
 def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):

@@ -1,12 +1,14 @@
 """Candidate fits: where they start, what they leave out, which are tried."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from irpca import constants
 from irpca.choice import HeldOut
-from irpca.factors import basis_of
+from irpca.factors import Fit, basis_of
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.solvers.proposals import (
@@ -96,6 +98,26 @@ def test_starts():
     np.testing.assert_allclose(table._start(X, "rows").dense(), np.tile([[1.5], [5.5], [5.0]], (1, 3)))
     L = LowRank(np.ones((3, 1)), np.eye(1), np.arange(3.0)[:, None])
     np.testing.assert_allclose(_plus(L, 2.5).dense(), L.dense() + 2.5)
+
+
+def test_a_fit_whose_noise_is_not_fitted_again_goes_on_from_before_that(monkeypatch):
+    """Until then it is the same as the one whose noise was: to the bit, and not made twice."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 40)) + 0.2 * rng.standard_normal((60, 40))
+    X += np.where(rng.random(X.shape) < 0.2, 5 * rng.standard_normal(X.shape), 0)
+    first, sweeps, sweep = Recipe(FREE, few=True), [], Fit.sweep
+    monkeypatch.setattr(Fit, "sweep", lambda self, *given: sweeps.append(self.sweeps) or sweep(self, *given))
+    alone = a_table(X).make(replace(first, afresh=False))
+    assert sweeps == list(range(alone.sweeps))
+    table = a_table(X)
+    before = table.make(first)
+    sweeps.clear()
+    again = table.make(replace(first, afresh=False))
+    assert sweeps[0] + 1 in constants.NOISE_RESTART_SWEEPS and sweeps[-1] + 1 == again.sweeps == alone.sweeps
+    for one, other in ((alone.rows, again.rows), (alone.cols, again.cols)):
+        np.testing.assert_array_equal(one.mean, other.mean)
+    assert again.noise.s == alone.noise.s != before.noise.s
+    assert before.before_refit is None and not table.without(np.zeros(X.shape, bool)).unrefitted
 
 
 def test_names_say_how_a_fit_was_made():

@@ -7,7 +7,7 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -55,6 +55,7 @@ class Cut:
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
 MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
 CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
+NOTHING = np.zeros(0)
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
 
 
@@ -99,8 +100,17 @@ class Noise:
     @property
     def of_all(self) -> Noise:
         """Without what it says of single rows and columns."""
-        nothing = np.zeros(0)
-        return replace(self, rows=nothing, cols=nothing, row_spread=nothing, col_spread=nothing)
+        return self.of_lines(NOTHING, NOTHING, NOTHING, NOTHING)
+
+    def of_lines(self, rows: Array, cols: Array, row_spread: Array, col_spread: Array) -> Noise:
+        """The same for other rows and columns."""
+        common = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
+        return Noise(rows, cols, row_spread, col_spread, *common)
+
+    @property
+    def scales(self) -> tuple[Array, Array, Array, Array]:
+        """What it says of single rows and columns."""
+        return self.rows, self.cols, self.row_spread, self.col_spread
 
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
@@ -108,7 +118,7 @@ class Noise:
 
     @property
     def T(self) -> Noise:
-        return replace(self, rows=self.cols, cols=self.rows, row_spread=self.col_spread, col_spread=self.row_spread)
+        return self.of_lines(self.cols, self.rows, self.col_spread, self.row_spread)
 
 
 @dataclass(frozen=True, eq=False)

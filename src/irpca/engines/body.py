@@ -85,7 +85,11 @@ class PiecedEngine(ABC):
         self.reads += 1
         rows, cols, common = of_noise(noise)
         (cols if axis == 0 else rows)["other"] = prior.other_spread
-        ask, sums = self.ask_lines(axis, {"L": U} | rows, {"L": V} | cols, common, U if axis == 0 else V, prior)
+        return self.solve_lines(axis, {"L": U} | rows, {"L": V} | cols, common, U if axis == 0 else V, prior)
+
+    def solve_lines(self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior) -> Lines:
+        """The posteriors of all rows (0) or columns, from what is known of both."""
+        ask, sums = self.ask_lines(axis, rows, cols, common, mean, prior)
         return solved(ask, prior, sums)
 
     # What the questions are made of

@@ -16,6 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from ..lowrank import Array
+from .base import MOST_SPREAD
 from .kernels import Counts
 
 LINE = 64  # bytes of a line of cache
@@ -214,6 +215,67 @@ def flag(
             if not abs(r[q]) <= zeta and (holes is None or r[q] == r[q]):
                 where[n] = q
                 values[n] = r[q]
+                n += 1
+        counts[p] = n - start
+    return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
+
+
+@compiled
+def flag_scaled(
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    limit: float,
+    scales: Any,
+    where: Array,
+    values: Array,
+    counts: Array,
+    holes: bool | None = None,
+) -> Counts:
+    rows, cols, row_spread, col_spread = scales
+    n, missing, energy, square = 0, 0, 0.0, limit * limit
+    zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
+    peak = top = bits(zero)
+    variances, flagged = square * cols[j : j + width], np.empty(width, P.dtype)
+    first, second = square * col_spread[j : j + width, 0], square * col_spread[j : j + width, 1]
+    for p in range(P.shape[0]):
+        start, row_missing, row_energy = n, zero, 0.0
+        a, b, c = rows[i + p], row_spread[i + p, 0], row_spread[i + p, 1]
+        m, r = M[i + p][j : j + width], P[p]
+        for q in range(width):
+            value = m[q] - r[q]
+            size = abs(value)
+            if holes is None:
+                top = max(top, bits(size))
+            else:
+                seen = m[q] == m[q]
+                top = max(top, bits(size if seen else zero))
+                row_missing += zero if seen else one
+            s2 = a * variances[q]
+            most = s2 + min(b * first[q] + c * second[q], MOST_SPREAD * s2)
+            keep = np.float64(size) * np.float64(size) <= most
+            flagged[q] = zero if keep else value
+            size = size if keep else zero
+            row_energy += np.float64(size) * np.float64(size)
+            peak = max(peak, bits(size))
+        energy += row_energy
+        missing += int(row_missing)
+        last = width - width % WORD
+        following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
+        for q in range(0, last, WORD):
+            fetch(following, q)
+            word = outside(flagged, q, zero) if holes is None else beyond(flagged, q, zero)
+            while word:
+                at = q + lowest(word)
+                where[n] = at
+                values[n] = flagged[at]
+                n += 1
+                word &= word - np.uint64(1)
+        for q in range(last, width):
+            if not abs(flagged[q]) <= zero and (holes is None or flagged[q] == flagged[q]):
+                where[n] = q
+                values[n] = flagged[q]
                 n += 1
         counts[p] = n - start
     return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing

@@ -25,6 +25,9 @@ LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90
 ROUNDING = 6755399441055744.0  # 1.5 · 2⁵²: added and taken away, it rounds; its last bits count in between
 ROUNDING_BITS = int(np.float64(ROUNDING).view(np.int64))
 BEYOND = 700.0  # exponents of which no power is left
+MANTISSA, ONE = (1 << 52) - 1, 1023 << 52  # bits of a number's mantissa, and those of 1
+AT_LEAST = 512  # entries that are weighed together, unless there are fewer
+AT_ONCE = 1000  # mantissas, each below 2, whose product is a number
 
 
 @exactly
@@ -51,46 +54,31 @@ def power(x: float) -> float:
     return y * two if x < BEYOND else 0.0
 
 
-@exactly
-def logarithm(x: float) -> float:
-    """``log(x)`` of a normal positive number: by its exponent, and a series in (m − 1) / (m + 1) for the rest m."""
-    whole = bits(x)
-    m = number((whole & ((1 << 52) - 1)) | (1023 << 52))
-    above = m > math.sqrt(2.0)
-    m = 0.5 * m if above else m
-    exponent = float((whole >> 52) - 1023) + (1.0 if above else 0.0)
-    f = (m - 1.0) / (m + 1.0)
-    s = f * f
-    y = 1 / 21.0
-    y = y * s + 1 / 19.0
-    y = y * s + 1 / 17.0
-    y = y * s + 1 / 15.0
-    y = y * s + 1 / 13.0
-    y = y * s + 1 / 11.0
-    y = y * s + 1 / 9.0
-    y = y * s + 1 / 7.0
-    y = y * s + 1 / 5.0
-    y = y * s + 1 / 3.0
-    y = y * s + 1.0
-    return exponent * LN2_HIGH + (exponent * LN2_LOW + 2.0 * f * y)
-
-
 @compiled
 def by_mixture(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
-    """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN."""
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
+    """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN.
+
+    ``inverse`` is 1 / s2: to divide and to take roots is what takes the time here. The logarithms of the densities are
+    added up as one of the product of their mantissas, and their exponents.
+    """
     gross, broad, heavy = parameters[3], parameters[4], parameters[7]
     first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
     wide, flat = 0.5 / (broad * broad), 1 / (MEDIAN * MEDIAN * broad * broad)
     peak, low = (1 - heavy) * gross / broad, CAUCHY * heavy * gross / broad
-    p1, p2, p3, p0, pc, energy, log_density = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    p1, p2, p3, p0, pc, energy, count = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+    mantissas, exponents = 1.0, 0
     for q in range(len(t)):
         seen = m[q] == m[q]
         one = 1.0 if seen else 0.0
         R = np.float64(m[q]) - t[q] if seen else 0.0
         square = R * R
-        i1, i2, i3 = 1.0 / (s2[q] + var[q]), 1.0 / (4.0 * s2[q] + var[q]), 1.0 / (16.0 * s2[q] + var[q])
+        v = var[q] * inverse[q]
+        x1, x2, x3 = 1.0 + v, 4.0 + v, 16.0 + v
+        shared = inverse[q] / (x1 * x2 * x3)
+        i1, i2, i3 = x2 * x3 * shared, x1 * x3 * shared, x1 * x2 * shared
         f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
         f2 = second * power(0.5 * square * i2) * math.sqrt(i2)
         f3 = third * power(0.5 * square * i3) * math.sqrt(i3)
@@ -100,7 +88,7 @@ def by_mixture(
         total = f0 + (f1 + (f2 + f3))
         share = one / total
         P = f0 * share
-        omega = (f1 + 0.25 * f2 + 0.0625 * f3) * share / s2[q]
+        omega = (f1 + 0.25 * f2 + 0.0625 * f3) * share * inverse[q]
         w[q] = omega
         t[q] = omega * R
         e[q] = omega * (square + var[q])
@@ -111,20 +99,24 @@ def by_mixture(
         p0 += P
         pc += g2 * share
         energy += (g1 + g2 * (2 / (MEDIAN * MEDIAN)) * inner) * square * share
-        log_density += (logarithm(total) - 0.5 * LOG_2PI) * one
+        count += one
+        whole = bits(total if seen else 1.0)
+        mantissas *= number((whole & MANTISSA) | ONE)
+        exponents += (whole >> 52) - 1023
     totals[0] += p1
     totals[1] += p2
     totals[2] += p3
     totals[3] += p0
     totals[4] += energy
-    totals[5] += log_density
+    totals[5] += math.log(mantissas) + exponents * math.log(2.0) - 0.5 * LOG_2PI * count
     totals[6] += pc
 
 
 @compiled
 def by_student(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     """The same for Student noise."""
     nu = parameters[5]
     constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(math.pi * nu)
@@ -148,8 +140,9 @@ def by_student(
 
 @compiled
 def by_threshold(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     """The same for a threshold."""
     zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
     for q in range(len(t)):
@@ -172,38 +165,53 @@ def by_threshold(
 
 @compiled
 def weigh_some(
-    m: Array, t: Array, w: Array, s2: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
-) -> None:
+    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
+    totals: Array,
+) -> None:  # fmt: skip
     if parameters[6] < np.inf:
-        by_threshold(m, t, w, s2, var, e, trust, parameters, totals)
+        by_threshold(m, t, w, s2, inverse, var, e, trust, parameters, totals)
     elif parameters[5] < np.inf:
-        by_student(m, t, w, s2, var, e, trust, parameters, totals)
+        by_student(m, t, w, s2, inverse, var, e, trust, parameters, totals)
     else:
-        by_mixture(m, t, w, s2, var, e, trust, parameters, totals)
+        for first in range(0, len(t), AT_ONCE):
+            at = slice(first, first + AT_ONCE)
+            by_mixture(m[at], t[at], w[at], s2[at], inverse[at], var[at], e[at], trust[at], parameters, totals)
 
 
 @compiled
 def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
-    width = P.shape[1]
-    s2, var, e, trust = np.empty(width), np.empty(width), np.empty(width), np.empty(width)
-    energies, trusts = np.zeros(width), np.zeros(width)
+    height, width = P.shape
+    together = max(1, min(height, AT_LEAST // max(width, 1)))  # rows: what is left beside whole vectors is slow
+    n = together * width
+    s2, inverse, var = np.empty(n), np.empty(n), np.empty(n)
+    e, trust = np.empty(n), np.empty(n)
+    energies, trusts, inverses = np.zeros(width), np.zeros(width), 1 / cols
     first, second = col_spread[:, 0].copy(), col_spread[:, 1].copy()
-    for p in range(P.shape[0]):
-        a, b, c = rows[p], row_spread[p, 0], row_spread[p, 1]
-        for q in range(width):
-            s2[q] = a * cols[q]
-            var[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s2[q])
-        weigh_some(M[p], P[p], W[p], s2, var, e, trust, parameters, totals)
-        energy, trusted = 0.0, 0.0
-        for q in range(width):
-            energy += e[q]
-            trusted += trust[q]
-            energies[q] += e[q]
-            trusts[q] += trust[q]
-        row_sums[p, 0] += energy
-        row_sums[p, 1] += trusted
+    for top in range(0, height, together):
+        some = min(together, height - top)
+        for p in range(some):
+            a, b, c = rows[top + p], row_spread[top + p, 0], row_spread[top + p, 1]
+            under, at = 1 / a, slice(p * width, (p + 1) * width)
+            s, i, v = s2[at], inverse[at], var[at]
+            for q in range(width):
+                s[q] = a * cols[q]
+                i[q] = under * inverses[q]
+                v[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s[q])
+        m, t, w = M[top : top + some].ravel(), P[top : top + some].ravel(), W[top : top + some].ravel()
+        n = len(t)
+        weigh_some(m, t, w, s2[:n], inverse[:n], var[:n], e[:n], trust[:n], parameters, totals)
+        for p in range(some):
+            at, energy, trusted = slice(p * width, (p + 1) * width), 0.0, 0.0
+            x, y = e[at], trust[at]
+            for q in range(width):
+                energy += x[q]
+                trusted += y[q]
+                energies[q] += x[q]
+                trusts[q] += y[q]
+            row_sums[top + p, 0] += energy
+            row_sums[top + p, 1] += trusted
     for q in range(width):
         col_sums[q, 0] += energies[q]
         col_sums[q, 1] += trusts[q]
@@ -214,14 +222,15 @@ def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array,
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
     n = len(P)
-    s2, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    s2, inverse, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for i in range(len(starts) - 1):
         for k in range(starts[i], starts[i + 1]):
             j = indices[k]
             s2[k] = rows[i] * cols[j]
+            inverse[k] = 1 / s2[k]
             var[k] = row_spread[i, 0] * col_spread[j, 0] + row_spread[i, 1] * col_spread[j, 1]
             var[k] = min(var[k], MOST_SPREAD * s2[k])
-    weigh_some(values, P, W, s2, var, e, trust, parameters, totals)
+    weigh_some(values, P, W, s2, inverse, var, e, trust, parameters, totals)
     for i in range(len(starts) - 1):
         energy, trusted = 0.0, 0.0
         for k in range(starts[i], starts[i + 1]):
@@ -349,6 +358,56 @@ def multiples(sign: str) -> Any:
     return scaled
 
 
+@intrinsic
+def scale(context: Any, out: Any, at: Any, F: Any, a: Any) -> Any:
+    """``out[at] *= F[a]``."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        factor = _load(builder, _vector(target, builder, F, args[2], args[3]))
+        _store(builder, builder.fmul(_load(builder, place), factor), place)
+        return target.get_dummy_value()
+
+    return types.void(out, types.int64, F, types.int64), generate
+
+
+def _everywhere(builder: Any, x: Any) -> Any:
+    """A vector of one number."""
+    first, nothing = ir.Constant(ir.IntType(32), 0), ir.Constant(ir.VectorType(ir.DoubleType(), LANES), ir.Undefined)
+    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+    return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
+
+
+@intrinsic
+def add_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any) -> Any:
+    """``out[at] += x · F[a]`` with one number x."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
+        product = builder.fmul(_everywhere(builder, args[2]), row, flags=["contract"])
+        _store(builder, builder.fadd(_load(builder, place), product, flags=["contract"]), place)
+        return target.get_dummy_value()
+
+    return types.void(out, types.int64, types.float64, F, types.int64), generate
+
+
+@intrinsic
+def put_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any, d: Any, p: Any, q: Any) -> Any:
+    """``out[at] = x + d[p] · F[a] · d[q]`` with one number x."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        place = _vector(target, builder, out, args[0], args[1])
+        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
+        left, right = (_load(builder, _vector(target, builder, d, args[5], k)) for k in args[6:8])
+        product = builder.fmul(builder.fmul(left, row), right, flags=["contract"])
+        _store(builder, builder.fadd(_everywhere(builder, args[2]), product, flags=["contract"]), place)
+        return target.get_dummy_value()
+
+    of = types.int64
+    return types.void(out, of, types.float64, F, of, d, of, of), generate
+
+
 add_products, take_products = products("+"), products("-")
 add_multiples, take_multiples = multiples("+"), multiples("-")
 
@@ -378,20 +437,16 @@ def within(f: Array, d: Array, x: Array) -> None:
     K = len(d)
     at = 0
     for p in range(K):
-        for lane in range(LANES):
-            x[p, lane] *= d[p, lane]
+        scale(x, p, d, p)
         take_products(x, p, f, at, x, 0, p)
         at += p + 1
-        for lane in range(LANES):
-            x[p, lane] *= f[at - 1, lane]
+        scale(x, p, f, at - 1)
     for p in range(K - 1, -1, -1):
-        for lane in range(LANES):
-            x[p, lane] *= f[at - 1, lane]
+        scale(x, p, f, at - 1)
         at -= p + 1
         take_multiples(x, f, at, x, p, p)
     for p in range(K):
-        for lane in range(LANES):
-            x[p, lane] *= d[p, lane]
+        scale(x, p, d, p)
 
 
 @compiled
@@ -400,7 +455,7 @@ def prepare(
 ) -> None:
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    extra, uncertain, tied = np.empty((1, LANES)), np.empty(LANES), len(factor) == 0
+    extra, uncertain, tied = np.empty((1, LANES)), np.empty((1, LANES)), len(factor) == 0
     for block in range(len(H)):
         first, h, f = block * LANES, H[block], H[block] if tied else factor[block]
         side_by_side(packed, first, h)
@@ -412,18 +467,16 @@ def prepare(
             for p in range(K):
                 b[first + lane, p] = y[p, lane]
         for lane in range(LANES):
-            uncertain[lane] = kappa[first + lane] if first + lane < n else 0.0
+            uncertain[0, lane] = kappa[first + lane] if first + lane < n else 0.0
         at = 0
         for p in range(K):
             start = at
             for q in range(p + 1):
                 c = covariance[p, q]
                 one = 1.0 if p == q else 0.0
-                for lane in range(LANES):
-                    h[at, lane] += c * uncertain[lane]
+                add_scaled(h, at, c, uncertain, 0)
                 if not tied:
-                    for lane in range(LANES):
-                        f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
+                    put_scaled(f, at, one, h, at, d, p, q)
                 at += 1
             if tied:
                 continue
@@ -431,8 +484,7 @@ def prepare(
                 other = q * (q + 1) // 2
                 if p > q:
                     take_products(f, start + q, f, start, f, other, q)
-                    for lane in range(LANES):
-                        f[start + q, lane] *= f[other + q, lane]
+                    scale(f, start + q, f, other + q)
                     continue
                 extra[0] = f[start + p]
                 take_products(f, start + p, f, start, f, start, p)
@@ -489,7 +541,7 @@ def posterior(
     n, K = b.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
-    traces, all_of = np.empty(LANES), np.zeros((K * (K + 1) // 2, LANES))
+    traces, all_of = np.empty((1, LANES)), np.zeros((K * (K + 1) // 2, LANES))
     for block in range(len(H)):
         first, f = block * LANES, factor[block]
         lines = min(LANES, n - first)
@@ -512,8 +564,7 @@ def posterior(
                 for lane in range(LANES):
                     inverse[q * K + p, lane] = 0.0
                 take_products(inverse, q * K + p, f, at + q, inverse, q * K + q, p - q)
-                for lane in range(LANES):
-                    inverse[q * K + p, lane] *= f[at + p, lane]
+                scale(inverse, q * K + p, f, at + p)
         traces[:] = 0.0
         at = 0
         for p in range(K):
@@ -521,16 +572,14 @@ def posterior(
                 C[:] = 0.0
                 add_products(C, 0, inverse, p * K + p, inverse, q * K + p, K - p)
                 twice = weigh[p, q] * (1.0 if p == q else 2.0)
-                for lane in range(LANES):
-                    value = C[0, lane] * d[p, lane] * d[q, lane]
-                    C[0, lane] = value
-                    traces[lane] += value * twice
-                    all_of[at, lane] += value
+                put_scaled(C, 0, 0.0, C, 0, d, p, q)
+                add_scaled(traces, 0, twice, C, 0)
+                add_scaled(all_of, at, 1.0, C, 0)
                 at += 1
             for lane in range(lines):
                 variance[first + lane, p] = C[0, lane]
         for lane in range(lines):
-            spread[first + lane] = traces[lane]
+            spread[first + lane] = traces[0, lane]
     at = 0
     for p in range(K):
         for q in range(p + 1):
@@ -541,3 +590,198 @@ def posterior(
             if p != q:
                 covariance[q, p] += total
             at += 1
+
+
+# The coefficients of lines so few that calls would take longer than what is done in them. What is compiled into another
+# function is compiled twice, so that each is called in as few places as may be.
+
+
+@compiled
+def spanned(Q: Array, A: Array, turned: Array, out: Array) -> None:
+    """``Q A``; the inner loop is over the longer side of A, which is ``turned`` for that."""
+    d, K = A.shape
+    if d > K:
+        for k in range(d):
+            for c in range(K):
+                turned[c, k] = A[k, c]
+    for i in range(len(out)):
+        q, o = Q[i], out[i]
+        if d > K:
+            for c in range(K):
+                a, total = turned[c], 0.0
+                for k in range(d):
+                    total += q[k] * a[k]
+                o[c] = total
+        else:
+            for c in range(K):
+                o[c] = 0.0
+            for k in range(d):
+                x, a = q[k], A[k]
+                for c in range(K):
+                    o[c] += x * a[c]
+
+
+@compiled
+def projected(Q: Array, X: Array, turned: Array, out: Array) -> None:
+    """``Qᵀ X``, in the same way."""
+    d, K = out.shape
+    for k in range(d):
+        for c in range(K):
+            turned[c, k] = out[k, c] = 0.0
+    for i in range(len(X)):
+        q, x = Q[i], X[i]
+        if d > K:
+            for c in range(K):
+                y, o = x[c], turned[c]
+                for k in range(d):
+                    o[k] += y * q[k]
+        else:
+            for k in range(d):
+                y, o = q[k], out[k]
+                for c in range(K):
+                    o[c] += y * x[c]
+    if d > K:
+        for k in range(d):
+            for c in range(K):
+                out[k, c] = turned[c, k]
+
+
+@compiled
+def invert(A: Array, B: Array) -> None:
+    """The inverse of a small matrix A to B, by Gauss and Jordan, with pivots from the column; A is lost."""
+    K = len(A)
+    for p in range(K):
+        for q in range(K):
+            B[p, q] = 1.0 if p == q else 0.0
+    for p in range(K):
+        best = p
+        for r in range(p + 1, K):
+            best = r if abs(A[r, p]) > abs(A[best, p]) else best
+        pivot = 1.0 / A[best, p]
+        for c in range(K):
+            x, y = A[best, c], B[best, c]
+            A[best, c], B[best, c] = A[p, c], B[p, c]
+            A[p, c], B[p, c] = x * pivot, y * pivot
+        for r in range(K):
+            factor = A[r, p] if r != p else 0.0
+            for c in range(K):
+                A[r, c] -= factor * A[p, c]
+                B[r, c] -= factor * B[p, c]
+
+
+@compiled
+def average_line(H: Array, D: Array, mean: Array, scale: Array) -> None:
+    """The mean of all H, and the root mean squares of the prior deviations."""
+    (n, K), at = D.shape, 0
+    for p in range(K):
+        for q in range(p + 1):
+            total = 0.0
+            for block in range(len(H)):
+                h = H[block, at]
+                for lane in range(LANES):
+                    total += h[lane]
+            mean[p, q] = mean[q, p] = total / n
+            at += 1
+        total = 0.0
+        for i in range(n):
+            total += D[i, p] * D[i, p]
+        scale[p] = math.sqrt(total / n)
+
+
+@compiled
+def preconditioner(H: Array, D: Array, size: float, ridge: Array, precision: Array, inverse: Array) -> None:
+    """The inverse of ``Qᵀ T Q`` if all lines were the average one; how precisely each direction is known goes along."""
+    K = len(ridge)
+    mean, scale, inner = np.empty((K, K)), np.empty(K), np.empty((K, K))
+    average_line(H, D, mean, scale)
+    for p in range(K):
+        for q in range(K):
+            inner[p, q] = scale[p] * mean[p, q] * scale[q] + (1.0 if p == q else 0.0)
+    for turn in range(2):
+        invert(inner, inverse)
+        if turn:
+            break
+        for p in range(K):
+            for c in range(K):
+                inner[p, c] = 0.0
+            for q in range(K):
+                factor = size * inverse[p, q] * scale[q] / scale[p]
+                for c in range(K):
+                    inner[p, c] += factor * mean[q, c]
+        highest = 1e-300
+        for p in range(K):
+            precision[p] = max(inner[p, p], 0.0)
+            highest = max(highest, precision[p])
+            for q in range(p):
+                inner[p, q] = inner[q, p] = 0.5 * (inner[p, q] + inner[q, p])
+        for p in range(K):
+            inner[p, p] += ridge[p] + 1e-12 * highest
+
+
+@compiled
+def coefficients(
+    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, steps: int,
+    digits: float,
+) -> None:  # fmt: skip
+    (n, K), d = b.shape, len(A)
+    X, Y, turned, inverse = np.empty((n, K)), np.empty((n, K)), np.empty((K, d)), np.empty((K, K))
+    right, residual, product, direction = np.empty((d, K)), np.empty((d, K)), np.empty((d, K)), np.empty((d, K))
+    size = 0.0
+    for i in range(n):
+        for k in range(d):
+            size += Q[i, k] * Q[i, k]
+    preconditioner(H, D, size / d, ridge, precision, inverse)
+    rz, target = 0.0, 0.0
+    for step in range(-2, steps):  # first the right-hand side, then what the first coefficients leave of it
+        if step == -2:
+            if len(factor) == 0:
+                for i in range(n):
+                    for c in range(K):
+                        Y[i, c] = b[i, c]
+            else:
+                reduce_target(H, factor, D, b, Y)
+        else:
+            for k in range(d):
+                for c in range(K):
+                    direction[k, c] = A[k, c] if step == -1 else direction[k, c]
+            spanned(Q, direction, turned, X)
+            reduce(H, factor, D, X, Y)
+        projected(Q, Y, turned, product)
+        if step == -2:
+            for k in range(d):
+                for c in range(K):
+                    right[k, c] = residual[k, c] = product[k, c]
+        else:
+            curvature = 0.0
+            for k in range(d):
+                for c in range(K):
+                    product[k, c] += ridge[c] * direction[k, c]
+                    curvature += direction[k, c] * product[k, c]
+            if step >= 0 and not curvature > 0:
+                break
+            length = 1.0 if step == -1 else rz / curvature
+            for k in range(d):
+                for c in range(K):
+                    residual[k, c] -= length * product[k, c]
+                    A[k, c] += 0.0 if step == -1 else length * direction[k, c]
+        last, rz = rz, 0.0
+        for k in range(d):
+            r, z = residual[k], product[k]
+            for c in range(K):
+                z[c] = 0.0
+            for p in range(K):
+                for c in range(K):
+                    z[c] += r[p] * inverse[p, c]
+            for c in range(K):
+                rz += r[c] * z[c]
+        if step == -2:
+            target = 1e-32 * rz
+            continue
+        if step == -1:
+            target = max(digits * digits * rz, target)
+        if rz <= target or rz <= 0:
+            break
+        along = 0.0 if step == -1 else rz / last
+        for k in range(d):
+            for c in range(K):
+                direction[k, c] = product[k, c] + along * direction[k, c]

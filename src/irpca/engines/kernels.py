@@ -22,6 +22,7 @@ Counts = tuple[int, bool, float, float, int]
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
+flag_scaled: Callable[..., Counts]
 turn: Callable[..., None]
 mask: Callable[..., None]
 ascend: Callable[..., Counts]
@@ -38,6 +39,7 @@ prepare: Callable[..., None]
 reduce: Callable[..., None]
 reduce_target: Callable[..., None]
 posterior: Callable[..., None]
+coefficients: Callable[..., None] | None
 
 LANES = 8  # lines that are solved side by side: a vector of the processor, or two
 TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
@@ -108,7 +110,30 @@ def _flag(
     return P.size - n - missing, finite, _energy(P), float(np.abs(P).max()), missing
 
 
-flag_each = _flag  # with a tile of limits in the place of zeta: asked once in a solve, so not worth a compiled loop
+flag_each = _flag  # with a limit for each entry in the place of zeta
+
+
+def _flag_scaled(
+    M: Array,
+    i: int,
+    j: int,
+    P: Array,
+    limit: float,
+    scales: tuple[Array, Array, Array, Array],
+    where: Array,
+    values: Array,
+    counts: Array,
+    holes: bool | None = None,
+) -> Counts:
+    """As :func:`flag`, with a limit in units of each entry's own uncertainty.
+
+    ``scales`` are the rows, cols, row_spread and col_spread of a :class:`~irpca.engines.base.Noise`.
+    """
+    at, across = slice(i, i + P.shape[0]), slice(j, j + P.shape[1])
+    rows, cols, row_spread, col_spread = scales
+    s2 = np.multiply.outer(rows[at], cols[across])
+    square = s2 + np.minimum(row_spread[at] @ col_spread[across].T, MOST_SPREAD * s2)
+    return _flag(M, i, j, P, limit * np.sqrt(square), where, values, counts, holes)
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
@@ -306,6 +331,14 @@ def _side_by_side(matrices: Array, H: Array) -> None:
     H[:] = packed.reshape(len(H), LANES, len(p)).transpose(0, 2, 1)
 
 
+def symmetric(triangle: Array, K: int) -> Array:
+    """The matrix whose lower triangle lies in a row."""
+    whole = np.empty((K, K))
+    p, q = _lower(K)
+    whole[p, q] = whole[q, p] = triangle
+    return whole
+
+
 def full(H: Array, n: int, K: int) -> Array:
     """Of what is side by side: n symmetric matrices."""
     lower = _triangles(H, n, K)
@@ -393,9 +426,10 @@ def _energy(P: Array) -> float:
     return float(np.einsum("ij,ij->", P, P, dtype=np.float64))
 
 
-PLAIN: dict[str, Callable[..., Any]] = {
+PLAIN: dict[str, Callable[..., Any] | None] = {
     "trim": _trim,
     "flag": _flag,
+    "flag_scaled": _flag_scaled,
     "turn": _turn,
     "mask": _mask,
     "ascend": _ascend,
@@ -412,6 +446,7 @@ PLAIN: dict[str, Callable[..., Any]] = {
     "reduce": _reduce,
     "reduce_target": _reduce_target,
     "posterior": _posterior,
+    "coefficients": None,  # of few lines in one call: saves time only where it is compiled
 }
 
 
@@ -425,6 +460,7 @@ LINES = {
     "reduce",
     "reduce_target",
     "posterior",
+    "coefficients",
 }
 
 

@@ -29,6 +29,7 @@ TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
 PARALLEL = 1 << 15  # entries below which a second thread costs more than it brings
 PARALLEL_FLOPS = 1 << 22  # the same for work on lines: about half a millisecond
+IN_LOOPS = 1 << 17  # multiplications of a basis with coefficients that take loops no longer than a call of BLAS
 LARGEST_KEPT = 1 << 22  # numbers of an array that is kept for the next question: 32 MB
 NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
@@ -197,7 +198,8 @@ class Band:
             reduced = np.empty_like(b)
             kernels.reduce_target(H, factor, self.deviation, b, reduced)
         assert self.prior.basis is not None
-        return H.sum(axis=0).sum(axis=1), (self.deviation**2).sum(axis=0), self.prior.basis.T @ reduced
+        variances = np.einsum("ik,ik->k", self.deviation, self.deviation)
+        return np.einsum("bpl->p", H), variances, self.prior.basis.T @ reduced
 
     def through(self, A: Array) -> Array:
         """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
@@ -240,15 +242,41 @@ class Band:
         covariance = np.sum(_map(work, n, n * K**3, self.threads, LINES_AT_ONCE), axis=0)
         return new, expected, variance, spread, covariance
 
+    @property
+    def few(self) -> bool:
+        """Whether coefficients are found in one call: there is less to do than several calls take."""
+        basis, (n, K) = self.prior.basis, self.mean.shape
+        if kernels.coefficients is None or basis is None:
+            return False
+        return n * K**3 < PARALLEL_FLOPS and basis.size * K <= IN_LOOPS
+
+    def solved(self, sums: Sums) -> Lines:
+        """The posteriors, the coefficients found in one call."""
+        (n, K), prior = self.mean.shape, self.prior
+        assert kernels.coefficients is not None and prior.basis is not None and prior.ridge is not None
+        basis = np.ascontiguousarray(prior.basis).view()
+        basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
+        A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
+        precision, self.ready = np.empty(K), self._prepared(slice(0, n), 1)
+        H, factor, b = self.ready
+        kernels.coefficients(H, factor, self.deviation, b, basis, prior.ridge, A, precision, CG_STEPS, CG_DIGITS)
+        new, expected, variance, spread, covariance = self.posterior(A)
+        return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
+
+    def _rooms(self, n: int) -> tuple[Array, Array, Array]:
+        """Room for what is prepared of n lines: H, the Cholesky factors, unless lines are tied, and b."""
+        K = self.mean.shape[1]
+        shape = -(-n // LANES), K * (K + 1) // 2, LANES
+        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
+        return rooms.room("H", shape), factor, np.empty((n, K))
+
     def _prepared(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
         """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v.
 
         Without the factors of lines that are tied to what is expected of them.
         """
         n, K = lines.stop - lines.start, self.mean.shape[1]
-        shape = -(-n // LANES), K * (K + 1) // 2, LANES
-        H, b = rooms.room("H", shape), np.empty((n, K))
-        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
+        H, factor, b = self._rooms(n)
         moments, covariance = self.moments, self.prior.other_covariance
 
         def work(at: slice) -> None:
@@ -309,14 +337,17 @@ def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
     assert Q is not None and ridge is not None
     H, variance, right = (_total(parts) for parts in zip(*ask("prepare"), strict=True))
     K = len(variance)
-    mean, scale = kernels.full(H[None, :, None], 1, K)[0] / n, np.sqrt(variance / n)
-    # T of an average line
-    average = np.linalg.solve(np.eye(K) + scale[:, None] * mean * scale, scale[:, None] * mean) / scale[:, None]
+    scale = np.sqrt(variance / n)
+    scaled = scale[:, None] * kernels.symmetric(H / n, K)
+    inner = scaled * scale
+    inner.flat[:: K + 1] += 1
+    average = np.linalg.solve(inner, scaled) / scale[:, None]  # T of an average line
     average = 0.5 * (average + average.T)
     size = float(np.vdot(Q, Q) / Q.shape[1])  # of a column of the basis, squared
-    precision = size * np.maximum(np.diag(average), 0.0)
-    floor = 1e-12 * float(precision.max(initial=1e-300))
-    inverse = np.linalg.inv(size * average + np.diag(ridge + floor))
+    precision = size * np.maximum(average.diagonal(), 0.0)
+    average *= size
+    average.flat[:: K + 1] += ridge + 1e-12 * float(precision.max(initial=1e-300))
+    inverse = np.linalg.inv(average)
 
     def operator(A: Array) -> Array:
         return _total(ask("through", A)) + ridge * A

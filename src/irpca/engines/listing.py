@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 SPARE = 1.05  # of the room that the lines read so far suggest
 AT_FIRST = 1 / 8  # of all entries: no more room is made before it is known to be needed
-TILE_BYTES = 1 << 20  # what is listed at a time
-CHUNK = 1 << 20  # entries that a thread looks through before it hands over what it found
+TILE_BYTES = 1 << 18  # what is listed at a time, and room for all of it: larger tiles are hardly faster
+CHUNK = 1 << 19  # entries that a thread looks through before it hands over what it found
 STRIP = 1 << 21  # the same when lines are stored columns: narrower strips use memory badly
 WIDTH = 64  # stored columns, of which a strip has a multiple: a word of the kernel, some lines of cache
 
@@ -66,6 +66,7 @@ class Lister:
     ) -> None:
         self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
         self.holes = holes or None
+        self.scales = limit.noise.scales if isinstance(limit, Standardised) else None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
         step = -(-step // WIDTH) * WIDTH if across else step
@@ -110,10 +111,10 @@ class Lister:
     ) -> kernels.Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
-        limit, flag = self.limit, kernels.flag
-        if isinstance(limit, Standardised):
-            limit, flag = limit.of_tile(rows, cols), kernels.flag_each
-        return flag(self.A, rows.start, cols.start, P, limit, where, values, counts, holes)
+        if self.scales is not None:
+            limit, at = self.limit.limit, (rows.start, cols.start)
+            return kernels.flag_scaled(self.A, *at, P, limit, self.scales, where, values, counts, holes)
+        return kernels.flag(self.A, rows.start, cols.start, P, self.limit, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

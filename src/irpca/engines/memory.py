@@ -13,6 +13,7 @@ from ..threads import available_cores
 from . import passes
 from .base import (
     Cut,
+    Lines,
     Look,
     Prior,
     Sink,
@@ -25,7 +26,7 @@ from .base import (
     spread_places,
 )
 from .body import FrozenNormal, PiecedDual, PiecedEngine, Question, WholeNormal, refuse_nothing
-from .lines import Band, Moments
+from .lines import Band, Moments, solved
 from .passes import Answer, Arrays, Numbers
 from .pieces import Dense, Listed, piece_of
 
@@ -108,11 +109,24 @@ class MemoryEngine(PiecedEngine):
     def ask_lines(
         self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
     ) -> tuple[Callable[..., list[Any]], Sums]:
+        band, sums = self._band(axis, rows, cols, common, mean, prior)
+        return lambda name, *args: [getattr(band, name)(*args)], sums
+
+    def solve_lines(self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior) -> Lines:
+        band, sums = self._band(axis, rows, cols, common, mean, prior)
+        if band.few:
+            return band.solved(sums)
+        return solved(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
+
+    def _band(
+        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
+    ) -> tuple[Band, Sums]:
         answer = self.ask(passes.moments, rows, cols, common | {"axis": axis})
         *found, _ = answer.rows if axis == 0 else answer.cols
-        band = Band(Moments(*found), mean, prior, self.threads)
-        sums = Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
-        return lambda name, *args: [getattr(band, name)(*args)], sums
+        return (
+            Band(Moments(*found), mean, prior, self.threads),
+            Sums(answer.rows[-1], answer.cols[-1], answer.whole[0]),
+        )
 
     def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
         if isinstance(self.piece, Dense) and self.piece.small and self.remembered():

@@ -13,7 +13,7 @@ An answer has parts that are summed over all pieces, over those of the same rows
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -140,7 +140,7 @@ def written(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers, threads: 
 def _noise(rows: Arrays, cols: Arrays, common: Numbers) -> Noise:
     """The noise model of these rows and columns."""
     noise: Noise = common["noise"]
-    return replace(noise, rows=rows["scale"], cols=cols["scale"], row_spread=rows["spread"], col_spread=cols["spread"])
+    return noise.of_lines(rows["scale"], cols["scale"], rows["spread"], cols["spread"])
 
 
 def _walks(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers) -> Callable[[range], Walk]:

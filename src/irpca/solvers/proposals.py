@@ -69,6 +69,8 @@ class Table:
     rank, extra : number of components that features explain, and of others; None: to be chosen
     noise : its standard deviation, if it is known
     trimmed : a robust fit of M to start from, if there is one
+    fits : those that were made
+    unrefitted : of those whose noise was fitted again: as they were before
     """
 
     values: Array
@@ -81,6 +83,7 @@ class Table:
     seeds: np.random.SeedSequence
     trimmed: LowRank | None = None
     fits: dict[Recipe, Fit] = field(default_factory=dict)
+    unrefitted: dict[Recipe, Fit] = field(default_factory=dict)
 
     @cached_property
     def piles(self) -> Array:
@@ -89,7 +92,7 @@ class Table:
     def without(self, out: Array) -> Table:
         """The same table with some entries held out."""
         values = np.where(out, np.nan, self.values)
-        return replace(self, values=values, fits={})
+        return replace(self, values=values, fits={}, unrefitted={})
 
     def make(self, recipe: Recipe) -> Fit:
         """The fit of a recipe to this table; kept, since other recipes start from it."""
@@ -99,6 +102,17 @@ class Table:
 
     def _made(self, recipe: Recipe) -> Fit:
         X = self._values(recipe)
+        same = self.unrefitted.get(replace(recipe, afresh=True))  # up to there this fit would be the same
+        fit = self._begun(recipe, X) if recipe.afresh or same is None else same.copy()
+        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE, first=0)
+        if fit.before_refit is not None:
+            self.unrefitted[recipe], fit.before_refit = fit.before_refit, None
+        if recipe.piles:
+            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(fit.sample[0]))
+        return fit
+
+    def _begun(self, recipe: Recipe, X: Array) -> Fit:
+        """A fit of a recipe to the entries X, before its first sweep."""
         nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
         if isinstance(recipe.start, Recipe):
             before = self.make(recipe.start)
@@ -118,14 +132,10 @@ class Table:
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
         directions = constants.SIMPLE_MODEL_RANK if recipe.few else constants.MAX_AUTO_RANK
-        fit = begin(
+        return begin(
             in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self._rank(recipe), directions,
             sample, start, nu, self.noise,
         )  # fmt: skip
-        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
-        if recipe.piles:
-            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(rows))
-        return fit
 
     def _rank(self, recipe: Recipe) -> int | None:
         """Number of components of a fit; None: chosen by the fit."""
@@ -240,7 +250,7 @@ class Comparison:
                     continue  # fits that start from this one were made already
                 yield self._best_fit
                 ends.append(fit)
-                if fit.noise_refitted:
+                if first in table.unrefitted:
                     self._run(replace(first, afresh=False))
                     yield self._best_fit
                 for share in constants.MODE_SHARES:
