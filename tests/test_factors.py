@@ -212,7 +212,7 @@ def test_many_poorly_fitted_lines_are_no_exception():
         assert len(fit.poorly_fitted(0)) == found
     noisy = a_fit(20, 400)
     noisy.trust = np.full(20, 360.0), np.full(400, 18.0)
-    for ratio, found in ((8.5, 0), (9.5, 1)):  # the variance of three standard deviations
+    for ratio, found in ((95.0, 0), (105.0, 1)):
         noisy.noise.rows = np.where(np.arange(20) == 5, ratio, 1.0)
         assert len(noisy.poorly_fitted(0)) == found
 

@@ -120,7 +120,7 @@ def test_command(capsys, tmp_path, monkeypatch):
 
 
 def test_command_ends_with_1_after_a_failure(capsys, monkeypatch):
-    def fails(name, count, seed, seconds):
+    def fails(name, count, seed, seconds, jobs):
         tally = Tally(count)
         tally.outcomes["broken"] += 2
         tally.fail("a kind", "a longer reproducer")

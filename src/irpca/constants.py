@@ -44,6 +44,7 @@ ROUNDING = 1e-14  # relative, of eigenvalues
 MIN_FEATURE_SINGULAR_VALUE = 1e-6  # relative: below, a feature is collinear with others, the constant among them
 LINE_REFITS = 1  # times that poorly fitted lines are fitted again from another start
 MIN_INLIER_SHARE = 0.5  # of the median share: a line with fewer inliers may have been fitted to its own errors
+MAX_NOISE_RATIO = 100.0  # times the median variance: the same
 MAX_UNSUPPORTED = 2.0  # standard deviations, of the prediction from the other entries: 95 % of clean ones are within
 MAX_POORLY_FITTED = 0.2  # of all lines: if more are poorly fitted, the cause is not in the lines
 NEW_LINE_SCALE_DECREASE = 1.7  # factor by which s decreases for lines that were not in the fit

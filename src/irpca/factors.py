@@ -19,7 +19,7 @@ from . import constants
 from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior
 from .features import Features
 from .lowrank import Array, LowRank, core_of, relative_distance, times
-from .noise import NoiseModel, noisiest, refit_mixture
+from .noise import NoiseModel, refit_mixture
 from .sampling import in_memory
 
 TINY = 1e-300
@@ -392,7 +392,7 @@ class Fit:
         usual = float(np.median(share))  # a share of n entries has a standard deviation of at most 0.5 / √n
         by_chance = usual - constants.SIGNIFICANT_STANDARD_ERRORS * 0.5 / np.sqrt(counts)
         few = share < np.maximum(constants.MIN_INLIER_SHARE * usual, by_chance)
-        odd = few | (scale > noisiest(scale))
+        odd = few | (scale > constants.MAX_NOISE_RATIO * np.median(scale))
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
         return lines if len(lines) <= constants.MAX_POORLY_FITTED * len(counts) else lines[:0]
 

@@ -135,8 +135,8 @@ class NoiseModel:
 
     def noisy_lines(self, units: Array) -> tuple[Array, Array]:
         """Rows and columns that are far noisier than lines differ otherwise, in the sense of :meth:`capped`."""
-        cols = (self.cols > noisiest(self.cols)) & (self.cols * units > noisiest(self.cols * units))
-        return np.flatnonzero(self.rows > noisiest(self.rows)), np.flatnonzero(cols)
+        cols = (self.cols > _noisiest(self.cols)) & (self.cols * units > _noisiest(self.cols * units))
+        return np.flatnonzero(self.rows > _noisiest(self.rows)), np.flatnonzero(cols)
 
     def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
         """Log density of residuals R, where clean ones have the variance s2, and L the variance var."""
@@ -157,7 +157,7 @@ class NoiseModel:
         return self.s > self.lowest and self.estimate < self.s / constants.SCALE_CONVERGED
 
 
-def noisiest(scales: Array) -> float:
+def _noisiest(scales: Array) -> float:
     """The variance beyond which a line is far noisier than lines differ otherwise."""
     logs = np.log(scales)
     middle = float(np.median(logs))
@@ -166,7 +166,7 @@ def noisiest(scales: Array) -> float:
 
 
 def _capped(scales: Array) -> Array:
-    most = noisiest(scales)
+    most = _noisiest(scales)
     few = np.count_nonzero(scales > most) <= constants.MAX_NOISY_LINES * len(scales)
     return np.minimum(scales, most) if few else scales
 

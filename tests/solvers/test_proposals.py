@@ -202,3 +202,13 @@ def test_the_number_of_components_with_features(rank, extra, expected):
     table = a_table(X, rank, extra, bases)
     assert table._rank(Recipe(FREE)) == expected
     assert table._rank(Recipe(tied)) == rank
+
+
+def test_what_was_left_out_is_held_against_all_entries_that_were_fitted():
+    """Of 12,000 entries 3,000 hold one value; noise is estimated from 5,000 of the others, which are 9,000."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((120, 1)) @ rng.standard_normal((1, 100)) + 0.1 * rng.standard_normal((120, 100))
+    X.ravel()[rng.choice(X.size, 3000, replace=False)] = 7.0
+    fit = a_table(X).make(Recipe(FREE, piles=True))
+    assert len(fit.sample[0]) < 9000 == fit.engine.n_observed
+    assert fit.noise.gross == pytest.approx(0.25, abs=0.01)

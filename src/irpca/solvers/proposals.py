@@ -108,7 +108,7 @@ class Table:
         if fit.before_refit is not None:
             self.unrefitted[recipe], fit.before_refit = fit.before_refit, None
         if recipe.piles:
-            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], len(fit.sample[0]))
+            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
         return fit
 
     def _begun(self, recipe: Recipe, X: Array) -> Fit:
