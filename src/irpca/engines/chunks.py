@@ -158,9 +158,9 @@ class Trimmed(Chunks):
     def _trim(self, values: Array, T: Array, K: Array | None, chunk: Chunk) -> kernels.Counts:
         ones = None if K is None else K[None]
         if not isinstance(self.zeta, Cut):
-            return kernels.trim(values[None], 0, 0, T[None], ones, self.zeta, None, None)
+            return kernels.trim(values[None], 0, 0, T[None], ones, self.zeta, None, None, None)
         none = np.full(1, -1, T.dtype)  # the only row has no say: each entry has its own limit
-        return kernels.trim(values[None], 0, 0, T[None], ones, T.dtype.type(0), none, chunk.limits(self.zeta))
+        return kernels.trim(values[None], 0, 0, T[None], ones, T.dtype.type(0), none, chunk.limits(self.zeta), None)
 
 
 class Masked(Chunks):

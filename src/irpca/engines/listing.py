@@ -174,6 +174,6 @@ class GrowingRows:
         return S
 
     def _resize(self, size: int) -> None:
-        """In place: Linux moves large arrays without copying them."""
+        """In place where the system can; for a moment both may be there, which is rare: a room has some to spare."""
         for room in self.room or ():
             room.resize(size, refcheck=False)
