@@ -946,3 +946,8 @@ def test_frames_that_a_file_cannot_hold() -> None:
     for odd, kind in ((half, "DataFrame of several types"), (half["a"], "Series of float16")):
         with pytest.raises(ModelFileError, match=rf"F is a pandas {kind}, which .* \.astype\(str\)"):
             Encoding().node(odd, "F")
+
+
+def test_a_whole_number_in_the_place_of_a_float_is_one_that_is_a_float():
+    assert conforms(2**53, float) and conforms(-3, float) and conforms(10**30, int)
+    assert not conforms(10**30, float) and not conforms(-(10**30), float) and not conforms(True, float)

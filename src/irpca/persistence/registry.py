@@ -25,6 +25,7 @@ CLASSES = {
     "placement": ("Placement",),
     "result": ("Certificate", "Choice", "Doubt", "Expected", "History", "Result", "Status"),
 }
+MAX_WHOLE_FLOAT = 2**53  # beyond, a whole number may be no float, and some are none that a machine knows
 OMITTED = {("Result", "fit")}  # it holds M, and is used while fitting only
 LOOSER = {("Labels", "names"): tuple[Any, ...]}  # pandas allows any name
 PLAIN_FIELDS: dict[str, dict[str, Any]] = {  # of classes that are not dataclasses
@@ -95,6 +96,8 @@ def conforms(value: Any, hint: Any) -> bool:
 
 def _is_a(value: Any, kind: Any) -> bool:
     if kind in (int, float) and isinstance(value, bool | np.bool_):
+        return False
+    if kind is float and isinstance(value, int) and abs(value) > MAX_WHOLE_FLOAT:
         return False
     wider = {float: (float, int, np.floating, np.integer), int: (int, np.integer), bool: (bool, np.bool_)}
     return isinstance(kind, type) and isinstance(value, wider.get(kind, kind))
