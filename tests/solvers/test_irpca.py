@@ -600,6 +600,17 @@ def test_an_exact_fit_with_features_of_one_side_reads_all_of_M_once(monkeypatch,
     assert result.reads < 1.5
 
 
+@pytest.mark.parametrize("told", [1.0, 0.5])
+def test_to_know_the_noise_costs_neither_reads_nor_accuracy(monkeypatch, told):
+    """M is too large here to be held in memory; half of the true noise may be told, too."""
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 15)
+    problem = make_problem(1500, 1200, 8, 6, rank=2, corruption=0.1, noise=1e-3)
+    found = irpca.solve(problem.M, problem.F1, problem.F2, rank=2)
+    given = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, noise=told * 1e-3)
+    assert given.noise == told * 1e-3 and given.reads <= found.reads < 3.2
+    assert problem.relative_error(given.L) <= 1.05 * problem.relative_error(found.L)
+
+
 def test_an_exact_fit_without_features_needs_no_noise_of_all_of_M(monkeypatch):
     """As good as exact on a part, it is exact on all of M: no sweep estimates noise there."""
     problem = make_problem(500, 400, 8, 6, rank=2, corruption=0.1)

@@ -448,14 +448,14 @@ def _steps_on_M(fit: Fit, part: _Part) -> tuple[Fit, LowRank] | None:
 
     Where the kept entries are evenly distributed, their gradient divided by their share is nearly the solution, and the
     next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
-    is heavy-tailed, differs between lines, or is given.
+    is heavy-tailed or differs between lines.
     """
     residuals = fit.residuals
     fit = replace(fit, noise=widened(fit.noise, residuals))
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
-    if not all(fit.tied) or not _gaussian(fit) or noise.target is not None or apart > constants.EQUAL_NOISE_SPREAD:
+    if not all(fit.tied) or not _gaussian(fit) or apart > constants.EQUAL_NOISE_SPREAD:
         return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
     C = np.sqrt(n1 * n2) * fit.rows.coefficients @ fit.cols.coefficients.T  # M is in units of its own: it is large
@@ -499,9 +499,9 @@ def _efficient(fit: Fit) -> None:
 
 
 def _one_component(fit: Fit, noise: NoiseModel) -> NoiseModel:
-    """The noise as one Gaussian, with the scale of the residuals of the fit."""
-    scale = Calibration(fit.residuals / noise.s, noise.gross).scale
-    return replace(noise, s=noise.s * scale, shares=np.eye(len(noise.shares))[0])
+    """The noise as one Gaussian, of the deviation that is given, or with the scale of the residuals of the fit."""
+    s = noise.target or noise.s * Calibration(fit.residuals / noise.s, noise.gross).scale
+    return replace(noise, s=s, shares=np.eye(len(noise.shares))[0])
 
 
 @dataclass(eq=False)
