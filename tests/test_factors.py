@@ -511,3 +511,20 @@ def test_least_squares_that_diverge_are_no_exact_fit(monkeypatch):
     monkeypatch.setattr("irpca.factors.relative_distance", lambda *_: np.nan)
     with pytest.raises(FloatingPointError, match="diverged: there is no exact fit near this one"):
         fit.least_squares(1)
+
+
+def test_rounding_is_that_of_the_entries():
+    M = np.zeros((6, 8))
+    M[2, 3] = -1000.0
+    assert a_fit(M=M)._rounding == pytest.approx(constants.ROUNDING_MARGIN * 1000 * np.finfo(float).eps)
+
+
+def test_components_of_a_start_that_are_rounding_are_not_kept():
+    rng = np.random.default_rng(0)
+    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (6, 8))
+    for small, kept in ((1e-5, 1), (1e-1, 2)):
+        L0 = LowRank(U, np.diag([1e6, small]), V)
+        bases, sample = (np.ones((6, 1)), np.ones((8, 1))), (np.arange(6), np.arange(6), np.zeros(6))
+        engine, least = MemoryEngine(np.zeros((6, 8))), np.full(8, 1e-9)
+        fit = begin(engine, bases, (False, False), L0, 1e-3, least, 3, 8, sample, rng)
+        assert np.count_nonzero(np.abs(fit.rows.mean).sum(axis=0)) == kept

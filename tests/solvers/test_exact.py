@@ -15,6 +15,7 @@ from irpca.solvers.exact import (
     Exactness,
     _high_breakdown,
     _largest_rounding,
+    _most,
     _uncovered,
     exactness,
     least_squares,
@@ -182,6 +183,15 @@ def test_lines_of_high_leverage_are_looked_at(axis, wrong, clean, missed):
     else:
         L = LowRank.zero(M.T.shape)
         assert missed_lines(MemoryEngine(np.ascontiguousarray(M.T)), other, F, L, exact, rng) == missed
+
+
+@pytest.mark.parametrize(
+    ("large", "most"),
+    [(1, 2), (5, 10), (6, 20), (0, 20)],  # of twenty; where more than a quarter stand out, the others may be no errors
+)
+def test_components_that_stand_out_of_errors(large, most):
+    sizes = np.r_[np.full(large, 2.9), np.full(20 - large, 1.0)]
+    assert _most(LowRank(np.eye(30, 20), np.diag(sizes), np.eye(25, 20))) == most
 
 
 @pytest.mark.parametrize("rank", [5, None])

@@ -350,3 +350,14 @@ def test_noise_is_a_standard_deviation(noise):
         ValueError, match=r"noise must be (a number|the standard deviation of the noise, a finite number)"
     ):
         irpca.solve(np.random.default_rng(0).standard_normal((20, 10)), noise=noise)
+
+
+def test_the_noise_model_is_in_units_of_M():
+    """Columns in other units, by powers of two: everything about them is, too."""
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
+    units = 2.0 ** rng.permutation(np.repeat([-3, 0, 3], 10))
+    plain, scaled = (irpca.solve(table, rank=2).weights for table in (M, M * units))
+    np.testing.assert_allclose(scaled.cols, plain.cols * units**2, rtol=1e-6)
+    np.testing.assert_allclose(scaled.col_spread, plain.col_spread * units[:, None] ** 2, rtol=1e-6)
+    np.testing.assert_allclose(scaled.rows, plain.rows, rtol=1e-6)
