@@ -361,3 +361,16 @@ def test_the_noise_model_is_in_units_of_M():
     np.testing.assert_allclose(scaled.cols, plain.cols * units**2, rtol=1e-6)
     np.testing.assert_allclose(scaled.col_spread, plain.col_spread * units[:, None] ** 2, rtol=1e-6)
     np.testing.assert_allclose(scaled.rows, plain.rows, rtol=1e-6)
+
+
+def test_shares_of_L_within_and_outside_the_span_of_the_features():
+    """Three quarters of its energy are outside."""
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((150, 4)), rng.standard_normal((100, 4))
+    within = F1[:, :1] @ F2[:, :1].T
+    beyond = rng.standard_normal((150, 2)) @ rng.standard_normal((2, 100))
+    beyond -= F1 @ np.linalg.lstsq(F1, beyond, rcond=None)[0]
+    L = within / np.linalg.norm(within) + np.sqrt(3) * beyond / np.linalg.norm(beyond)
+    M = L / L.std() + 0.05 * rng.standard_normal(L.shape)
+    shares = irpca.solve(M, F1, F2, extra_rank="auto").shares
+    assert shares["free"] == pytest.approx(0.75, abs=0.02) and sum(shares.values()) == pytest.approx(1.0)
