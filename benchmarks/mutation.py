@@ -66,7 +66,7 @@ TESTS = {  # of every file that is changed: those that should notice, the fastes
     "factors.py": ("tests/test_factors.py", *SMALL_FITS[:2]),
     "noise.py": ("tests/test_noise.py", *WHOLE_FITS),
     "outliers.py": ("src/irpca/outliers.py", "tests/test_outliers.py"),
-    "solvers/exact.py": ("tests/solvers/test_exact.py", *EXACT_FITS),
+    "solvers/trimmed.py": ("tests/solvers/test_trimmed.py", *EXACT_FITS),
     "solvers/irpca.py": ("tests/solvers/test_irpca_parts.py", *EXACT_FITS[:3], *SMALL_FITS),
     "solvers/proposals.py": ("tests/solvers/test_proposals.py", *SMALL_FITS),
     "verdict.py": ("tests/test_verdict_limits.py", "tests/test_verdict.py"),

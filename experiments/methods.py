@@ -45,7 +45,7 @@ def _share(inflation: float) -> Callable[[Instance], dict[str, Any]]:
     return lambda instance: {"corruption": max(instance.mean_share, instance.worst_share / inflation)}
 
 
-# Colours: Tol's "muted", which colour-blind people can tell apart, and black for ours. Markers differ, too.
+# Colours: Tol's "muted" and "vibrant", which colour-blind people can tell apart, black for ours. Markers differ, too.
 METHODS = {
     method.name: method
     for method in (
@@ -69,6 +69,30 @@ METHODS = {
             "factors n·d, S",
             "#777777",
             "o",
+            rank=False,
+            features=True,
+            line="--",
+        ),
+        Method(
+            "trimmed",
+            "trimmed",
+            "trimmed",
+            "features, rank",
+            "none proved; says whether its fit is exact",
+            "factors n·d, S",
+            "#0077BB",
+            "p",
+            features=True,
+        ),
+        Method(
+            "trimmed-auto",
+            'trimmed, rank="auto"',
+            "trimmed",
+            "features",
+            "none proved; says whether its fit is exact",
+            "factors n·d, S",
+            "#EE7733",
+            "p",
             rank=False,
             features=True,
             line="--",

@@ -117,6 +117,7 @@ STAGES = (
     _study("real_tables", 2, _real_data),
     _study("kept_right", 4),
     _study("calibration", 1),
+    _study("dominance", 1),
     Stage("holes", "experiments holes --seeds 2", (_rows("holes"),), _real_data),
     Stage("traffic", "experiments traffic --seeds 3", (_rows("traffic"),), _real_data),
     *(_figure(name, 3) for name in ("fig1a", "fig1b", "fig1c", "fig1d")),

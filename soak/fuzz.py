@@ -239,6 +239,7 @@ MADE = {
 BOTH = {"M": "M", "F1": "F1", "F2": "F2", "rank": "2"}
 FIT = Call("fit", {"M": "M", "row_features": "F1", "col_features": "F2"}, {"M": "table", **SIDES, "resume": "path"})
 QUICK = {"rank": "1", "solver": "'pca'", "extra_rank": "0"}
+FIELD = ("trimmed", "irpca_iht", "pcp", "pcpf", "altproj", "accaltproj", "rpca_gd", "scaledgd", "ircur", "pca")
 
 
 def _of_model(name: str, given: dict[str, str], kinds: dict[str, str]) -> list[Call]:
@@ -247,10 +248,7 @@ def _of_model(name: str, given: dict[str, str], kinds: dict[str, str]) -> list[C
 
 CALLS: list[Call] = [
     *[Call("irpca.solve", BOTH, SOLVE)] * 3,
-    *[
-        Call("irpca.solve", {**BOTH, "solver": repr(name)}, SOLVE)
-        for name in ("irpca_iht", "pcp", "pcpf", "altproj", "accaltproj", "rpca_gd", "scaledgd", "ircur", "pca")
-    ],
+    *[Call("irpca.solve", {**BOTH, "solver": repr(name)}, SOLVE) for name in FIELD],
     Call("irpca.solve", {"M": "M", "solver": "'pca'", "rank": "1"}, SOLVE),
     Call("irpca.solve", {"M": "M", "solver": "'altproj'", "rank": "1"}, SOLVE),
     *[Call("irpca.InductiveRobustPCA", {"rank": "2"}, SETTINGS, FIT)] * 2,

@@ -283,7 +283,7 @@ def test_holes_that_are_met_on_the_way(exact, noisy, tmp_path):
     plain = solve(M, exact.F1, exact.F2, rank=2, engine=MemoryEngine(M))
     assert_same(solve(M, exact.F1, exact.F2, engine=MemoryEngine(M), **given), plain)
     ends = records(path)
-    for k in (len(ends), 5):
+    for k in (len(ends), 2):
         os.truncate(path, ends[k - 1])
         assert_same(solve(M, exact.F1, exact.F2, engine=MemoryEngine(M), resume=path, rank=2), plain)
 
@@ -319,7 +319,7 @@ def test_cut_after_every_record(exact, tmp_path, solver):
     given = arguments(exact, exact.M, solver != "accaltproj")
     plain = solve(*given, rank=2, solver=solver, callbacks=checkpoint(path))
     whole, ends = path.read_bytes(), records(path)
-    assert len(ends) > 10
+    assert len(ends) > (1 if solver == "irpca" else 10)  # that one copies a small M
     for end in ends[:-1] if len(ends) < 40 else ends[:-1:4]:
         path.write_bytes(whole[:end])
         assert_same(solve(*given, rank=2, solver=solver, resume=path), plain)
@@ -353,13 +353,15 @@ def test_tables_too_large_to_be_copied(exact, noisy, tmp_path, monkeypatch, feat
 
 
 def test_normal_equations_are_made_again_only_when_they_are_asked(exact, tmp_path):
+    """More than half of M is missing: it is taken as it is, not copied."""
     path = tmp_path / "run"
-    plain = solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path))
+    M = np.where(np.random.default_rng(5).random(exact.M.shape) < 0.55, np.nan, exact.M)
+    plain = solve(M, exact.F1, exact.F2, callbacks=checkpoint(path))
     asked, ends = names(path), records(path)
     within = next(k for k, name in enumerate(asked) if name.startswith("normal."))
     os.truncate(path, ends[within + 1])  # the file begins with the header
-    engine = Watched(exact.M)
-    assert_same(solve(exact.M, exact.F1, exact.F2, engine=engine, resume=path), plain)
+    engine = Watched(M, holes=True)
+    assert_same(solve(M, exact.F1, exact.F2, engine=engine, resume=path), plain)
     made = engine.asked.count("normal")
     assert made == asked[within:].count("normal") + (asked[within + 1].startswith("normal."))
 
@@ -1145,7 +1147,7 @@ def test_the_estimator(exact, noisy, tmp_path):
     features = {"row_features": exact.F1, "col_features": exact.F2}
     plain = InductiveRobustPCA(rank=2).fit(noisy, **features)
     first = InductiveRobustPCA(rank=2, callbacks=checkpoint(path)).fit(noisy, **features)
-    os.truncate(path, records(path)[10])
+    os.truncate(path, records(path)[len(records(path)) // 2])
     again = InductiveRobustPCA(rank=2).fit(noisy, **features, resume=path)
     for model in (first, again):
         assert_same(model.result_, plain.result_)
@@ -1167,7 +1169,7 @@ def test_seeds_of_other_kinds(exact, tmp_path):
     ):
         path = tmp_path / str(k)
         first = solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path), random_state=make())
-        os.truncate(path, records(path)[3])
+        os.truncate(path, records(path)[1])
         assert_same(solve(exact.M, exact.F1, exact.F2, resume=path, random_state=make()), first)
 
 

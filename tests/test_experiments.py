@@ -565,6 +565,77 @@ def test_imperfect_features(load, trial):
     assert all(found["paper", 0, method]["error"] < imperfect.EXACT for method in imperfect.SECRET)
 
 
+def test_dominance(load, tmp_path, capsys):
+    dominance = load("dominance")
+    rows = dominance.STUDY.main(["--quick", "--out", str(tmp_path / "dominance.csv")])
+    assert [row["features"] for row in rows] == ["both"] * 4 + ["columns"] * 2 + ["none"] * 2
+    assert max(row[name] for row in rows for name in ("irpca", "irpca-auto")) < 1e-12
+    for row in rows:
+        needing = [np.isnan(row[name]) for name in ("trimmed", "trimmed-auto", "iht-whitened", "iht-paper", "pcpf")]
+        assert all(needing) if row["features"] == "none" else not any(needing)
+    assert rows[0]["pcp"] < dominance.RECOVERED < rows[1]["pcp"]  # of 20 and of 60 % wrong cells
+    assert "0 losses in 8 problems" in capsys.readouterr().out
+
+
+def test_every_robust_solver_is_held_against_the_default(load):
+    contenders = load("dominance").CONTENDERS.values()
+    assert {method.solver for method in contenders} == set(SOLVERS) - {"pca"}
+    assert {method.solver for method in contenders if not method.rank} == {
+        name for name, solver in SOLVERS.items() if solver.rank != "needed"
+    }
+
+
+def test_the_problems_of_dominance(load):
+    dominance = load("dominance")
+    for side, kind, low, high in (
+        ("both", "away from 0", 0.5, 3),
+        ("rows", "one-sided", 0.5, 5),
+        ("none", "big", 50, 50),
+    ):
+        case = {"n": 80, "features": side, "d": 6, "rank": 3, "kind": kind, "share": 0.3, "seed": 1}
+        problem = dominance.make(case)
+        L, S = problem.L.dense(), problem.S.toarray()
+        np.testing.assert_allclose(problem.M, L + S, atol=1e-12)
+        assert np.abs(L).mean() == pytest.approx(1, rel=1e-12) and np.linalg.matrix_rank(L) == 3
+        assert low <= np.abs(problem.S.data).min() and np.abs(problem.S.data).max() <= high
+        assert (problem.S.data.min() > 0) == (kind == "one-sided")
+        assert problem.mean_share == pytest.approx(0.3, abs=0.03)
+        assert (problem.F1 is not None, problem.F2 is not None) == (side != "none", side == "both")
+        Q1, Q2 = (np.eye(80) if F is None else F for F in (problem.F1, problem.F2))
+        W = np.linalg.pinv(Q1) @ L @ np.linalg.pinv(Q2).T
+        assert np.linalg.norm(Q1 @ W @ Q2.T - L) < 1e-10 * np.linalg.norm(L)
+        assert problem.W_norm == pytest.approx(np.linalg.norm(W, 2), rel=1e-9)
+
+
+def test_losses(load):
+    dominance = load("dominance")
+    setting = {"version": "v", "n": 60, "features": "both", "d": 6, "rank": 2, "kind": "big", "share": 0.2}
+    good, bad = dominance.RECOVERED / 2, 2 * dominance.RECOVERED
+
+    def row(seed, **errors):
+        return setting | dict.fromkeys(dominance.CONTENDERS, bad) | {"seed": seed, "refused": np.nan} | errors
+
+    rows = [
+        row(0, irpca=good, pcp=good, altproj=good),  # pcp finds the rank: a loss of the default that must
+        row(1, **{"irpca-auto": good}, pcp=good, altproj=good, ircur=good),
+        row(2, irpca=np.inf, **{"irpca-auto": np.nan}, rpca_gd=good, pcpf=good),  # refused, not measured
+        row(3, altproj=np.nan, pcpf=np.inf),  # nobody
+        row(4, irpca=good, **{"irpca-auto": good}),  # the default alone
+    ]
+    found = [(row["seed"], default, others) for row, default, others in dominance.losses(rows)]
+    assert found == [
+        (0, "irpca-auto", ["pcp"]),
+        (1, "irpca", ["altproj", "ircur"]),
+        (2, "irpca", ["rpca_gd"]),
+        (2, "irpca-auto", ["pcpf"]),
+    ]
+    *told, last = dominance.report(rows).splitlines()
+    assert last == "4 losses in 5 problems"
+    line = told[2].split()
+    assert line[:4] == ["60", "both", "6", "2"] and "2/5" in line and "pcp 2/5, altproj 2/5, rpca_gd 1/5" in told[2]
+    assert told[-1] == "n 60, features both, d 6, rank 2, kind big, share 0.2, seed 1"  # only if the rank is not told
+
+
 def test_what_the_oracle_finds_is_least_squares(load):
     imperfect, n, noise = load("imperfect"), 200, 0.1
     instance = imperfect.make("unequal", n, 0.2, noise, 0)

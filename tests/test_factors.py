@@ -29,7 +29,7 @@ def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
     least = np.full(M.shape[1], 1e-6)
     sample = rows, cols, M[seen]
     rng = np.random.default_rng(seed)
-    return begin(MemoryEngine(M), bases, tied, L0, s0, least, rank, constants.MAX_AUTO_RANK, sample, rng).run()
+    return begin(MemoryEngine(M), bases, tied, L0, s0, least, rank, constants.FIRST_COMPONENTS, sample, rng).run()
 
 
 def error(fit, L):

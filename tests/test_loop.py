@@ -172,7 +172,7 @@ def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small
 
 def test_a_keyboard_interrupt_before_the_first_iterate_is_passed_on(problem):
     with pytest.raises(KeyboardInterrupt):
-        solve(problem.M, problem.F1, problem.F2, engine=Interrupted(problem.M, 1))
+        solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht", engine=Interrupted(problem.M, 1))
 
 
 def test_other_errors_in_a_callback_are_passed_on(problem):
@@ -261,7 +261,8 @@ def test_a_final_read_that_finds_far_more_than_the_sample_did_goes_on(stub, prob
 
 
 @pytest.mark.parametrize(
-    "solver, rank, sides", [*(("irpca", "auto", sides) for sides in SIDES), ("irpca_iht", 2, "both")]
+    "solver, rank, sides",
+    [*(("irpca", "auto", sides) for sides in SIDES), ("trimmed", "auto", "both"), ("irpca_iht", 2, "both")],
 )
 def test_history_has_columns_of_equal_length_and_reads_never_fall(small, solver, rank, sides):
     result = solve(small.M, *sides_of(small, sides), solver=solver, rank=rank)
@@ -444,7 +445,7 @@ def refused(problem, error, match, **options):
 
 def test_an_unknown_solver_is_refused_with_the_names_of_the_known(problem):
     refused(problem, ValueError, r"the default solver does its job now; leave solver out", solver="bayes")
-    refused(problem, ValueError, r"solver='magic' is unknown; choose one of 'irpca', 'irpca_iht'", solver="magic")
+    refused(problem, ValueError, r"solver='magic' is unknown; choose one of 'irpca', 'trimmed'", solver="magic")
 
 
 def test_an_unknown_engine_is_refused_with_the_names_of_the_known(problem):

@@ -12,6 +12,7 @@ from scipy.sparse import csr_array
 import irpca
 from irpca import InductiveRobustPCA, LongTable, Status
 from irpca.datasets import make_problem
+from irpca.solvers import SOLVERS
 from irpca.tables import Criterion
 
 KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
@@ -369,15 +370,15 @@ def test_std_of_a_solver_without_a_noise_model_is_that_of_its_residuals():
     assert 0.28 < np.median(std) < 0.34
 
 
-@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "pcp", "altproj"])
+@pytest.mark.parametrize("solver", ["irpca", "trimmed", "irpca_iht", "pcp", "altproj"])
 def test_exact_errors_are_found_by_every_solver(exact_problem, solver):
-    uses = solver.startswith("irpca")
+    uses, certain = SOLVERS[solver].features, solver in ("irpca", "trimmed")
     given = {"row_features": exact_problem.F1, "col_features": exact_problem.F2} if uses else {}
     model = InductiveRobustPCA(2, solver=solver).fit(exact_problem.M, **given)
     found = model.outliers()
     assert cells(found) == cells({"row": exact_problem.S.nonzero()[0], "column": exact_problem.S.nonzero()[1]})
-    assert_array_equal(np.isnan(found["probability"]), solver != "irpca")
-    assert (found["probability"] == 1).all() == (solver == "irpca")
+    assert_array_equal(np.isnan(found["probability"]), not certain)
+    assert (found["probability"] == 1).all() == certain
     repaired, std, marks = model.repaired(return_std=True, return_marks=True)
     assert_allclose(repaired, exact_problem.L, atol=1e-6)
     assert (marks == "outlier").sum() == len(found)

@@ -10,7 +10,7 @@ determine L, is preferred unless it is worse in most rows and most columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,18 @@ class HeldOut:
         var = np.einsum("kq,kq->k", row_spread[i], col_spread[j])
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
         return Score(noise.log_density(R, s2, var), np.abs(R))
+
+    def strict(self, fit: Fit) -> bool:
+        """Whether the components that noise hides where entries are missing or wrong can go without loss.
+
+        Where a line has few entries its factors are shrunk towards what is expected, and weak components still help.
+        """
+        few, more = (replace(fit, strict=strict).principal() for strict in (True, False))
+        if few.rank == more.rank:
+            return False
+        fewer, all_of_them = self.score(few), self.score(more)
+        better = fewer.density.mean() >= all_of_them.density.mean() and fewer.error.mean() <= all_of_them.error.mean()
+        return bool(better)
 
     def nearly_exact(self, fit: Fit) -> bool:
         """Whether most held-out entries are predicted exactly and no line is poorly fitted: no fit can be better."""

@@ -30,8 +30,11 @@ NOISE_SAMPLE = 5_000  # residuals from which the mixture is estimated: its scale
 NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts; HEART 3 (c)
 
 # Factors (factors.py)
-MAX_AUTO_RANK = 20  # components offered to rank="auto"; those without support in the data shrink to nothing; prototype
-MAX_START_RANK = 12  # components taken from a start; prototype
+FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing; prototype
+USED_UP = 0.6  # of the components offered: where a fit uses or lacks more, more are offered
+LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
+GROWTH_LINES = 512  # rows and columns on which components that a fit lacks are looked for
+START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share; prototype: 12 of 20
 NEW_COMPONENT_SCALE = 0.6  # times the root of s: standard deviation of new, random components; prototype
 SWEEPS_BEFORE_PRIORS = 3  # before priors are learned: the first factors carry no information; prototype
 SWEEPS_BEFORE_LINE_SCALES = 10  # before rows and columns get noise scales of their own; prototype
@@ -74,10 +77,19 @@ STUDENT_DEGREES_OF_FREEDOM = 2.0  # of the noise where gross errors are not larg
 MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck; prototype
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry; prototype
 
-# The exact fit (solvers/exact.py)
-# (quantile, factor) of the threshold, FINDINGS 4; whether with no more components than the first start suggests
-TRIM_STARTS = ((0.3, 8.0, False), (0.05, 40.0, True), (0.05, 15.0, False))
-MEDIAN_SINGULAR_VALUE_FACTOR = 2.858  # larger ones of a square core are no errors; Gavish and Donoho (2014)
+# The exact fit (solvers/trimmed.py)
+PEAK_SAMPLE = 1 << 16  # residuals of a block in which the clean ones are looked for: 1 % of them is 650
+WIDTH_STEP = 1.15  # from one width of the peak to the next
+PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
+PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4 standard deviations, if it is Gaussian
+NARROWER = 0.75  # times the width of the peak on a block a quarter as large: half as wide if it is an error of the fit
+MAX_STEPS_WITHOUT_GAIN = 2  # before a threshold that falls no more ends a fit
+LINES_BLOCK = 1 << 18  # entries of the lines without features on which components are looked for
+LINE_ENTRIES = 512  # of each of them, at first, or 64 a feature ...
+MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
+ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
+MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselves
+MAX_LINES_ALONE = 256  # for so many, each may be fitted on its own: a few milliseconds
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
 # The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
@@ -85,14 +97,10 @@ COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from th
 FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
 ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others
 ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
-MIN_CLEAN_SHARE = 0.03  # of the entries; FINDINGS 4: 97 % corrupted fails
-MIN_ENTRIES_PER_UNKNOWN = 3.0  # clean ones, before an exact fit is accepted
+MIN_ENTRIES_PER_UNKNOWN = 1.5  # clean ones, before an exact fit is accepted: it may meet one for each by itself
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
-MIN_EXACT_SHARE = 0.01  # of the entries fitted to rounding: larger blocks are tried for an exact fit
-LOW_QUANTILE = 0.05  # of the residuals, the lowest of TRIM_STARTS: up to 95 % of the entries may be gross errors
 MIN_ENTRIES = 20  # before a fit is called exact, a column gets a unit, or a share is estimated
 MAX_FIRST_BLOCK = 1 << 22  # entries of blocks that one read of M brings before any is tried: 32 MB of the first few
-BLOCK_SAMPLE = 1 << 13  # entries of a block from which its threshold is set
 TABLE_SAMPLE = 1 << 15  # entries of M by which fits are judged
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
@@ -107,6 +115,7 @@ MAX_ENTRIES_IN_MEMORY = 1 << 24  # observed or not, up to which all of M is held
 BLOCKS_AT_ONCE = 8  # blocks of a quarter of that size that one read brings, where it is dear to look at few entries
 NEARLY_EXACT_NOISE = 10.0  # times the least possible s: below, an exact fit is tried
 MIN_GAUSSIAN_SHARE = 0.9  # of the narrowest component, from which on noise is Gaussian enough for plain least squares
+MAX_EXPECTED = 100.0  # times the largest sampled entry: what is expected of a cell, before a fit is given up
 MAX_EXACT_SWEEPS = 40  # of trimmed least squares, in search of an exact fit
 MIN_EXACT_SINGULAR_VALUE = 10.0  # times the largest singular value of noise: those of an exact fit
 FLAT_PRIOR_VARIANCE = 1e20  # times the largest square of a factor: a prior without information
@@ -139,7 +148,9 @@ CHECK_PAIRS = 1 << 12  # of neighbouring entries: a correlation is known to 0.01
 CHECK_ENTRIES_EXACT = 1 << 13  # where there is no noise, fewer are enough
 CHECK_LINES = 256  # rows and columns of the block whose singular values are computed
 CHECK_WORST_LINES = 128  # lines, those with the most outliers, in which undetermined components are looked for
-CHECK_LINE_ENTRIES = 1 << 12  # of each of them, at most
+CHECK_LINE_ENTRIES = 512  # of each of them, at first, or 64 a feature ...
+MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
+ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
 SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
 MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones; HEART 3
 MAX_CANDIDATE_DIFFERENCE = 0.05  # relative, between fits that predict equally well; and more than ...

@@ -33,11 +33,10 @@ from .labels import Labels, few, match
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
 from .placement import Placed, Placement, longest
-from .result import Doubt, Expected, History, Result, Status
+from .result import Doubt, Expected, History, Result, Status, about_lines
 from .sampling import check_scale
 from .solvers import SOLVERS, solver_named
 from .threshold import rounding_floor
-from .verdict import about_lines
 from .verdict import labelled as with_labels
 
 if TYPE_CHECKING:

@@ -180,6 +180,7 @@ class Fit:
     before_refit: Fit | None = None  # as it was when its noise was first fitted again
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
+    strict: bool = False  # whether noise hides components as in a table that lacks all but the inliers
 
     @property
     def L(self) -> LowRank:
@@ -197,6 +198,11 @@ class Fit:
     def nearly_exact(self) -> bool:
         """Whether the estimated noise is so small that it may be zero."""
         return not self.noise.target and self.noise.s <= constants.NEARLY_EXACT_NOISE * self.noise.lowest
+
+    @property
+    def inliers(self) -> float:
+        """How many there are, by their probabilities."""
+        return self.engine.n_observed if self.trust is None else float(self.trust[0].sum())
 
     @property
     def spreads(self) -> tuple[Array, Array]:
@@ -253,6 +259,8 @@ class Fit:
             scaled = self.rows.mean / np.sqrt(noise.rows)[:, None], self.cols.mean / np.sqrt(noise.cols)[:, None]
             seen = np.linalg.svd(core_of(*scaled), compute_uv=False) ** 2
             hidden = constants.MIN_COMPONENT_ENERGY * noise.s**2 * np.sqrt(n1 * n2)
+            if self.strict:
+                hidden *= n1 * n2 / max(self.inliers, 1.0)
             hidden = max(hidden, constants.ROUNDING**2 * seen.max(initial=0.0))
             visible = int(np.count_nonzero(seen > hidden))
             energy, P = energy[:visible], P[:, :visible]
@@ -283,6 +291,24 @@ class Fit:
         start = side.mean[lines] if from_own else None
         found = placed(X, side.expected[lines], side.variance, side.covariance, across, noise, typical, start)
         side.mean[lines], side.spread[lines] = found.mean, _in_units(found.spread, typical)
+
+    def of_lines(self, rows: Array, cols: Array) -> Fit:
+        """Its factors and noise on some rows and columns alone; not to be fitted further."""
+        noise = replace(
+            self.noise, rows=self.noise.rows[rows], cols=self.noise.cols[cols], least=self.noise.least[cols]
+        )
+        return replace(self, rows=self.rows.some(rows), cols=self.cols.some(cols), noise=noise, trust=None)
+
+    def lacks(self, X: Array) -> int:
+        """How many components the entries X of all its lines show beside those that it has."""
+        noise = self.noise
+        scale = noise.s * noise.tail * np.sqrt(np.multiply.outer(noise.rows, noise.cols))
+        Z = (X - self.L.dense()) / np.maximum(scale, np.maximum(noise.least, noise.lowest))
+        Z = np.where(np.abs(Z) <= constants.MAX_CLEAN_RESIDUAL, Z, 0.0)
+        for side in (self.rows, self.cols):  # factors that are not quite right leave residuals along the others
+            Q = np.linalg.qr(side.mean)[0]
+            Z = (Z - Q @ (Q.T @ Z)).T
+        return above_noise(Z)
 
     def copy(self) -> Fit:
         """Another fit to the same M, to continue from."""
@@ -334,12 +360,18 @@ class Fit:
             sizes = np.abs(self.residuals)
             kept = sizes[sizes <= self.noise.zeta]
             step = relative_distance(self.L, before)
-            if not np.isfinite(step):
+            if not np.isfinite(step) or self._out_of_range:
                 raise FloatingPointError("trimmed least squares diverged: there is no exact fit near this one")
             if not len(kept) or step < constants.ROUNDING:
                 break
             lowest = self.noise.zeta / constants.THRESHOLD_DECAY
             self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
+
+    @property
+    def _out_of_range(self) -> bool:
+        """Whether expected values are far beyond all that is observed: a component runs away."""
+        i, j, values = self.sample
+        return bool(np.abs(self.L.sampled(i, j)).max() > constants.MAX_EXPECTED * np.abs(values).max())
 
     def _place_poorly_fitted(self, noise: NoiseModel) -> bool:
         """Estimate poorly fitted lines again from the well fitted ones; whether there were any."""
@@ -358,7 +390,7 @@ class Fit:
         return found
 
     def done(self, step: float, settled: int) -> bool:
-        return self.sweeps > settled and self.step < step and not self.noise.falling
+        return self.sweeps > settled and self.step < step and (self.nearly_exact or not self.noise.falling)
 
     def run(
         self,
@@ -455,6 +487,23 @@ class Fit:
         density = self.noise.log_density(X - (L if axis == 0 else L.T), s2 if axis == 0 else s2.T)
         found: Array = np.nansum(density, axis=1)
         return found
+
+
+def above_noise(Z: Array) -> int:
+    """How many singular values of residuals are larger than those of independent noise.
+
+    Rows and columns are scaled to the same mean square; then noise has none beyond √n1 + √n2, whatever its variances
+    were (Landa, Zhang and Kluger 2022).
+    """
+    squares = Z**2
+    rows, cols = np.ones(Z.shape[0]), np.ones(Z.shape[1])
+    for _ in range(3):
+        rows = Z.shape[1] / np.maximum(squares @ cols, TINY)
+        cols = Z.shape[0] / np.maximum(rows @ squares, TINY)
+    Z = Z * np.sqrt(np.multiply.outer(rows, cols))
+    values = np.linalg.eigvalsh(Z.T @ Z if Z.shape[0] > Z.shape[1] else Z @ Z.T)
+    edge = constants.NOISE_EDGE_FACTOR * sum(np.sqrt(Z.shape))
+    return int(np.count_nonzero(values > edge**2))
 
 
 def covariance_of(factors: Array) -> Array:
@@ -608,7 +657,8 @@ def begin(
     sv = np.diag(L0.core)
     most = min(n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
     directions = min(directions if rank is None else rank, most)
-    kept = min(int((sv > 1e-9 * sv[0]).sum()), constants.MAX_START_RANK, directions) if len(sv) and sv[0] > 0 else 0
+    kept = int(np.count_nonzero(sv > 1e-9 * sv.max(initial=0.0)))
+    kept = min(kept, directions, max(int(constants.START_SHARE * directions), constants.START_COMPONENTS))
     new = directions - kept
     root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
     random = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))

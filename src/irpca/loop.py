@@ -83,6 +83,7 @@ def solve(
     rank : int or "auto"
     solver : str
         ``"irpca"``: robust matrix factorisation with features in the priors; exact where the data are exact.
+        ``"trimmed"``: trimmed least squares, for data without noise; needs features of rows or columns.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that

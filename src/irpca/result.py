@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
@@ -103,6 +103,32 @@ class Doubt:
 
     def __str__(self) -> str:
         return self.text
+
+
+NAMED = 8  # lines that a text names
+
+
+def names(labels: Sequence[Any]) -> str:
+    """The first few of them, separated by commas."""
+    return ", ".join(map(str, labels[:NAMED])) + (", …" if len(labels) > NAMED else "")
+
+
+def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
+    """A doubt about some rows (0) or columns; the template says ``{lines}`` where it names them."""
+    positions = tuple(int(i) for i in lines)
+    text = template.replace("{lines}", names(positions))
+    return Doubt(kind, text, positions if axis == 0 else (), positions if axis == 1 else (), template)
+
+
+MIN_LINE_EVIDENCE = 3  # cells of a line that fit to rounding beside the one for each component that fits by itself
+
+
+def unfitted_lines(axis: int, lines: Array) -> Doubt:
+    """A doubt about rows (0) or columns that an exact fit of the others does not fit."""
+    side = ("row", "column")[axis]
+    which = f"1 {side} does" if len(lines) == 1 else f"{len(lines)} {side}s do"
+    text = f"{which} not fit as the others do: {{lines}}. The expected values there are unreliable: so few cells fit "
+    return about_lines("broken-lines", axis, lines, text + "exactly that they may do so by chance. Check their source")
 
 
 @dataclass(frozen=True, eq=False)

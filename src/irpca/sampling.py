@@ -62,9 +62,9 @@ class Sample:
             return 0.0
         return max(0.5, min(1.5 * float(counts.max() / counts.sum()), 0.95))
 
-    def stored_precision(self, fitted: Array) -> float:
-        """The size of rounding, if values were once stored with fewer digits than they have now."""
-        return 2 * self._stored * float(np.abs(fitted).max(initial=0.0))
+    def stored_precision(self, largest: float) -> float:
+        """The size of rounding in numbers up to ``largest``, if values were once stored with fewer digits than now."""
+        return 2 * self._stored * largest
 
     @cached_property
     def _stored(self) -> float:
@@ -129,23 +129,41 @@ class Block:
     Attributes
     ----------
     engine : owner of the block
-    Q1, R1 : ``basis[rows] = Q1 @ R1`` of the row features
-    Q2, R2 : the same of the columns
-    F1, F2 : features of all of M
+    Q1 : orthonormal features of its rows; None: they have none
+    Q2 : those of its columns
     small : whether a larger block would have been affordable, so that only an exact fit is to be believed
     """
 
     engine: Engine
-    Q1: Array
-    R1: Array
+    Q1: Array | None
     Q2: Array
-    R2: Array
-    F1: Features
-    F2: Features
     small: bool = False
+
+    @property
+    def unknowns(self) -> tuple[int, int]:
+        """The shape of the core C in ``Q1 @ C @ Q2.T``."""
+        return self.engine.shape[0] if self.Q1 is None else self.Q1.shape[1], self.Q2.shape[1]
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureBlock(Block):
+    """A block with features of both sides: what is found on it holds for all of M.
+
+    Attributes
+    ----------
+    R1 : ``basis[rows] = Q1 @ R1`` of the row features
+    R2 : the same of the columns
+    F1, F2 : features of all of M
+    """
+
+    R1: Array = field(kw_only=True)
+    R2: Array = field(kw_only=True)
+    F1: Features = field(kw_only=True)
+    F2: Features = field(kw_only=True)
 
     def lift(self, L: LowRank) -> LowRank:
         """The matrix of the size of M whose rows and columns in the block are those of L; outer factors orthonormal."""
+        assert self.Q1 is not None
         left, right = np.linalg.solve(self.R1, self.Q1.T @ L.left), np.linalg.solve(self.R2, self.Q2.T @ L.right)
         return LowRank.from_spans(self.F1.spanned(left), L.core, self.F2.spanned(right))
 
@@ -175,7 +193,7 @@ class Draft:
     small: bool
 
 
-def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Block]:
+def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[FeatureBlock]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
     if sparse(engine):
         yield whole(engine, F1, F2)
@@ -185,7 +203,7 @@ def blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator)
             yield whole(engine, F1, F2)
         else:
             piece = in_memory(engine.block(*draft.lines))
-            yield Block(piece, draft.Q1, draft.R1, draft.Q2, draft.R2, F1, F2, draft.small)
+            yield FeatureBlock(piece, draft.Q1, draft.Q2, draft.small, R1=draft.R1, R2=draft.R2, F1=F1, F2=F2)
 
 
 def drafts(shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Draft | None]:
@@ -214,13 +232,13 @@ def drafts(shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Ge
         yield _draft(F1, F2, m1, m2, rng)  # all of M is slow, but better than nothing to go by
 
 
-def whole(engine: Engine, F1: Features, F2: Features) -> Block:
-    """All of M as a block; in memory, if it is small and dear to read."""
+def whole(engine: Engine, F1: Features, F2: Features) -> FeatureBlock:
+    """All of M as a block; as a copy in memory, if it is small."""
     n1, n2 = engine.shape
-    if engine.dear and n1 * n2 <= BLOCK_ENTRIES:
+    if not sparse(engine) and n1 * n2 <= BLOCK_ENTRIES:
         engine = in_memory(engine.block(np.arange(n1), np.arange(n2)))
     (Q1, R1), (Q2, R2) = F1.restrict(), F2.restrict()
-    return Block(engine, Q1, R1, Q2, R2, F1, F2)
+    return FeatureBlock(engine, Q1, Q2, R1=R1, R2=R2, F1=F1, F2=F2)
 
 
 def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, int]:

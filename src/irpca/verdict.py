@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,10 @@ from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels
 from .lowrank import Array, LowRank, squared_lengths
-from .result import Doubt, State, Status
+from .result import MIN_LINE_EVIDENCE, NAMED, Doubt, State, Status, about_lines, names, unfitted_lines
 from .sampling import children, resolution
 
 SIDES = ("row", "column")
-NAMED = 8  # lines that a text names
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,26 +257,15 @@ def _labelled(doubt: Doubt, row_labels: Labels | None, column_labels: Labels | N
     if not doubt.template or (row_labels is None and column_labels is None):
         return doubt
     rows, columns = _texts(doubt.rows, row_labels), _texts(doubt.columns, column_labels)
-    text = doubt.template.replace("{lines}", _names(rows or columns))
-    for place, names in (("{row}", rows), ("{column}", columns)):
-        text = text.replace(place, names[0] if names else "")
+    text = doubt.template.replace("{lines}", names(rows or columns))
+    for place, found in (("{row}", rows), ("{column}", columns)):
+        text = text.replace(place, found[0] if found else "")
     return replace(doubt, text=text)
 
 
 def _texts(lines: tuple[int, ...], labels: Labels | None) -> list[str]:
     some = np.array(lines[: NAMED + 1], np.intp)
     return [str(i) for i in some] if labels is None else labels.take(some).texts()
-
-
-def _names(labels: Sequence[Any]) -> str:
-    return ", ".join(map(str, labels[:NAMED])) + (", …" if len(labels) > NAMED else "")
-
-
-def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
-    """A doubt about some rows (0) or columns; the template says ``{lines}`` where it names them."""
-    positions = tuple(int(i) for i in lines)
-    text = template.replace("{lines}", _names(positions))
-    return Doubt(kind, text, positions if axis == 0 else (), positions if axis == 1 else (), template)
 
 
 def _counted(n: int, axis: int, one: str, more: str) -> str:
@@ -640,7 +627,7 @@ def structure_left(case: Case) -> Iterator[Doubt]:
 
 
 def many_outliers(case: Case) -> Iterator[Doubt]:
-    if case.outliers is None:
+    if case.outliers is None or case.exact:  # that as many cells fit to rounding is no chance, however few they are
         return
     share = int(case.outliers[0].sum()) / case.engine.n_observed
     if share <= constants.MAX_OUTLIER_SHARE or (share <= constants.MAX_SEPARATED_OUTLIER_SHARE and _separated(case)):
@@ -702,11 +689,16 @@ def no_outliers(case: Case) -> Iterator[Doubt]:
 
 
 def broken_lines(case: Case) -> Iterator[Doubt]:
-    """Lines most of whose entries are outliers, more than chance puts there."""
-    if case.outliers is None:
+    """Lines most of whose entries are outliers, more than chance puts there; of an exact fit, those it does not fit."""
+    if case.outliers is None or any(doubt.kind == "broken-lines" for doubt in case.state.doubts):
         return
     for axis in (0, 1):
         counts, found = case.engine.counts[axis], case.outliers[axis]
+        if case.exact and not case.tied[axis]:
+            lines = np.flatnonzero((counts - found < case.L.rank + MIN_LINE_EVIDENCE) & (found > 0) & case.known[axis])
+            if len(lines):
+                yield unfitted_lines(axis, lines)
+                return
         share = found / np.maximum(counts, 1)
         if share.max() <= constants.MAX_LINE_OUTLIER_SHARE:
             continue

@@ -465,11 +465,11 @@ def test_missing_cells_in_chunks(problem):
     np.testing.assert_array_equal(result.counts[0], (~np.isnan(M)).sum(1))
 
 
-@pytest.mark.parametrize("solver", ["irpca", "irpca_iht", "altproj", "ircur", "pca"])
+@pytest.mark.parametrize("solver", ["irpca", "trimmed", "irpca_iht", "altproj", "ircur", "pca"])
 def test_infinite_cells_are_refused_with_their_place(problem, solver):
     M = problem.M.copy()
     M[45, 40], M[3, 3] = -np.inf, np.nan
-    given = (problem.F1, problem.F2) if solver.startswith("irpca") else ()
+    given = (problem.F1, problem.F2) if SOLVERS[solver].features else ()
     with pytest.raises(ValueError, match="M holds infinite values in rows 40 to 59, columns 30 to 44; replace them"):
         irpca.solve(da.from_array(M, chunks=(20, 15)), *given, rank=2, solver=solver)
 

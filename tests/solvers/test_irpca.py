@@ -119,7 +119,7 @@ def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
 
 
 def test_gives_up_openly():
-    p = make_problem(150, 150, d1=10, d2=10, corruption=0.99)
+    p = make_problem(80, 80, d1=10, d2=10, corruption=0.99)  # fewer clean entries than unknowns
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
     assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
     assert result.usable != "usable"
@@ -570,7 +570,7 @@ def test_noise_in_single_precision_is_not_taken_for_rounding():
     problem = make_problem(1500, 1200, d1=16, d2=12, rank=4, corruption=0.1, random_state=1)
     M = problem.M + 0.01 * problem.L.std() * rng.standard_normal(problem.M.shape)
     result = irpca.solve(M.astype(np.float32), problem.F1, problem.F2)
-    assert result.history.stage.count("looking for an exact fit") <= 2 * len(constants.TRIM_STARTS)
+    assert result.history.stage.count("looking for an exact fit") <= 9
     assert result.rank == 4 and result.usable == "usable"
 
 
@@ -607,7 +607,7 @@ def test_to_know_the_noise_costs_neither_reads_nor_accuracy(monkeypatch, told):
     problem = make_problem(1500, 1200, 8, 6, rank=2, corruption=0.1, noise=1e-3)
     found = irpca.solve(problem.M, problem.F1, problem.F2, rank=2)
     given = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, noise=told * 1e-3)
-    assert given.noise == told * 1e-3 and given.reads <= found.reads < 3.2
+    assert given.noise == told * 1e-3 and given.reads <= found.reads < 3.4
     assert problem.relative_error(given.L) <= 1.05 * problem.relative_error(found.L)
 
 

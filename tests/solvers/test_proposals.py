@@ -143,7 +143,7 @@ def a_table(X, rank=None, extra=0, bases=None, noise=None):
     n1, n2 = X.shape
     bases = bases or {FREE: (np.ones((n1, 1)), np.ones((n2, 1)))}
     lines = np.arange(n1), np.arange(n2)
-    return Table(X, lines, bases, np.full(n2, 1e-6), rank, extra, noise, np.random.SeedSequence(3))
+    return Table(X, lines, bases, np.full(n2, 1e-6), rank, extra, noise, 20, np.random.SeedSequence(3))
 
 
 def rank_one(n1=60, n2=40, seed=0):

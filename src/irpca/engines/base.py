@@ -303,7 +303,7 @@ class Dual(Protocol):
 
 
 class Normal(Protocol):
-    """Least squares for X on a frozen set of kept entries: ``M − L − Q1 X Q2ᵀ`` small there.
+    """Least squares for X on a frozen set of kept entries: ``M − L − Q1 X Q2ᵀ`` small there; Q1 may be the identity.
 
     ``times(X) = gradient`` at the solution. Each question marked * counts as one read.
 
@@ -427,8 +427,8 @@ class Engine(Protocol):
         """
         ...
 
-    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> Normal:
-        """* The normal equations of least squares on the entries that L keeps."""
+    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> Normal:
+        """* The normal equations of least squares on the entries that L keeps; Q1 None: rows have no features."""
         ...
 
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:

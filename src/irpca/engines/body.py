@@ -70,7 +70,7 @@ class PiecedEngine(ABC):
         rows, cols, common = self.trimmed(L, zeta)
         return self.asked_products(rows, cols, common | {"kept": kept}, X, Y)
 
-    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
+    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         return FrozenNormal(self, L, zeta, Q1, Q2)
 
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
@@ -162,20 +162,25 @@ class PiecedEngine(ABC):
 class FrozenNormal:
     """Normal equations on the entries that some L keeps."""
 
-    def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> None:
-        self.engine, self.Q1, self.Q2 = engine, engine.placed(Q1, 0), engine.placed(Q2, 1)
+    def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> None:
+        self.engine, self.Q2 = engine, engine.placed(Q2, 1)
+        self.Q1 = None if Q1 is None else engine.placed(Q1, 0)
         room = engine.remembered()
         rows, cols, common = engine.trimmed(L, zeta)
-        basis = {"Q": self.Q1}, {"Q": self.Q2}
-        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common | room)
-        self.gradient, self.trim = answer.whole[0], answer.tally.trim
+        self.gradient, self.trim = self._core(rows, cols, common | room)
         # Where an engine remembers what was kept, that is enough; elsewhere it is decided again, by the same L.
         self.rows, self.cols, self.common = ({}, {}, {"K": room["remember"]}) if room else _frozen(rows, cols, common)
 
     def times(self, P: Array) -> Array:
-        rows, cols = self._masked(LowRank(self.Q1, P, self.Q2))
-        answer = self.engine._read(passes.core, rows | {"Q": self.Q1}, cols | {"Q": self.Q2}, self.common)
-        return answer.whole[0]
+        L = LowRank(P, np.eye(P.shape[1]), self.Q2) if self.Q1 is None else LowRank(self.Q1, P, self.Q2)
+        return self._core(*self._masked(L), self.common)[0]
+
+    def _core(self, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Array, Trim]:
+        if self.Q1 is None:
+            TX, _, trim = self.engine.asked_products(rows, cols, common, self.Q2, None)
+            return TX.astype(np.float64, copy=False), trim
+        answer = self.engine._read(passes.core, rows | {"Q": self.Q1}, cols | {"Q": self.Q2}, common)
+        return answer.whole[0], answer.tally.trim
 
     def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
         KX, KY, _ = self.engine.asked_products(*self._masked(L), self.common, X, Y)
@@ -189,13 +194,16 @@ class FrozenNormal:
 class WholeNormal(FrozenNormal):
     """The same for a small array, in one product: to cut it into tiles takes longer."""
 
-    def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array, turned: bool) -> None:
+    def __init__(
+        self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array, turned: bool
+    ) -> None:
         super().__init__(engine, L, zeta, Q1, Q2)
         K: Array = self.common["K"]
         self.kept = (K.T if turned else K).astype(engine.dtype)
 
     def times(self, P: Array) -> Array:
-        found: Array = self.Q1.T @ (self._kept(self.Q1 @ P, self.Q2) @ self.Q2)
+        found: Array = self._kept(P if self.Q1 is None else self.Q1 @ P, self.Q2) @ self.Q2
+        found = found if self.Q1 is None else self.Q1.T @ found
         return found.astype(np.float64, copy=False)
 
     def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:

@@ -128,7 +128,7 @@ class MemoryEngine(PiecedEngine):
             Sums(answer.rows[-1], answer.cols[-1], answer.whole[0]),
         )
 
-    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> FrozenNormal:
+    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         if isinstance(self.piece, Dense) and self.piece.small and self.remembered():
             return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
         return super().normal(L, zeta, Q1, Q2)

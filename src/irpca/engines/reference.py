@@ -114,7 +114,7 @@ class ReferenceEngine:
         T, _, trim = self._trimmed(L, zeta)
         return Q1.T @ T @ Q2, trim
 
-    def normal(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> ReferenceNormal:
+    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> ReferenceNormal:
         return ReferenceNormal(self, L, zeta, Q1, Q2)
 
     def products(
@@ -190,7 +190,8 @@ class ReferenceEngine:
 class ReferenceNormal:
     """Normal equations with a dense mask."""
 
-    def __init__(self, engine: ReferenceEngine, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> None:
+    def __init__(self, engine: ReferenceEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> None:
+        Q1 = np.eye(engine.shape[0]) if Q1 is None else Q1
         self.engine, self.Q1, self.Q2 = engine, Q1, Q2
         T, self.K, self.trim = engine._trimmed(L, zeta)
         self.gradient = Q1.T @ T @ Q2

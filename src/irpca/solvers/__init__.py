@@ -20,6 +20,7 @@ from .pcp import pcp
 from .pcpf import pcpf
 from .rpca_gd import rpca_gd
 from .scaledgd import scaledgd
+from .trimmed import trimmed
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ class Solver:
 
 SOLVERS = {
     "irpca": Solver(irpca, "chosen", features=True, spawns=True, looks=irpca_looks),
+    "trimmed": Solver(trimmed, "chosen", features=True, spawns=True),
     "irpca_iht": Solver(irpca_iht, "needed", features=True),
     "pcpf": Solver(pcpf, "found", features=True, needs=frozenset({"dual"})),
     "pcp": Solver(pcp, "found", features=False, needs=frozenset({"dual"})),

@@ -8,9 +8,9 @@ moves from the fit to nine tenths of the entries, and whether candidates that pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from .. import constants
 from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
-from ..choice import HeldOut, choose
+from ..choice import Candidate, HeldOut, choose
 from ..engines.base import Engine, Look, Noise
 from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features, outside
@@ -27,10 +27,8 @@ from ..noise import NoiseModel, widened
 from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
-from .exact import Exactness, Trimmed, exactness, missed_lines, rounding_edge, trimmed_fits
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
-
-EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
+from .trimmed import EXACT, Trimmed, exact_state, exactness, extend, missed_lines, trimmed_fits
 
 
 def irpca(
@@ -73,45 +71,52 @@ def irpca(
     if constant := _constant(engine.shape, sample):
         yield constant
 
-    # An exact fit, if features of both sides determine L.
+    # An exact fit, if features determine one side of L, or both.
     trimmed: Trimmed | None = None
-    if F1.given and F2.given and noise in (None, 0) and not imperfect:
+    exact_fit = False
+    if (F1.given or F2.given) and noise in (None, 0) and not imperfect:
         lines, rng = (np.random.default_rng(seeds[purpose]) for purpose in ("blocks", "block fits"))
         for trimmed in trimmed_fits(engine, F1, F2, rank, sample, lines, rng):
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
-        assert trimmed is not None
-        if trimmed.exact.zeta is not None and not missed_lines(engine, F1, F2, trimmed.L, trimmed.exact, rng):
-            yield _exact_state(trimmed, F1, F2, rank, sample)
+        if trimmed and trimmed.exact.zeta is not None:
+            exact_fit = not missed_lines(engine, F1, F2, trimmed, rng)
+        if trimmed and exact_fit and not trimmed.unfitted:
+            yield exact_state(trimmed, F1, F2, rank)
 
-    # Candidate fits on a part of M; choice by held-out entries.
-    part = _part(engine, F1, F2, rank, extra, noise, sample, trimmed, seeds, imperfect)
-    comparison = Comparison(part.nine_tenths, part.held, part.ties)
-    for k, fit in enumerate(comparison, 1):
-        yield part.interim(fit, f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
-    assert comparison.winner is not None
-    candidates = list(comparison.tried.values())
-    best, tied = choose(part.held, candidates)
+    # Candidate fits on a part of M; choice by held-out entries. More components are offered as long as they help.
+    table = partial(_part, engine, F1, F2, rank, extra, noise, sample, seeds, imperfect)
+    offered = rank or constants.FIRST_COMPONENTS
+    part = table(offered, None if trimmed is None else trimmed.L)
+    race = yield from _race(
+        part, Comparison(part.nine_tenths, part.held, part.ties, offered > constants.FIRST_COMPONENTS)
+    )
+    while rank is None and (wanted := part.more_components(race.best.fit, offered, seeds["growth"])):
+        offered = wanted
+        wider = table(offered, part.in_units_of_M(part.extended(race.best.fit)))
+        grown = yield from _race(wider, Comparison(wider.nine_tenths, wider.held, wider.ties, short=True))
+        fewer = wider.candidate("fewer components", part.extended(race.best.fit))
+        if choose(wider.held, [fewer, grown.best])[0] is fewer:
+            break
+        part, race = wider, grown
+    best, winner = race.best, race.winner
     yield part.interim(best.fit, "fitting all of the table", 0.7)
 
     def report_of(L: LowRank) -> _Report:
         """With the certificate of a fit to all entries of the part, in units of its columns."""
-        certificate = Certificate(
-            moved=moved(L, best.fit.L),
-            candidates=tuple((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in candidates),
-            chosen=best.name,
-            disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
-        )
-        return _Report(F1, F2, part, certificate, extra is None)
+        return _Report(F1, F2, part, race.certificate(L), extra is None)
 
     # The same, if the best fit is as good as exact; its noise need not be found on all of M then.
     if part.held.nearly_exact(best.fit):
+        rng = np.random.default_rng(seeds["block fits"])
+        if not (F1.given or F2.given) and (exact := part.exactly(best.fit, rng, sample)):
+            yield report_of(part.of_part(exact.L)).exact(best.fit, exact)
         fit = part.extended(best.fit)
         if (exact := _exact_fit(*part.enough(fit, best.fit), part, sample)) and not exact.poorly_fitted:
             yield report_of(part.of_part(exact.L)).exact(fit, exact)
 
     # The chosen fit to all entries of that part, then to all of M.
-    again = part.table.make(comparison.winner)
+    again = replace(part.table.make(winner), strict=best.fit.strict)
     report, fit = report_of(again.L), part.extended(again)
     if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
@@ -125,6 +130,8 @@ def irpca(
             break
     if exact := _exact_fit(fit, None, part, sample):
         yield report.exact(fit, exact)
+    if trimmed and exact_fit:  # all but some lines fit
+        yield exact_state(trimmed, F1, F2, rank)
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:
@@ -132,8 +139,46 @@ def irpca(
         fit.sweep()
 
 
+@dataclass(frozen=True, eq=False)
+class _Race:
+    """What came of a comparison of fits.
+
+    Attributes
+    ----------
+    best, winner : the fit that was chosen, and its recipe
+    tied : those that predict held-out entries as well
+    candidates : all
+    """
+
+    best: Candidate
+    winner: Recipe
+    tied: list[Candidate]
+    candidates: list[Candidate]
+
+    def certificate(self, L: LowRank) -> Certificate:
+        """With L fitted to all entries of the part, in units of its columns."""
+        scores = ((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in self.candidates)
+        return Certificate(
+            moved=moved(L, self.best.fit.L),
+            candidates=tuple(scores),
+            chosen=self.best.name,
+            disagreement=max((moved(self.best.fit.L, c.fit.L) for c in self.tied), default=0.0),
+        )
+
+
+def _race(part: _Part, comparison: Comparison) -> Generator[State, None, _Race]:
+    """Make the fits of a comparison, and choose one."""
+    for k, fit in enumerate(comparison, 1):
+        yield part.interim(fit, f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
+    assert comparison.winner is not None
+    candidates = list(comparison.tried.values())
+    best, tied = choose(part.held, candidates)
+    best.fit.strict = best.fit.directions is None and part.held.strict(best.fit)
+    return _Race(best, comparison.winner, tied, candidates)
+
+
 def _seeds(random_state: np.random.SeedSequence) -> dict[str, np.random.SeedSequence]:
-    purposes = "sample", "blocks", "lines", "race", "held out", "block fits"
+    purposes = "sample", "blocks", "lines", "race", "held out", "block fits", "growth"
     return dict(zip(purposes, children(random_state, len(purposes)), strict=True))
 
 
@@ -153,7 +198,8 @@ def irpca_looks(
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     seeds = _seeds(random_state)
     looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
-    looks.append(Look(lines=_compared(shape, (F1, F2), rank, 1.0, seeds)))
+    offered = rank or constants.FIRST_COMPONENTS
+    looks.append(Look(lines=_compared(shape, (F1, F2), offered, 1.0, seeds)))
     if F1.given and F2.given and noise in (None, 0) and not imperfect:
         for draft in drafts(shape, F1, F2, np.random.default_rng(seeds["blocks"])):
             if draft is None or len(draft.lines[0]) * len(draft.lines[1]) > constants.MAX_FIRST_BLOCK:
@@ -165,18 +211,20 @@ def irpca_looks(
 def _compared(
     shape: tuple[int, int],
     features: tuple[Features, Features],
-    rank: int | None,
+    offered: int,
     share: float,
     seeds: dict[str, np.random.SeedSequence],
 ) -> tuple[Array, Array]:
     """The rows and columns on which candidates are compared, if a share of the entries is observed.
 
-    Features explain anything if there are about as many of them as lines.
+    Features explain anything if there are about as many of them as lines, and so do components.
     """
-    cheaper = constants.MAX_AUTO_RANK / min(rank or constants.MAX_AUTO_RANK, constants.MAX_AUTO_RANK)
-    entries = constants.COMPARISON_ENTRIES * min(cheaper, constants.MAX_COMPARISON_FACTOR)
+    entries = constants.COMPARISON_ENTRIES * min(
+        max(constants.FIRST_COMPONENTS / offered, 1.0), constants.MAX_COMPARISON_FACTOR
+    )
     entries = entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR
-    rows, cols = (constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0 for F in features)
+    many = constants.LINES_PER_COMPONENT * offered if offered > constants.FIRST_COMPONENTS else 0
+    rows, cols = (max(constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0, many) for F in features)
     return sub_table(shape, entries, share, (rows, cols), np.random.default_rng(seeds["lines"]))
 
 
@@ -310,6 +358,46 @@ class _Part:
             sample=(i[some], j[some], values[i[some], j[some]]),
         ), lines
 
+    def candidate(self, name: str, fit: Fit) -> Candidate:
+        """A fit to all of M as one of the candidates of this part."""
+        here = fit.of_lines(*self.table.lines)
+        return Candidate(name, here, self.held.score(here))
+
+    def more_components(self, fit: Fit, offered: int, seed: np.random.SeedSequence) -> int | None:
+        """How many components to offer next, if a fit has used up those it had; None: it had enough.
+
+        Components that it lacks are seen in what it leaves of more rows and columns than those it was fitted to.
+        """
+        tied = self.bases[fit.tied]
+        most = min(basis.shape[1] if t else n // 4 for basis, t, n in zip(tied, fit.tied, self.M.shape, strict=True))
+        if offered >= most or self.held.nearly_exact(fit):
+            return None
+        rng = np.random.default_rng(seed)
+        lines = [np.sort(rng.choice(n, min(n, constants.GROWTH_LINES), replace=False)) for n in self.M.shape]
+        whole = self.lifted(fit)
+        if whole is not fit:
+            _place_others(whole, self, lines)
+        left = whole.of_lines(*lines)
+        missing = left.lacks(self.M.block(*lines) / self.unit[lines[1]])
+        wanted = fit.principal().rank + missing
+        if wanted <= constants.USED_UP * offered:
+            return None
+        return min(max(2 * offered, int(wanted / constants.USED_UP)), most)
+
+    def exactly(self, fit: Fit, rng: np.random.Generator, sample: Sample) -> _Exact | None:
+        """A fit without features that is as good as exact on the part, as an exact fit to all of M, if it is one."""
+        try:
+            L = fit.least_squares(max(fit.principal().rank, 1)).L
+        except (FloatingPointError, np.linalg.LinAlgError):
+            return None
+        rows, cols = self.table.lines
+        L = LowRank.from_product(L.left, L.right * self.unit[cols, None])
+        whole = extend(self.M, (rows, cols), L, rng)
+        if whole is None:
+            return None
+        found = exactness(sample, whole, self.M.n_observed, whole.rank * (sum(whole.shape) - whole.rank))
+        return None if found.zeta is None else _Exact(whole, found.zeta, found.clean, False)
+
     def of_part(self, L: LowRank) -> LowRank:
         """L of all of M on the part alone, in units of its columns."""
         rows, cols = self.table.lines
@@ -331,15 +419,17 @@ def _part(
     extra: int | None,
     noise: float | None,
     sample: Sample,
-    trimmed: Trimmed | None,
     seeds: dict[str, np.random.SeedSequence],
     imperfect: bool,
+    offered: int,
+    L: LowRank | None,
 ) -> _Part:
+    """The part on which so many components are compared, with a fit L of all of M to start from."""
     given = F1.given, F2.given
     free: Tied = (False, False)
     ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
-    lines = _compared(engine.shape, (F1, F2), rank, engine.n_observed / (n1 * n2), seeds)
+    lines = _compared(engine.shape, (F1, F2), offered, engine.n_observed / (n1 * n2), seeds)
     small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
     unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:
@@ -347,10 +437,7 @@ def _part(
     in_units = in_memory(engine.block(np.arange(n1), np.arange(n2)) / unit) if small else engine
     bases = {tied: (basis_of(F1, tied[0]), basis_of(F2, tied[1])) for tied in ties}
     least = finest(sample, unit, typical)
-    start = None
-    if trimmed is not None:
-        L = trimmed.L
-        start = LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
+    start = L and LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
     table = Table(
         engine.block(*lines) / unit[lines[1]],
         lines,
@@ -359,6 +446,7 @@ def _part(
         rank,
         extra,
         noise,
+        offered,
         seeds["race"],
         start,
     )
@@ -372,13 +460,13 @@ def _part(
     return _Part(table, nine_tenths, held, ties, unit, bases, least, scattered, engine, in_units)
 
 
-def _place_others(fit: Fit, part: _Part) -> None:
-    """Estimate the factors of rows and columns outside the part, each from its entries within it."""
+def _place_others(fit: Fit, part: _Part, wanted: Sequence[Array] | None = None) -> None:
+    """Estimate the factors of rows and columns outside the part, all or those wanted, from their entries within it."""
     steps: list[tuple[int, Array, Array]] = []
     for axis, n in enumerate(part.engine.shape):
         if not fit.tied[axis]:
             mine, others = part.table.lines[axis], part.table.lines[1 - axis]
-            missing = np.setdiff1d(np.arange(n), mine)
+            missing = np.setdiff1d(np.arange(n) if wanted is None else wanted[axis], mine)
             step = max(1, constants.MAX_ENTRIES_IN_MEMORY // 4 // max(len(others), 1))
             steps += [(axis, missing[k : k + step], others) for k in range(0, len(missing), step)]
     for k, (axis, some, others) in enumerate(steps):
@@ -396,7 +484,7 @@ class _Exact:
 
     Attributes
     ----------
-    zeta, clean : see :class:`~irpca.solvers.exact.Exactness`
+    zeta, clean : see :class:`~irpca.solvers.trimmed.Exactness`
     poorly_fitted : whether some lines hardly fit
     """
 
@@ -418,7 +506,8 @@ def _exact_fit(fit: Fit, lines: tuple[Array, Array] | None, part: _Part, sample:
     edge = constants.MIN_EXACT_SINGULAR_VALUE * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
     for rank in sorted(ranks - {0}):
-        unknowns = rank * sum(len(side.coefficients) if side.tied else len(side.mean) for side in (fit.rows, fit.cols))
+        both = sum(len(side.coefficients) if side.tied else len(side.mean) for side in (fit.rows, fit.cols))
+        unknowns = rank * (both - rank)
         if constants.MIN_ENTRIES_PER_UNKNOWN * unknowns > part.M.n_observed:
             continue  # so many unknowns could fit any entries
         try:
@@ -613,35 +702,6 @@ def _constant(shape: tuple[int, int], sample: Sample) -> State | None:
     L = LowRank(np.full((n1, 1), 1 / np.sqrt(n1)), np.array([[value * np.sqrt(n1 * n2)]]), np.full((n2, 1), n2**-0.5))
     rank = Choice("rank", 1, "nearly all cells hold the same number")
     return State(L, floor, 0.0, noise=0.0, expected_corruption=1 - float(same.mean()), choices=(rank, EXACT))
-
-
-def _exact_state(trimmed: Trimmed, F1: Features, F2: Features, rank: int | None, sample: Sample) -> State:
-    """An exact fit of the features; its rank from the singular values larger than rounding.
-
-    What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
-    """
-    exact, fewer = trimmed.exact, trimmed
-    chosen: tuple[Choice, ...] = ()
-    if rank is None:
-        for _ in range(2):
-            value = _exact_rank(trimmed.on_block, exact, F1, F2)
-            fewer = fewer if fewer.L.rank == value else trimmed.truncated(value, sample)
-            exact = max(exact, fewer.exact, key=lambda found: found.zeta or 0.0)
-        reason = (
-            f"the singular values after the first {value} are rounding errors"
-            if value < min(F1.d, F2.d)
-            else "all singular values are larger than rounding errors"
-        )
-        chosen = (Choice("rank", value, reason),)
-    assert exact.zeta is not None
-    return State(fewer.L, exact.zeta, 0.0, noise=0.0, expected_corruption=1 - exact.clean, choices=(*chosen, EXACT))
-
-
-def _exact_rank(on_block: LowRank, exact: Exactness, F1: Features, F2: Features) -> int:
-    """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
-    assert exact.zeta is not None
-    rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(max(exact.clean, 0.01))
-    return max(int(np.count_nonzero(on_block.singular_values > rounding_edge(rounding, F1, F2))), 1)
 
 
 def finest(sample: Sample, unit: Array, typical: float) -> Array:

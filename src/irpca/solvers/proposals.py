@@ -68,6 +68,7 @@ class Table:
     least : lower bound of the noise scale, for each column
     rank, extra : number of components that features explain, and of others; None: to be chosen
     noise : its standard deviation, if it is known
+    offered : number of components that a fit begins with where it is to choose
     trimmed : a robust fit of M to start from, if there is one
     fits : those that were made
     unrefitted : of those whose noise was fitted again: as they were before
@@ -80,6 +81,7 @@ class Table:
     rank: int | None
     extra: int | None
     noise: float | None
+    offered: int
     seeds: np.random.SeedSequence
     trimmed: LowRank | None = None
     fits: dict[Recipe, Fit] = field(default_factory=dict)
@@ -131,7 +133,7 @@ class Table:
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
-        directions = constants.SIMPLE_MODEL_RANK if recipe.few else constants.MAX_AUTO_RANK
+        directions = constants.SIMPLE_MODEL_RANK if recipe.few else self.offered
         return begin(
             in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self._rank(recipe), directions,
             sample, start, nu, self.noise,
@@ -214,6 +216,7 @@ class Comparison:
     ----------
     table, held : the table, and the entries held out of it
     ties : which sides may be tied to features, the simplest first
+    short : whether only the full model is fitted, from few starts: many components take long
     winner : the recipe of the best fit, when all were tried
     tried : every fit that took part, by its recipe
     about : about how many fits there will be
@@ -222,6 +225,7 @@ class Comparison:
     table: Table
     held: HeldOut
     ties: list[Tied]
+    short: bool = False
     winner: Recipe | None = None
     tried: dict[Recipe, Candidate] = field(default_factory=dict)
 
@@ -235,6 +239,9 @@ class Comparison:
 
     def __iter__(self) -> Iterator[Fit]:
         table, ties = self.table, self.ties
+        if self.short:
+            yield from self._from_few_starts()
+            return
         few = not any(ties[0]) and table.rank is None
         with_piles = (False, True) if table.piles.any() else (False,)
         for piles in with_piles:
@@ -273,6 +280,18 @@ class Comparison:
         yield self._best_fit
         if (student := self._best()).student:
             self._run(replace(student, start=student, student=False))
+        self.winner = self._best()
+
+    def _from_few_starts(self) -> Iterator[Fit]:
+        for piles in (False, True) if self.table.piles.any() else (False,):
+            for tied in self.ties:
+                for start in self._starts[:-1]:
+                    first = Recipe(tied, start, piles=piles)
+                    if self.held.nearly_exact(self._run(first)):
+                        self.winner = first
+                        return
+                    if self.tried:
+                        yield self._best_fit
         self.winner = self._best()
 
     def _run(self, recipe: Recipe) -> Fit:

@@ -1,0 +1,619 @@
+"""The exact fit where features determine one side of L or both: trimmed least squares, on as much of M as it takes.
+
+Entries beyond a threshold count as missing, so each step is least squares on the kept ones. The threshold comes from
+the residuals themselves: clean ones are as small as L is wrong, gross errors of any kind are far more spread out, so
+the clean ones are a peak at zero over a flat ground, even where they are one in a hundred. Each step narrows the
+peak, until it is rounding. Every block of M with features of both sides has the same W, so a small block is tried
+first, and larger ones, up to all of M, as long as they may tell more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import constants
+from ..engines.base import Engine, Normal, Trim
+from ..features import Features
+from ..lowrank import Array, LowRank, relative_change
+from ..regression import conjugate_gradients
+from ..result import MIN_LINE_EVIDENCE, Choice, State, unfitted_lines
+from ..sampling import (
+    ROWS_PER_FEATURE,
+    Block,
+    FeatureBlock,
+    Sample,
+    blocks,
+    check_scale,
+    children,
+    draw_lines,
+    in_memory,
+)
+from ..threshold import rounding_floor
+
+EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
+NOT_EXACT = (
+    "no L fits more cells to rounding than chance explains, so no exact fit was found, and what is returned is no "
+    "answer. If values are noisy, or features do not explain all of L, use solver='irpca'"
+)
+
+
+def trimmed(
+    engine: Engine, F1: Features, F2: Features, rank: int | None, *, random_state: np.random.SeedSequence
+) -> Iterator[State]:
+    """Trimmed least squares in feature space, for data without noise; needs features of both sides, or of one.
+
+    With features of both sides it recovers L from one clean cell in a hundred, with those of one side from one in ten,
+    if the table is large; and it certifies itself: so many residuals at rounding cannot be chance. Where there is no
+    exact fit, the result says so.
+    """
+    if not (F1.given or F2.given):
+        raise ValueError("solver='trimmed' needs features of rows or columns; solver='irpca' does without")
+    at, lines, fits = (np.random.default_rng(seed) for seed in children(random_state, 3))
+    sample = Sample.draw(engine, constants.TABLE_SAMPLE, at)
+    check_scale(float(np.abs(sample.values).max()))
+    found = None
+    for found in trimmed_fits(engine, F1, F2, rank, sample, lines, fits):
+        if found.exact.zeta is None:
+            yield State(found.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
+    if found and found.exact.zeta is not None and not missed_lines(engine, F1, F2, found, fits):
+        yield exact_state(found, F1, F2, rank)
+    L = LowRank.zero(engine.shape) if found is None else found.L
+    while True:
+        yield State(L, float(np.median(sample.sizes(L))), 0.0, failure=NOT_EXACT)
+
+
+@dataclass(frozen=True, eq=False)
+class Exactness:
+    """Whether a fit is exact, judged by the residuals at sampled entries.
+
+    Attributes
+    ----------
+    zeta : float or None
+        A larger residual is a gross error; None: the fit is not exact.
+    clean : float
+        Share of the entries within it; if zeta is None, of those fitted to rounding.
+    score : float
+        Mean logarithm of the residuals: the lower, the better the fit.
+    """
+
+    zeta: float | None
+    clean: float
+    score: float
+
+
+def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactness:
+    """Whether L fits more entries to rounding than chance explains.
+
+    Values that occur often, such as zeros, are left out: a wrong L may fit them exactly too.
+    """
+    fitted = sample.at(L)
+    sizes = np.abs(sample.values - fitted)
+    largest = min(float(np.abs(x).max(initial=0.0)) for x in (fitted, sample.values))  # L may have run away
+    floor = max(rounding_floor(sample.dtype, largest), sample.stored_precision(largest))
+    telling = sizes[sample.rare]
+    close = telling[telling <= constants.ROUNDING_MARGIN * floor]
+    score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
+    needed = max(constants.MIN_ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance) * len(telling)
+    # Else L may be no larger than rounding.
+    distinguishable = floor <= constants.MAX_RELATIVE_ROUNDING * float(np.std(fitted))
+    if not distinguishable or len(close) < max(needed, constants.MIN_ENTRIES) or np.median(close) > floor:
+        # With noise, twice as many residuals are within twice the limit; those are subtracted.
+        once, twice = (int(np.count_nonzero(telling <= k * constants.ROUNDING_SPREAD * floor)) for k in (1, 2))
+        return Exactness(None, max(2 * once - twice, 0) / max(len(telling), 1), score)
+    # Rounding grows where features are coherent; gross errors are far larger than the residuals of clean entries.
+    zeta = max(floor, constants.ROUNDING_SPREAD * _largest_rounding(close, constants.ROUNDING_MARGIN * floor))
+    return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
+
+
+def _largest_rounding(close: Array, limit: float) -> float:
+    """A size that all but a thousandth of the rounding errors among residuals up to ``limit`` are within.
+
+    The others are gross errors that happen to be small: evenly distributed, so that those in the upper half of the
+    range tell how many are below any size.
+    """
+    sizes = np.sort(close)
+    density = np.count_nonzero(sizes > 0.5 * limit) / (0.5 * limit) if limit > 0 else 0.0
+    rounding = np.arange(1, len(sizes) + 1) - density * sizes  # how many there are up to each size
+    enough = rounding >= 0.999 * (len(sizes) - density * limit)
+    return float(sizes[int(np.argmax(enough))])
+
+
+@dataclass(frozen=True, eq=False)
+class Trimmed:
+    """The best fit found, and whether sampled entries show it to be exact.
+
+    Attributes
+    ----------
+    L, exact : LowRank, Exactness
+    unfitted : rows and columns that it does not fit
+    """
+
+    L: LowRank
+    exact: Exactness
+    unfitted: tuple[Array, ...] = ()
+
+
+def trimmed_fits(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    sample: Sample,
+    lines: np.random.Generator,
+    rng: np.random.Generator,
+) -> Iterator[Trimmed]:
+    """Fits, each the best so far; the last is exact, or no exact fit was found.
+
+    ``lines`` chooses the rows and columns that are looked at, ``rng`` the entries by which thresholds are set.
+    """
+    if F1.given and F2.given:
+        return _on_blocks(engine, F1, F2, rank, sample, lines, rng)
+    return _on_lines(engine, F1, F2, rank, sample, lines, rng)
+
+
+def _on_blocks(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    sample: Sample,
+    lines: np.random.Generator,
+    rng: np.random.Generator,
+) -> Iterator[Trimmed]:
+    """With features of both sides: fits on blocks of growing size.
+
+    Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
+    the fit is smaller on a larger block, and so is the width of the peak; noise is the same on every block.
+    """
+    best: Trimmed | None = None
+    small, fitted, before = False, 0, np.inf
+    enough = min(constants.ENTRIES_PER_COEFFICIENT * F1.d * F2.d, constants.MAX_FIRST_BLOCK)
+    for block in blocks(engine, F1, F2, lines):
+        start = Descent.begin(block, rank, rng)
+        large = block.engine.n_observed >= enough
+        minority = start.peak.share < constants.MAJORITY and not large
+        narrower, before = start.peak.zeta < constants.NARROWER * before, start.peak.zeta
+        if not (fitted < 2 or minority or narrower):
+            if large:
+                return
+            continue
+        for descent in descents(start, rng):
+            found = _lifted(descent.L, block, sample, engine.n_observed)
+            exact = found.exact.zeta is not None
+            if exact and rank is None:
+                found = _reduced(descent.L, found, block, sample, engine.n_observed)
+            if best is None or small or exact or found.exact.score < best.exact.score:
+                best, small = found, block.small
+            yield best
+            if exact:
+                return
+        fitted += not block.small
+        if large and fitted >= 2 and not narrower:
+            return
+
+
+def _lifted(L: LowRank, block: FeatureBlock, sample: Sample, entries: int) -> Trimmed:
+    """The fit of a block as one of M, of which so many entries are observed.
+
+    As many entries of the block as there are unknowns may fit by themselves.
+    """
+    whole = block.lift(L)
+    return Trimmed(whole, exactness(sample, whole, entries, L.rank * (sum(block.unknowns) - L.rank)))
+
+
+def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, sample: Sample, entries: int) -> Trimmed:
+    """An exact fit less the components that are rounding.
+
+    What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
+    """
+    fewer, exact = found, found.exact
+    for _ in range(2):
+        rank = _exact_rank(on_block, exact, block)
+        if fewer.L.rank != rank:
+            fewer = _lifted(on_block.truncate(rank), block, sample, entries)
+        exact = max(exact, fewer.exact, key=lambda exact: exact.zeta or 0.0)
+    return Trimmed(fewer.L, exact)
+
+
+def _exact_rank(L: LowRank, exact: Exactness, block: Block) -> int:
+    """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
+    assert exact.zeta is not None
+    rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(exact.clean)
+    return max(int(np.count_nonzero(L.singular_values > rounding_edge(rounding, *block.unknowns))), 1)
+
+
+def _on_lines(
+    engine: Engine,
+    F1: Features,
+    F2: Features,
+    rank: int | None,
+    sample: Sample,
+    lines: np.random.Generator,
+    rng: np.random.Generator,
+) -> Iterator[Trimmed]:
+    """With features of one side: what some lines of the other have in common, then every line on its own.
+
+    Each line of the side without features is a regression on the features of the other. On some of these lines that
+    has an exact fit, or on none; the components found there are few, and the other lines need to tell no more than
+    those. If lines are left that do not fit, more entries of each are taken.
+    """
+    axis, F = (1, F1) if F1.given else (0, F2)
+    fewest = max(constants.LINE_ENTRIES, 8 * ROWS_PER_FEATURE * F.d)
+    most = min(F.n, max(constants.MOST_LINE_ENTRIES, fewest))
+    for entries in (fewest, most) if 2 * fewest <= most else (most,):
+        found = _line_by_line(engine, axis, F, draw_lines(F, entries, lines), rank, sample, lines, rng)
+        if found is not None:
+            yield found
+            if found.exact.zeta is not None and not found.unfitted:
+                return
+
+
+def _line_by_line(
+    engine: Engine,
+    axis: int,
+    F: Features,
+    across: Array,
+    rank: int | None,
+    sample: Sample,
+    lines: np.random.Generator,
+    rng: np.random.Generator,
+) -> Trimmed | None:
+    """The fit by the entries at some lines ``across`` of the side with features F; ``axis`` is that of the other."""
+
+    def entries_of(some: Array) -> Array:
+        X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
+        return X.astype(float)
+
+    n, (Q, R) = engine.shape[axis], F.restrict(across)
+    some = np.sort(lines.choice(n, min(n, max(constants.LINES_BLOCK // len(across), 2)), replace=False))
+    block = Block(in_memory(entries_of(some)), None, Q)
+    if (found := _exact_on(block, rank, rng)) is None:
+        return None
+    L, exact = found
+    assert exact.zeta is not None
+    fits, _, _ = block.engine.products(L, exact.zeta, np.ones((len(across), 1)), kept=True)
+    fitted = fits[:, 0] >= L.rank + MIN_LINE_EVIDENCE  # others say nothing about the components
+    L = LowRank.from_product(L.left[fitted] @ L.core, L.right, rank)
+    V = (L if rank else L.truncate(_exact_rank(L, exact, block))).right
+    factors, kept = np.zeros((n, V.shape[1])), np.zeros(n)
+    step, poor = max(constants.MAX_FIRST_BLOCK // max(len(across), V.shape[1] ** 2), 1), np.arange(n)
+    for _ in range(constants.MAX_LINE_ROUNDS):
+        for first in range(0, len(poor), step):
+            strip = poor[first : first + step]
+            again, more = regress_rows(entries_of(strip), V, rng)
+            better = more > kept[strip]
+            factors[strip[better]], kept[strip[better]] = again[better], more[better]
+        before, poor = len(poor), _poor(kept, engine.counts[axis], V.shape[1])
+        stuck = len(poor) == before or len(poor) < constants.MIN_ENTRIES
+        if not len(poor) or step == 1 or (stuck and len(poor) > constants.MAX_LINES_ALONE):
+            break
+        if stuck:
+            step = 1  # together they find no threshold that serves them all
+    whole = LowRank.from_spans((factors, None), None, F.spanned(np.linalg.solve(R, Q.T @ V)))
+    whole = whole if axis == 0 else whole.T
+    judged = exactness(sample, whole, engine.n_observed, whole.rank * (n + F.d - whole.rank))
+    if rank is None and judged.zeta is not None:
+        whole = whole.truncate(_exact_rank(whole, judged, Block(engine, None, Q)))
+    none = np.zeros(0, np.intp)
+    return Trimmed(whole, judged, () if not len(poor) else (poor, none) if axis == 0 else (none, poor))
+
+
+def _exact_on(block: Block, rank: int | None, rng: np.random.Generator) -> tuple[LowRank, Exactness] | None:
+    """An exact fit to a block by itself, if there is one."""
+    for descent in descents(Descent.begin(block, rank, rng), rng):
+        L = descent.L
+        exact = exactness(descent.sample, L, block.engine.n_observed, L.rank * (sum(block.unknowns) - L.rank))
+        if exact.zeta is not None:
+            return L, exact
+    return None
+
+
+def _poor(kept: Array, counts: Array, rank: int) -> Array:
+    """Lines of which far fewer entries are fitted than of others, or hardly more than one for each component."""
+    usual = float(np.median(kept / np.maximum(counts, 1)))
+    least = np.maximum(rank + MIN_LINE_EVIDENCE, constants.MIN_INLIER_SHARE * usual * counts)
+    return np.flatnonzero((kept < least) & (counts > 0))
+
+
+def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Coefficients of every row of X on V by trimmed least squares, and how many of its entries they fit to rounding.
+
+    As :class:`Descent`, but each row is solved by itself. The threshold is that of the rows not yet fitted: those that
+    are would make it fall before the others can follow.
+    """
+    r = V.shape[1]
+    squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
+    U, fitted, left, zeta = np.zeros((len(X), r)), np.zeros(len(X), int), np.arange(len(X)), np.inf
+    R = X.copy()
+    for _ in range(constants.MAX_TRIM_STEPS):
+        kept = np.abs(R) <= zeta  # NaN is not
+        H = (kept @ squares).reshape(-1, r, r)
+        H += (constants.ROUNDING * np.einsum("iaa->i", H)[:, None, None] + np.finfo(float).tiny) * np.eye(r)
+        step = np.linalg.solve(H, (np.where(kept, R, 0.0) @ V)[:, :, None])[:, :, 0]
+        U[left] += step
+        L = U[left] @ V.T
+        sizes = np.abs(X[left] - L)
+        floor = rounding_floor(X.dtype, float(np.abs(L).max(initial=0.0)))
+        fitted[left] = (sizes <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
+        going = fitted[left] < np.maximum(r + MIN_LINE_EVIDENCE, constants.PEAK_SHARE * kept.sum(axis=1))
+        before, left, sizes = zeta, left[going], sizes[going]
+        seen = sizes[np.isfinite(sizes)]
+        if not len(seen):
+            break
+        some = seen if len(seen) <= constants.PEAK_SAMPLE else rng.choice(seen, constants.PEAK_SAMPLE, replace=False)
+        zeta = max(find_peak(some, floor).zeta, before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0, floor)
+        if np.linalg.norm(step) <= constants.ROUNDING * np.linalg.norm(U) and zeta >= before / 1.02:
+            break
+        R = X[left] - L[going]
+    # Where those that fit hardly show some component, what they say of it may be chance.
+    close = np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor
+    shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
+    fitted[shown < constants.MIN_REMAINING_MOMENT * close.mean(axis=1)] = 0
+    return U, fitted
+
+
+def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.random.Generator) -> LowRank | None:
+    """L of all of M from its exact fit to some rows and columns, without features; None: some lines do not fit.
+
+    Every row is regressed on the columns of the fit, and every column on its rows: ``L = A s⁻¹ Bᵀ``.
+    """
+    sides = []
+    for axis, V in enumerate((L.right, L.left)):
+        n, across = engine.shape[axis], lines[1 - axis]
+        factors, step = np.empty((n, L.rank)), max(constants.MAX_FIRST_BLOCK // max(len(across), L.rank**2), 1)
+        for first in range(0, n, step):
+            some = np.arange(first, min(first + step, n))
+            X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
+            factors[some], kept = regress_rows(X.astype(float), V, rng)
+            if len(_poor(kept, np.isfinite(X).sum(axis=1), L.rank)):
+                return None
+        sides.append(factors)
+    return LowRank.from_spans((sides[0], None), np.linalg.inv(L.core), (sides[1], None))
+
+
+def descents(first: Descent, rng: np.random.Generator) -> Iterator[Descent]:
+    """Ways to descend on a block from least squares on all its entries, until one has led to an exact fit.
+
+    First with few components, those given or those that stand out: fewer unknowns. Then with all of them: what gross
+    errors hide stays out of sight as long as it is left out.
+    """
+    first.run()
+    if first.uncovered:
+        first = Descent.begin(first.block, first.rank, rng)
+        first.run(slowly=True)
+    yield first
+    most = min(first.block.unknowns)
+    if first.L.rank < most and 4 * most <= min(first.block.engine.shape):
+        every = Descent.begin(first.block, most, rng)
+        every.run()
+        yield replace(every, L=every.above_rounding(every.L) if first.rank is None else every.L.truncate(first.rank))
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The narrowest peak at zero that stands out of the residuals.
+
+    Attributes
+    ----------
+    zeta : a threshold that nearly all of the peak is within
+    share : of all residuals that are in the peak, less the ground below it; 0: there is no peak
+    """
+
+    zeta: float
+    share: float
+
+
+def find_peak(sizes: Array, lowest: float = 0.0) -> Peak:
+    """The narrowest peak of absolute residuals at zero that cannot be chance.
+
+    For every width the residuals within it are compared with as many as a flat ground would have there, by those from
+    twice to four times the width. From narrow to wide, the first width at which the difference is the most significant,
+    before it becomes less so, is that of the peak.
+    """
+    if not len(sizes):
+        return Peak(0.0, 0.0)
+    sizes = np.sort(sizes)
+    n, first = len(sizes), max(float(sizes[min(constants.MIN_ENTRIES, len(sizes)) - 1]), lowest, np.finfo(float).tiny)
+    steps = int(np.log(max(sizes[-1] / first, 1.0)) / np.log(constants.WIDTH_STEP)) + 1
+    widths = first * constants.WIDTH_STEP ** np.arange(steps)
+    once, twice, four = (np.searchsorted(sizes, k * widths, side="right") for k in (1, 2, 4))
+    ground = 0.5 * (four - twice)
+    excess = once - ground
+    z = excess / np.sqrt(1.5 * ground + 1)
+    highest = np.maximum.accumulate(z)
+    fallen = z < highest - np.maximum(1.0, 0.05 * highest)  # z has a standard error of one
+    past = np.flatnonzero(fallen & (highest > constants.SIGNIFICANT_STANDARD_ERRORS))
+    end = past[0] if len(past) else len(z)
+    at = int(np.argmax(z[:end]))
+    if z[at] <= constants.SIGNIFICANT_STANDARD_ERRORS:
+        return Peak(float(sizes[-1]), 0.0)
+    enough = int(np.argmax(excess[: at + 1] >= constants.PEAK_SHARE * excess[at]))
+    return Peak(constants.PEAK_MARGIN * float(widths[enough]), float(excess[at] / n))
+
+
+@dataclass(eq=False)
+class Descent:
+    """Trimmed least squares on a block, with a threshold that follows the peak of the residuals.
+
+    Attributes
+    ----------
+    L, zeta : the fit, and the threshold of its last step
+    peak : that of the residuals of L
+    """
+
+    block: Block
+    rank: int | None
+    sample: Sample
+    L: LowRank
+    peak: Peak
+    zeta: float = np.inf
+
+    @classmethod
+    def begin(cls, block: Block, rank: int | None, rng: np.random.Generator) -> Descent:
+        """Least squares on all entries."""
+        sample = Sample.draw(block.engine, constants.PEAK_SAMPLE, rng)
+        L, _, _ = least_squares(block, LowRank.zero(block.engine.shape), np.inf, rank)
+        descent = cls(block, rank, sample, L, Peak(np.inf, 0.0))
+        descent.peak = descent.find_peak()
+        return descent
+
+    def find_peak(self) -> Peak:
+        """That of the residuals; where features are zero, L is, and tells nothing."""
+        fitted = self.sample.at(self.L)
+        return find_peak(np.abs(self.sample.values - fitted)[fitted != 0], self.floor)
+
+    @property
+    def floor(self) -> float:
+        return rounding_floor(self.block.engine.dtype, float(np.abs(self.sample.at(self.L)).max(initial=0.0)))
+
+    def run(self, slowly: bool = False) -> None:
+        """Steps until the peak is rounding, or as narrow as it gets.
+
+        ``slowly``: the threshold falls from the largest entry, and by no more than THRESHOLD_DECAY a step. With
+        features such as indicators a coefficient may depend on few entries of M; a low threshold can trim all of them,
+        and the coefficient stays where it is. Where rows have no features, each may lag behind.
+        """
+        if slowly:
+            self.zeta = float(np.abs(self.sample.values).max())
+        slowly = slowly or self.block.Q1 is None
+        narrowest, waited = np.inf, 0
+        for _ in range(constants.MAX_TRIM_STEPS):
+            lowest = self.zeta / constants.THRESHOLD_DECAY if slowly and np.isfinite(self.zeta) else 0.0
+            self.zeta = max(self.peak.zeta, lowest, self.floor)
+            self.L, moved, _ = least_squares(self.block, self.L, self.zeta, self.rank)
+            self.peak = self.find_peak()
+            waited = 0 if self.zeta < narrowest / 1.02 else waited + 1
+            narrowest = min(narrowest, self.zeta)
+            if moved <= 1e-9 and (waited or moved <= constants.ROUNDING):
+                break
+            if waited >= constants.MAX_STEPS_WITHOUT_GAIN and self.zeta > self.floor and moved > 1e-6:
+                break
+        if self.rank is None:
+            self.L = self.above_rounding(self.L)
+
+    def above_rounding(self, L: LowRank) -> LowRank:
+        """L less the components that are rounding; at least one is left."""
+        edge = rounding_edge(self.floor / constants.ROUNDING_SPREAD, *self.block.unknowns)
+        return L.truncate(max(int(np.count_nonzero(L.singular_values > edge)), 1))
+
+    @property
+    def uncovered(self) -> bool:
+        """Whether nearly all entries that determine some coefficient of the core were trimmed."""
+        block = self.block
+        if block.Q1 is None:
+            return False
+        kept, _, _ = block.engine.products(self.L, self.zeta, block.Q2**2, kept=True)
+        coverage = (block.Q1**2).T @ kept
+        return bool(coverage.min() < 0.2 * coverage.max())
+
+
+def rounding_edge(size: float, d1: int, d2: int) -> float:
+    """About the largest singular value of rounding errors of this size, in the coordinates of a block."""
+    return float((np.sqrt(d1) + np.sqrt(d2) + 1) * size)
+
+
+def missed_lines(engine: Engine, F1: Features, F2: Features, found: Trimmed, rng: np.random.Generator) -> bool:
+    """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sampled residuals."""
+    L, exact = found.L, found.exact
+    assert exact.zeta is not None
+    n = engine.shape
+    for axis, F in enumerate((F1, F2)):
+        if F.given and F.coherent:
+            lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
+            across = rng.integers(n[1 - axis], size=(len(lines), 128))
+            along = np.broadcast_to(lines[:, None], across.shape)
+            rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
+            sizes = np.abs(engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
+            seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
+            if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
+                return True
+    return False
+
+
+def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tuple[LowRank, float, Trim]:
+    """Least squares on the entries that L keeps; by how much L moved, relative to its size.
+
+    The rank is the one given or, if that is None, the number of components that stand out of what the kept residuals
+    do to them. By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is
+    worth, as far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit
+    is along the matrices of the same rank, which takes fewer flops and fewer entries.
+    """
+    normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
+    size = float(np.linalg.norm(L.core))
+    n1, n2 = L.shape
+    kept = normal.trim.kept / (n1 * n2) * size
+    off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
+    u, v = _coordinates(block.Q1, L.left), _coordinates(block.Q2, L.right)
+    # What is left of a step that is not truncated stays.
+    coarsest = constants.COARSEST_STEP if rank and rank < min(len(u), len(v)) else constants.COARSEST_STEP**2
+    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, coarsest))
+    short = 0 < 4 * L.rank <= min(len(u), len(v)) and rank in (None, L.rank)
+    if short and _longest(normal) < constants.FIXED_RANK_STEP * L.singular_values[-1]:
+        return *_along_rank(block, L, u, v, normal, digits), normal.trim
+    C = u @ L.core @ v.T
+    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
+    core = LowRank.from_core(None, C + step, None, rank)
+    if rank is None:
+        core = core.truncate(_visible(core, normal.trim, n1 * n2))
+    return _in_block(block, core), relative_change(core.dense(), C), normal.trim
+
+
+def _coordinates(Q: Array | None, B: Array) -> Array:
+    return B if Q is None else Q.T @ B
+
+
+def _in_block(block: Block, core: LowRank) -> LowRank:
+    left, right = (B if Q is None else Q @ B for Q, B in ((block.Q1, core.left), (block.Q2, core.right)))
+    return LowRank(left, core.core, right)
+
+
+def _visible(core: LowRank, trim: Trim, entries: int) -> int:
+    """How many components are larger than those that random kept residuals of this size would make; at least one."""
+    deviation = np.sqrt(trim.energy * entries) / max(trim.kept, 1)  # of every number in the core
+    edge = constants.NOISE_EDGE_FACTOR * deviation * sum(np.sqrt(core.shape))
+    return max(int(np.count_nonzero(core.singular_values > edge)), 1)
+
+
+def _longest(normal: Normal) -> float:
+    """About the largest singular value of the step that the gradient asks for, by its fourth moment: hardly more."""
+    G = normal.gradient
+    return float(np.linalg.norm(G.T @ G)) ** 0.5 / max(normal.trim.kept_share, np.finfo(float).eps)
+
+
+def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, digits: float) -> tuple[LowRank, float]:
+    """The step u Bᵀ + A vᵀ, A orthogonal to u: all directions in which L = Q1 u s vᵀ Q2ᵀ can move at its rank."""
+    d1 = len(u)
+
+    def tangent(left: Array, right: Array) -> Array:
+        return np.vstack([left - u @ (u.T @ left), right])
+
+    def operator(P: Array) -> Array:
+        A, B = P[:d1], P[d1:]
+        left, right = (B if Q is None else Q @ B for Q, B in ((block.Q1, A), (block.Q2, B)))
+        step = LowRank(np.hstack([L.left, left]), np.eye(2 * L.rank), np.hstack([right, L.right]))
+        KX, KY = normal.products(step, L.right, L.left)
+        return tangent(_coordinates(block.Q1, KX), _coordinates(block.Q2, KY))
+
+    right = tangent(normal.gradient @ v, normal.gradient.T @ u)
+    step = conjugate_gradients(right, operator, digits, constants.MAX_TRIM_STEPS)
+    A, B = step[:d1], step[d1:]
+    core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
+    return _in_block(block, core), float(np.linalg.norm(step) / np.linalg.norm(core.core))
+
+
+def exact_state(found: Trimmed, F1: Features, F2: Features, rank: int | None) -> State:
+    """An exact fit of the features."""
+    L, exact = found.L, found.exact
+    assert exact.zeta is not None
+    reason = (
+        f"the singular values after the first {L.rank} are rounding errors"
+        if L.rank < min(F1.d, F2.d)
+        else "all singular values are larger than rounding errors"
+    )
+    chosen = () if rank else (Choice("rank", L.rank, reason),)
+    doubts = tuple(unfitted_lines(axis, lines) for axis, lines in enumerate(found.unfitted) if len(lines))
+    corruption = 1 - exact.clean
+    return State(L, exact.zeta, 0.0, noise=0.0, expected_corruption=corruption, choices=(*chosen, EXACT), doubts=doubts)

@@ -1,0 +1,335 @@
+"""Trimmed least squares: the peak of the residuals, one step, when a fit counts as exact, how far it goes."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import irpca
+from irpca.engines import MemoryEngine
+from irpca.features import Features
+from irpca.lowrank import LowRank
+from irpca.result import Status
+from irpca.sampling import Block, Sample, whole
+from irpca.solvers.trimmed import (
+    Descent,
+    Exactness,
+    Peak,
+    Trimmed,
+    _exact_rank,
+    _largest_rounding,
+    exactness,
+    find_peak,
+    least_squares,
+    missed_lines,
+    regress_rows,
+    trimmed_fits,
+)
+from irpca.threshold import rounding_floor
+
+N = 1000
+
+
+def judged(off, entries=N, unknowns=0, L=None):
+    """The verdict on an L that misses sampled entries by so much, in units of rounding."""
+    rng = np.random.default_rng(0)
+    column = 1 + rng.random(len(off)) if L is None else L
+    low_rank = LowRank.from_product(column[:, None], np.ones((1, 1)))
+    floor = rounding_floor(np.dtype(float), column.max())
+    rows = np.arange(len(off))
+    return exactness(Sample(rows, 0 * rows, column + off * floor), low_rank, entries, unknowns), floor
+
+
+def first(n, of=N, far=1e9):
+    """The first n are met exactly, the others are far off, each by its own."""
+    return np.where(np.arange(of) < n, 0.0, far * (1 + np.arange(of)))
+
+
+def test_a_fit_to_rounding_is_exact():
+    found, floor = judged(first(N))
+    assert found.zeta == pytest.approx(floor) and found.clean == 1.0
+    assert found.score == pytest.approx(np.log(floor))
+
+
+@pytest.mark.parametrize(
+    ("clean", "of", "unknowns", "exact"),
+    [
+        (20, N, 0, True),  # twenty
+        (19, N, 0, False),
+        (151, N, 100, True),  # three for two unknowns
+        (149, N, 100, False),
+    ],
+)
+def test_how_many_entries_an_exact_fit_meets(clean, of, unknowns, exact):
+    found, _ = judged(first(clean, of), unknowns=unknowns)
+    assert (found.zeta is not None) == exact
+    assert found.clean == clean / of
+
+
+@pytest.mark.parametrize(("off", "exact"), [(0.95, True), (1.05, False)])
+def test_most_residuals_of_an_exact_fit_are_rounding(off, exact):
+    found, _ = judged(off * np.where(np.arange(N) < 600, 1.0, 0.1) * (-1) ** np.arange(N))
+    assert (found.zeta is not None) == exact
+
+
+@pytest.mark.parametrize(("spread", "exact"), [(2e-11, True), (1e-11, False)])
+def test_an_L_no_larger_than_rounding_is_not_exact(spread, exact):
+    """Rounding is 1.4e-14 of L here; the spread of L must be a thousand times as large."""
+    assert (
+        judged(first(N), L=1 + spread * np.tile([-1.0, 1.0], N // 2) * np.linspace(0.9, 1.1, N))[0].zeta is not None
+    ) == exact
+
+
+def test_gross_errors_within_the_margin_are_not_rounding():
+    """A tenth is met exactly, the others are off by up to 900 times rounding, evenly: noise, that reaches down to 0."""
+    off = np.r_[np.zeros(100), np.linspace(0, 900, 901)[1:]]
+    found, _ = judged(off)
+    assert found.zeta is None
+    assert found.clean == pytest.approx(0.1, abs=0.005)
+    found, floor = judged(np.r_[np.linspace(0, 2, 900), np.linspace(0, 3000, 101)[1:]])
+    assert found.zeta is None  # the median is not rounding
+    found, floor = judged(np.r_[np.linspace(0, 1.5, 900), np.linspace(0, 3000, 101)[1:]])
+    assert found.zeta == pytest.approx(8 * 1.5 * floor, rel=0.01)  # ... of which a few are 30 times as large
+
+
+@pytest.mark.parametrize("gross", [0, 200])
+def test_rounding_is_told_from_small_gross_errors(gross):
+    close = np.r_[np.linspace(0, 1, 1000), np.linspace(0, 1000, gross + 1)[1:]]
+    assert _largest_rounding(close, 1000.0) == pytest.approx(0.999, abs=0.0011)
+    assert _largest_rounding(np.zeros(10), 0.0) == 0.0
+
+
+def problem(n1=90, n2=70, d=12, rank=2, seed=0):
+    rng = np.random.default_rng(seed)
+    F1, F2 = Features.of(rng.standard_normal((n1, d)), n1), Features.of(rng.standard_normal((n2, d)), n2)
+    C = 30 * rng.standard_normal((d, rank)) @ rng.standard_normal((rank, d))
+    return F1, F2, LowRank.from_core(F1.Q, C, F2.Q, rank)
+
+
+def test_one_step_is_least_squares_on_what_is_kept():
+    """Against the dense solution for the core, of full rank; entries beyond zeta are left out."""
+    F1, F2, _ = problem(30, 25, 4)
+    rng = np.random.default_rng(1)
+    M = rng.standard_normal((30, 25))
+    M[rng.random(M.shape) < 0.1] += 50.0
+    block = whole(MemoryEngine(M), F1, F2)
+    found, moved, trim = least_squares(block, LowRank.zero(M.shape), 10.0, 4)
+    kept = np.abs(M).ravel() <= 10
+    best, *_ = np.linalg.lstsq(np.kron(block.Q1, block.Q2)[kept], M.ravel()[kept], rcond=None)
+    np.testing.assert_allclose(found.dense().ravel(), np.kron(block.Q1, block.Q2) @ best, atol=0.03)
+    assert moved == 1.0 and trim.kept == kept.sum()
+    again, moved, _ = least_squares(block, found, 10.0, 4)
+    assert moved == pytest.approx(
+        np.linalg.norm(again.dense() - found.dense()) / np.linalg.norm(again.dense()), rel=1e-6
+    )
+    assert moved < 0.05
+
+
+def test_a_short_step_keeps_to_the_rank_and_converges_quadratically():
+    F1, F2, L = problem()
+    block = whole(MemoryEngine(L.dense()), F1, F2)
+    errors = []
+    near = L
+    rng = np.random.default_rng(2)
+    left = block.Q1 @ (block.Q1.T @ rng.standard_normal(L.left.shape))
+    near = LowRank.from_product(L.left + 1e-3 * left, L.right @ L.core.T)
+    for _ in range(3):
+        errors.append(np.linalg.norm(near.dense() - L.dense()) / np.linalg.norm(L.core))
+        near, moved, _ = least_squares(block, near, np.inf, 2)
+        assert near.rank == 2
+        assert moved == pytest.approx(errors[-1], rel=0.05) or moved < 1e-6
+    assert errors[1] < 10 * errors[0] ** 2 and errors[2] < 1e-10
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_trimmed_least_squares_finds_the_core_among_gross_errors(share):
+    F1, F2, L = problem(200, 160, 8)
+    rng = np.random.default_rng(3)
+    M = L.dense() + np.where(rng.random(L.shape) < share, rng.uniform(1, 9, L.shape), 0.0)
+    descent = Descent.begin(whole(MemoryEngine(M), F1, F2), 2, rng)
+    descent.run()
+    assert np.linalg.norm(descent.L.dense() - L.dense()) <= 1e-12 * np.linalg.norm(L.dense())
+    assert descent.zeta < 1e-9
+
+
+def test_rows_without_features_are_regressed_on_those_of_the_columns():
+    """Against the dense solution for each row; a step for all rows, and the same when each is solved by itself."""
+    rng = np.random.default_rng(4)
+    Q = np.linalg.qr(rng.standard_normal((60, 3)))[0]
+    M = rng.standard_normal((25, 3)) @ Q.T
+    block = Block(MemoryEngine(M), None, Q)
+    L, _, trim = least_squares(block, LowRank.zero(M.shape), np.inf, 3)
+    np.testing.assert_allclose(L.dense(), M, atol=1e-12)
+    assert trim.kept == M.size and block.unknowns == (25, 3)
+    M += draw("away from 0", 0.3, M.shape, rng)
+    M[rng.random(M.shape) < 0.1] = np.nan
+    found, fitted = regress_rows(M, Q, rng)
+    for i, row in enumerate(M):
+        kept = np.abs(row - Q @ found[i]) < 1e-12
+        assert kept.sum() == fitted[i] >= 25
+        np.testing.assert_allclose(np.linalg.lstsq(Q[kept], row[kept], rcond=None)[0], found[i], atol=1e-12)
+
+
+# The peak of the residuals
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.5, 1.0])
+def test_clean_residuals_are_a_peak_over_the_ground_of_gross_errors(share):
+    rng = np.random.default_rng(5)
+    sizes = np.abs(np.where(rng.random(60_000) < share, 0.01, 1.0) * rng.standard_normal(60_000))
+    peak = find_peak(sizes)
+    assert 0.02 <= peak.zeta <= 0.07
+    assert peak.share == pytest.approx(share, rel=0.2)
+
+
+def test_the_narrowest_peak_is_taken():
+    rng = np.random.default_rng(6)
+    scale = rng.choice([1e-4, 1e-2, 1.0], 60_000, p=[0.05, 0.45, 0.5])
+    assert 2e-4 <= find_peak(np.abs(scale * rng.standard_normal(60_000))).zeta <= 8e-4
+
+
+def test_even_residuals_have_no_peak():
+    sizes = np.random.default_rng(7).uniform(0, 1, 60_000)
+    assert find_peak(sizes) == Peak(sizes.max(), 0.0) or find_peak(sizes).zeta >= 1.0
+
+
+def test_a_peak_is_no_narrower_than_rounding():
+    sizes = np.r_[np.zeros(500), np.random.default_rng(8).uniform(1, 2, 500)]
+    assert find_peak(sizes, 1e-9).zeta == pytest.approx(2e-9)
+
+
+def indicators(kept):
+    """Two groups of rows and of columns, 50 lines each; of the entries of one corner a share is kept."""
+    groups = np.repeat(np.eye(2), 50, axis=0)
+    M = np.ones((100, 100))
+    M[:50, :50] = np.where(np.arange(2500).reshape(50, 50) < 2500 * kept, 1.0, 9.0)
+    F = Features.of(groups, 100)
+    return whole(MemoryEngine(M), F, F)
+
+
+@pytest.mark.parametrize(("kept", "uncovered"), [(0.18, True), (0.22, False)])
+def test_a_coefficient_whose_entries_were_trimmed(kept, uncovered):
+    block = indicators(kept)
+    sample = Sample.draw(block.engine, 100, np.random.default_rng(0))
+    descent = Descent(block, 1, sample, LowRank.zero((100, 100)), Peak(2.0, 0.5), zeta=2.0)
+    assert descent.uncovered == uncovered
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize(("wrong", "clean", "missed"), [(0.85, 1.0, True), (0.6, 1.0, False), (0.85, 0.2, False)])
+def test_lines_of_high_leverage_are_looked_at(axis, wrong, clean, missed):
+    """Less than a quarter of the usual share of their entries is met."""
+    rng = np.random.default_rng(0)
+    rare = (np.arange(3000) < 4)[:, None] * rng.standard_normal((3000, 1))
+    F = Features.of(np.hstack([rare, rng.standard_normal((3000, 2))]), 3000)
+    assert F.coherent
+    other = Features.of(rng.standard_normal((400, 3)), 400)
+    M = np.zeros((3000, 400))
+    M[:4] = np.arange(400) < wrong * 400
+    M, features = (M, (F, other)) if axis == 0 else (np.ascontiguousarray(M.T), (other, F))
+    found = Trimmed(LowRank.zero(M.shape), Exactness(1e-9, clean, 0.0))
+    assert missed_lines(MemoryEngine(M), *features, found, rng) == missed
+
+
+@pytest.mark.parametrize(("times", "rank"), [(1.1, 3), (0.9, 2)])
+def test_singular_values_within_rounding_are_none(times, rank):
+    """Of d1×d2 numbers off by 1 each: √16 + √9 + 1, larger by the root of the share that was fitted."""
+    rng = np.random.default_rng(0)
+    block = Block(MemoryEngine(np.ones((50, 50))), *(np.linalg.qr(rng.standard_normal((50, d)))[0] for d in (16, 9)))
+    edge = (4 + 3 + 1) / np.sqrt(0.25)
+    L = LowRank(np.eye(50, 3), np.diag([1e3, 50.0, times * edge]), np.eye(50, 3))
+    assert _exact_rank(L, Exactness(8.0, 0.25, 0.0), block) == rank
+    assert _exact_rank(LowRank(np.eye(50, 1), np.eye(1), np.eye(50, 1)), Exactness(8.0, 0.25, 0.0), block) == 1
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_larger_blocks_are_tried_only_for_an_exact_fit(noise):
+    """With noise, the peak is as wide on the second block as on the first, and larger ones are looked at once."""
+    F1, F2, L = problem(700, 600, 4)
+    rng = np.random.default_rng(0)
+    M = L.dense() + noise * rng.standard_normal(L.shape) + 9.0 * (rng.random(L.shape) < 0.2)
+    sample = Sample.draw(MemoryEngine(M), 8000, rng)
+    found = list(trimmed_fits(MemoryEngine(M), F1, F2, 2, sample, rng, np.random.default_rng(1)))
+    assert len(found) == 1 if noise == 0 else len(found) <= 5  # two for each of two blocks, one on a small one
+    assert (found[-1].exact.zeta is not None) == (noise == 0)
+    assert all(b.exact.score <= a.exact.score for a, b in pairwise(found[1:]))
+    error = np.linalg.norm(found[-1].L.dense() - L.dense()) / np.linalg.norm(L.dense())
+    assert error <= (1e-12 if noise == 0 else 0.2)
+
+
+# How far it goes
+
+
+def draw(kind, share, shape, rng):
+    size = {
+        "away from 0": lambda: rng.uniform(0.5, 3, shape) * rng.choice([-1, 1], shape),
+        "uniform": lambda: rng.uniform(-3, 3, shape),
+        "Gaussian": lambda: 2 * rng.standard_normal(shape),
+        "one-sided": lambda: rng.uniform(0.5, 5, shape),
+    }[kind]()
+    return np.where(rng.random(shape) < share, size, 0.0)
+
+
+def low_rank(n1, n2, d1, d2, rank, rng):
+    """Features (None: none) and L, with |L| about 1."""
+    F1, F2 = (None if d is None else rng.standard_normal((n, d)) for n, d in ((n1, d1), (n2, d2)))
+    left = rng.standard_normal((n1, rank)) if F1 is None else F1 @ rng.standard_normal((d1, rank))
+    right = rng.standard_normal((n2, rank)) if F2 is None else F2 @ rng.standard_normal((d2, rank))
+    L = left @ right.T
+    return F1, F2, L / np.abs(L).mean()
+
+
+def off(result, L):
+    return np.linalg.norm(result.L.dense() - L) / np.linalg.norm(L)
+
+
+@pytest.mark.parametrize("solver", ["trimmed", "irpca"])
+@pytest.mark.parametrize("rank", [5, "auto"])
+@pytest.mark.parametrize("kind", ["away from 0", "uniform", "Gaussian"])
+def test_ninety_nine_of_a_hundred_cells_are_wrong(kind, rank, solver):
+    rng = np.random.default_rng(7)
+    F1, F2, L = low_rank(1000, 1000, 20, 20, 5, rng)
+    result = irpca.solve(L + draw(kind, 0.99, L.shape, rng), F1, F2, rank=rank, solver=solver)
+    assert off(result, L) <= 1e-12 and result.rank == 5
+    assert result.usable == "usable" and result.noise == 0
+    assert result.corruption == pytest.approx(0.99, abs=0.01)
+    assert result.reads <= 12
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("kind", ["away from 0", "one-sided"])
+def test_four_fifths_are_wrong_and_one_side_has_features(kind, axis):
+    rng = np.random.default_rng(1)
+    _, F2, L = low_rank(800, 800, None, 10, 3, rng)
+    M = L + draw(kind, 0.8, L.shape, rng)
+    sides = (M, None, F2) if axis == 0 else (M.T, F2, None)
+    for solver in ("trimmed", "irpca"):
+        result = irpca.solve(*sides, solver=solver)
+        assert off(result, L if axis == 0 else L.T) <= 1e-10 and result.rank == 3
+        assert result.usable == "usable"
+
+
+def test_lines_that_an_exact_fit_does_not_reach_are_named():
+    """Two rows are wrong in every cell: what is expected there is unknown."""
+    rng = np.random.default_rng(2)
+    _, F2, L = low_rank(300, 400, None, 5, 2, rng)
+    M = L + draw("uniform", 0.6, L.shape, rng)
+    M[[17, 203]] = rng.standard_normal((2, 400))
+    result = irpca.solve(M, None, F2, solver="trimmed")
+    others = np.delete(np.arange(300), [17, 203])
+    assert np.abs(result.L.rows(others) - L[others]).max() <= 1e-10
+    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "broken-lines")
+    assert doubt.rows == (17, 203) and result.usable == "use with care"
+
+
+def test_where_there_is_no_exact_fit_it_says_so():
+    rng = np.random.default_rng(3)
+    F1, F2, L = low_rank(150, 120, 5, 4, 2, rng)
+    result = irpca.solve(L + 0.1 * rng.standard_normal(L.shape), F1, F2, solver="trimmed")
+    assert result.status is Status.SATURATED and result.usable == "do not use"
+    assert "use solver='irpca'" in str(result.doubts[0])
+    assert off(result, L) <= 0.1
+    nothing = irpca.solve(L + 0.1 * rng.standard_normal(L.shape), None, F2, solver="trimmed")
+    assert nothing.usable == "do not use" and nothing.rank == 0
+    with pytest.raises(ValueError, match=r"solver='trimmed' needs features of rows or columns; solver='irpca'"):
+        irpca.solve(L, solver="trimmed")
