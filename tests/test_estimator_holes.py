@@ -529,7 +529,7 @@ def test_far_too_few_entries(features):
     at = rng.choice(n1 * n2, size=30, replace=False)
     table = LongTable(*np.divmod(at, n2), rng.standard_normal(30), (n1, n2))
     F = {"row_features": rng.standard_normal((n1, 20)), "col_features": rng.standard_normal((n2, 15))}
-    needed = 2 * (20 + 15 - 2) if features else 2 * (n1 + n2 - 2)
+    needed = 2 * (20 + 15 - 2) if features else 2 * (30 + 30 - 2)  # lines without an entry do not count
     with pytest.raises(ValueError, match=rf"30 observed cells \(1e-05 of all\).*{needed} degrees of freedom"):
         InductiveRobustPCA(2).fit(table, **(F if features else {}))
 

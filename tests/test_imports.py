@@ -59,7 +59,7 @@ ROOMS = {
     "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base"},
-    "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
+    "verdict": {"cached", "choice", "lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "completion": {"lowrank", "arguments"},

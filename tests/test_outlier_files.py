@@ -395,7 +395,7 @@ def test_killed_at_any_moment(tmp_path):
     sink.begin()
     print("begun", flush=True)
     order = np.random.default_rng(int(sys.argv[1])).permutation(40)
-    for i in (*order, *order):
+    for i in np.tile(order, 1000):
         sink.write((int(i), 0), *piece(int(i) % 4, 3000, 400)[1:])
     """
     rng = np.random.default_rng(0)
@@ -407,7 +407,7 @@ def test_killed_at_any_moment(tmp_path):
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
         written = [pq.read_table(part).num_rows for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()]
-        assert set(written) <= {3000} and len(written) < 40 and not path.exists()
+        assert set(written) <= {3000} and not path.exists()  # a fast machine may have written all 40
     assert written
     (tmp_path / "S.parquet.part" / f"part-00000-00000.parquet.0123{outlier_files.TEMPORARY}").write_bytes(b"PAR1")
     times = {part.name: part.stat().st_mtime_ns for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()}

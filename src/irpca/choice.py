@@ -45,6 +45,15 @@ class HeldOut:
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
         return Score(noise.log_density(R, s2, var), np.abs(R))
 
+    def skewed(self, fit: Fit) -> bool:
+        """Whether what a fit leaves of them reaches further to one side: gross errors may have drawn it there."""
+        residuals = self.values - fit.L.sampled(self.rows, self.cols)
+        residuals = residuals[np.abs(residuals) <= constants.MAX_CLEAN_RESIDUAL * fit.noise.deviation]
+        if len(residuals) < constants.MIN_ENTRIES or self.nearly_exact(fit):
+            return False
+        significant = constants.SIGNIFICANT_STANDARD_ERRORS * constants.SKEWNESS_ERROR / np.sqrt(len(residuals))
+        return bool(abs(skewness(residuals)) > max(constants.MAX_SKEWNESS, significant))
+
     def strict(self, fit: Fit) -> bool:
         """Whether the components that noise hides where entries are missing or wrong can go without loss.
 
@@ -98,11 +107,25 @@ class Candidate:
         return 2 - sum(self.fit.tied)
 
 
+def skewness(x: Array) -> float:
+    """Bowley's coefficient, with tenths in place of quarters: 0 if x is distributed symmetrically."""
+    low, middle, high = np.quantile(x, (0.1, 0.5, 0.9))
+    return float((high + low - 2 * middle) / max(high - low, 1e-300))
+
+
 def worse(a: Array, b: Array) -> float:
     """By how many standard errors the mean of a is larger than that of b (paired)."""
     d = a - b
     error = float(d.std()) / np.sqrt(len(d))
     return float(d.mean()) / error if error > 0 else 0.0 if d.mean() == 0 else float(np.sign(d.mean()) * np.inf)
+
+
+def better(a: Candidate, b: Candidate) -> bool:
+    """Whether a predicts held-out entries better than b beyond chance: by its density, and by its error."""
+    most = constants.MAX_CLEAN_RESIDUAL * min(c.fit.noise.deviation for c in (a, b))
+    errors = (np.minimum(c.score.error, most) for c in (b, a))
+    gains = worse(a.score.density, b.score.density), worse(*errors)
+    return all(gain > constants.TIE_STANDARD_ERRORS for gain in gains)
 
 
 def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:

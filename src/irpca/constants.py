@@ -31,7 +31,7 @@ NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is esti
 
 # Factors (factors.py)
 FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing; prototype
-USED_UP = 0.6  # of the components offered: where a fit uses or lacks more, more are offered
+USED_UP = 0.65  # of the components offered: where a fit uses or lacks more, more are offered
 LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
 GROWTH_LINES = 512  # rows and columns on which components that a fit lacks are looked for
 START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share; prototype: 12 of 20
@@ -90,6 +90,8 @@ MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
 ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
 MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselves
 MAX_LINES_ALONE = 256  # for so many, each may be fitted on its own: a few milliseconds
+ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
+MAX_UNFITTED = 0.01  # of the rows or columns may be left out of an exact fit without features; they are named
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
 # The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
@@ -97,7 +99,7 @@ COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from th
 FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
 ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others
 ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
-MIN_ENTRIES_PER_UNKNOWN = 1.5  # clean ones, before an exact fit is accepted: it may meet one for each by itself
+MIN_ENTRIES_PER_UNKNOWN = 2.0  # clean ones, before an exact fit is accepted: it may meet one for each by itself
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
 MIN_ENTRIES = 20  # before a fit is called exact, a column gets a unit, or a share is estimated
 MAX_FIRST_BLOCK = 1 << 22  # entries of blocks that one read of M brings before any is tried: 32 MB of the first few
@@ -170,7 +172,7 @@ MAX_NEIGHBOUR_CORRELATION = 0.2  # of adjacent residuals: the variance of their 
 MAX_OUTLIER_SHARE = 0.25  # of the entries ...
 MAX_SEPARATED_OUTLIER_SHARE = 0.45  # ... or as many, if hardly any residual is near the limit
 NEAR_LIMIT_FACTOR = 1.5  # within which a residual is near the limit
-MAX_NEAR_LIMIT_SHARE = 0.02  # relative to the number of outliers: so few are hardly any
+MAX_NEAR_LIMIT_SHARE = 0.05  # relative to the number of outliers: as many of even errors up to 18 times the limit
 MIN_EXPLAINED_SHARE = 0.5  # of the energy of the entries that are not outliers
 MIN_FEATURE_ADVANTAGE = 2.0  # times the share of L that as many random features explain
 MIN_FEATURE_R2 = 0.05  # adjusted: below, features narrow a prediction by less than 3 %, 1 − sqrt(1 − R²)

@@ -308,7 +308,9 @@ class Fit:
         for side in (self.rows, self.cols):  # factors that are not quite right leave residuals along the others
             Q = np.linalg.qr(side.mean)[0]
             Z = (Z - Q @ (Q.T @ Z)).T
-        return above_noise(Z)
+        seen = np.isfinite(X)
+        rows, cols = (seen.sum(axis=axis) >= constants.MIN_ENTRIES for axis in (1, 0))  # others are mostly chance
+        return above_noise(Z[rows][:, cols])
 
     def copy(self) -> Fit:
         """Another fit to the same M, to continue from."""
@@ -360,7 +362,7 @@ class Fit:
             sizes = np.abs(self.residuals)
             kept = sizes[sizes <= self.noise.zeta]
             step = relative_distance(self.L, before)
-            if not np.isfinite(step) or self._out_of_range:
+            if not np.isfinite(step) or self.out_of_range:
                 raise FloatingPointError("trimmed least squares diverged: there is no exact fit near this one")
             if not len(kept) or step < constants.ROUNDING:
                 break
@@ -368,7 +370,7 @@ class Fit:
             self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
 
     @property
-    def _out_of_range(self) -> bool:
+    def out_of_range(self) -> bool:
         """Whether expected values are far beyond all that is observed: a component runs away."""
         i, j, values = self.sample
         return bool(np.abs(self.L.sampled(i, j)).max() > constants.MAX_EXPECTED * np.abs(values).max())
@@ -495,6 +497,8 @@ def above_noise(Z: Array) -> int:
     Rows and columns are scaled to the same mean square; then noise has none beyond √n1 + √n2, whatever its variances
     were (Landa, Zhang and Kluger 2022).
     """
+    if not Z.size:
+        return 0
     squares = Z**2
     rows, cols = np.ones(Z.shape[0]), np.ones(Z.shape[1])
     for _ in range(3):

@@ -27,6 +27,7 @@ from .lowrank import Array, LowRank
 from .outlier_files import OutlierFiles
 from .outliers import probabilities
 from .result import Doubt, History, Result, State, Status
+from .sampling import stored_precision
 from .solvers import Solver, solver_named
 from .verdict import Case, Places, doubts_of
 
@@ -157,7 +158,7 @@ def solve(
     if owner.dear:
         owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
     if method.rank != "found":
-        _check_enough(owner, F1.d, F2.d, chosen_rank or 1)
+        _check_enough(owner, F1, F2, chosen_rank or 1)
     before = owner.reads
     _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
     looks = owner.reads - before  # those of solve() itself are few, and not the solver's
@@ -383,7 +384,9 @@ def _calibrated(
     rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
     scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
     calibration = Calibration((values - state.L.sampled(rows, cols)) / scale, state.weights.gross)
-    limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT)
+    stored = max(4 * float(np.finfo(values.dtype).eps), stored_precision(*np.unique(values, return_counts=True)))
+    rounding = float(np.median(stored * np.abs(values) / scale))  # of a value, and of a sum of a few products
+    limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT, rounding)
     if np.isinf(limit):
         return calibration, np.inf, np.inf
     return calibration, Standardised(state.weights, limit), limit * float(np.median(scale))
@@ -483,8 +486,11 @@ def _asked(
     }
 
 
-def _check_enough(owner: Engine, d1: int, d2: int, rank: int) -> None:
-    """Refuse a matrix of which fewer entries are observed than L has degrees of freedom."""
+def _check_enough(owner: Engine, F1: Features, F2: Features, rank: int) -> None:
+    """Refuse a matrix of which fewer entries are observed than L has degrees of freedom; empty lines have none."""
+    d1, d2 = (
+        F.d if F.given else int(np.count_nonzero(counts)) for F, counts in zip((F1, F2), owner.counts, strict=True)
+    )
     needed = rank * (d1 + d2 - rank)
     if owner.n_observed < needed:
         n1, n2 = owner.shape

@@ -120,7 +120,7 @@ def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
     return Doubt(kind, text, positions if axis == 0 else (), positions if axis == 1 else (), template)
 
 
-MIN_LINE_EVIDENCE = 3  # cells of a line that fit to rounding beside the one for each component that fits by itself
+MIN_LINE_EVIDENCE = 2  # cells of a line that fit to rounding beside the one for each component that fits by itself
 
 
 def unfitted_lines(axis: int, lines: Array) -> Doubt:

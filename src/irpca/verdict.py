@@ -13,6 +13,7 @@ import numpy as np
 
 from . import constants
 from .cached import cached_property
+from .choice import skewness
 from .engines.base import MOST_SPREAD, Engine, Look, Standardised
 from .features import Features, outside
 from .labels import Labels
@@ -492,12 +493,11 @@ def few_values(case: Case) -> Iterator[Doubt]:
 
 
 def skewed(case: Case) -> Iterator[Doubt]:
-    """Bowley's coefficient of the residuals, with tenths in place of quarters: 0 if noise is symmetric."""
+    """Bowley's coefficient of the residuals."""
     z = case.sample.z[case.sample.kept]
     if case.noiseless or case.step or len(z) < 100:
         return
-    low, middle, high = np.quantile(z, (0.1, 0.5, 0.9))
-    skew = float((high + low - 2 * middle) / max(high - low, 1e-300))
+    skew = skewness(z)
     significant = constants.SIGNIFICANT_STANDARD_ERRORS * constants.SKEWNESS_ERROR / np.sqrt(len(z))
     if abs(skew) > max(constants.MAX_SKEWNESS, significant):
         side = "above" if skew > 0 else "below"

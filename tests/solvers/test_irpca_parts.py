@@ -131,25 +131,26 @@ def test_extra_components():
 
 
 @pytest.mark.parametrize(
-    ("offered", "share", "entries"),
+    ("rank", "offered", "share", "entries"),
     [
-        (20, 1.0, 12_000),
-        (10, 1.0, 24_000),
-        (1, 1.0, 48_000),
-        (20, 0.4, 120_000),
-        (40, 1.0, 480 * 480),
+        (None, 20, 1.0, 12_000),
+        (10, 10, 1.0, 24_000),
+        (1, 1, 1.0, 48_000),
+        (None, 20, 0.4, 120_000),
+        (15, 15, 1.0, 180 * 180),
+        (None, 40, 1.0, 480 * 480),
     ],
 )
-def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(offered, share, entries):
+def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, offered, share, entries):
     free = Features.identity(2000), Features.identity(1500)
-    rows, cols = _compared((2000, 1500), free, offered, share, _seeds(SEED))
+    rows, cols = _compared((2000, 1500), free, rank, offered, share, _seeds(SEED))
     assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
 
 
 def test_fits_are_compared_on_many_lines_for_every_feature():
     rng = np.random.default_rng(0)
     F1, F2 = Features.of(rng.standard_normal((2000, 100)), 2000), Features.identity(1500)
-    rows, cols = _compared((2000, 1500), (F1, F2), 20, 1.0, _seeds(SEED))
+    rows, cols = _compared((2000, 1500), (F1, F2), None, 20, 1.0, _seeds(SEED))
     assert (len(rows), len(cols)) == (400, 109)
 
 

@@ -56,8 +56,8 @@ def test_a_fit_to_rounding_is_exact():
     [
         (20, N, 0, True),  # twenty
         (19, N, 0, False),
-        (151, N, 100, True),  # three for two unknowns
-        (149, N, 100, False),
+        (201, N, 100, True),  # two for each unknown
+        (199, N, 100, False),
     ],
 )
 def test_how_many_entries_an_exact_fit_meets(clean, of, unknowns, exact):

@@ -18,7 +18,7 @@ import numpy as np
 from .. import constants
 from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
-from ..choice import Candidate, HeldOut, choose
+from ..choice import Candidate, HeldOut, better, choose
 from ..engines.base import Engine, Look, Noise
 from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features, outside
@@ -28,7 +28,7 @@ from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
-from .trimmed import EXACT, Trimmed, exact_state, exactness, extend, missed_lines, trimmed_fits
+from .trimmed import EXACT, Trimmed, exact_state, exactness, extend, first_lines, missed_lines, trimmed_fits
 
 
 def irpca(
@@ -88,15 +88,17 @@ def irpca(
     table = partial(_part, engine, F1, F2, rank, extra, noise, sample, seeds, imperfect)
     offered = rank or constants.FIRST_COMPONENTS
     part = table(offered, None if trimmed is None else trimmed.L)
-    race = yield from _race(
-        part, Comparison(part.nine_tenths, part.held, part.ties, offered > constants.FIRST_COMPONENTS)
-    )
+    many = offered > constants.FIRST_COMPONENTS
+    race = yield from _race(part, Comparison(part.nine_tenths, part.held, part.ties, many))
+    if not part.is_all and part.held.skewed(race.best.fit):  # on more entries one-sided errors may show
+        part = table(offered, None if trimmed is None else trimmed.L, constants.MAX_COMPARISON_FACTOR)
+        race = yield from _race(part, Comparison(part.nine_tenths, part.held, part.ties, many))
     while rank is None and (wanted := part.more_components(race.best.fit, offered, seeds["growth"])):
         offered = wanted
         wider = table(offered, part.in_units_of_M(part.extended(race.best.fit)))
         grown = yield from _race(wider, Comparison(wider.nine_tenths, wider.held, wider.ties, short=True))
         fewer = wider.candidate("fewer components", part.extended(race.best.fit))
-        if choose(wider.held, [fewer, grown.best])[0] is fewer:
+        if not better(grown.best, fewer):
             break
         part, race = wider, grown
     best, winner = race.best, race.winner
@@ -121,6 +123,7 @@ def irpca(
     if part.large and (stepped := _steps_on_M(fit, part)):
         while True:
             yield report.state(stepped[0], True, stepped[1])
+    before = fit.copy()
     for refits_left in reversed(range(constants.LINE_REFITS + 1)):
         first = fit.sweeps
         while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_TOLERANCE, first):
@@ -128,6 +131,7 @@ def irpca(
             fit.sweep()
         if not refits_left or not fit.refit_lines():
             break
+    fit = before if fit.out_of_range else fit  # a component has run away
     if exact := _exact_fit(fit, None, part, sample):
         yield report.exact(fit, exact)
     if trimmed and exact_fit:  # all but some lines fit
@@ -199,7 +203,9 @@ def irpca_looks(
     seeds = _seeds(random_state)
     looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
     offered = rank or constants.FIRST_COMPONENTS
-    looks.append(Look(lines=_compared(shape, (F1, F2), offered, 1.0, seeds)))
+    looks.append(Look(lines=_compared(shape, (F1, F2), rank, offered, 1.0, seeds)))
+    if F1.given != F2.given and noise in (None, 0) and not imperfect:
+        looks.append(Look(lines=next(first_lines(shape, F1, F2, np.random.default_rng(seeds["blocks"])))))
     if F1.given and F2.given and noise in (None, 0) and not imperfect:
         for draft in drafts(shape, F1, F2, np.random.default_rng(seeds["blocks"])):
             if draft is None or len(draft.lines[0]) * len(draft.lines[1]) > constants.MAX_FIRST_BLOCK:
@@ -211,19 +217,21 @@ def irpca_looks(
 def _compared(
     shape: tuple[int, int],
     features: tuple[Features, Features],
+    rank: int | None,
     offered: int,
     share: float,
     seeds: dict[str, np.random.SeedSequence],
+    times: float = 1.0,
 ) -> tuple[Array, Array]:
     """The rows and columns on which candidates are compared, if a share of the entries is observed.
 
     Features explain anything if there are about as many of them as lines, and so do components.
     """
-    entries = constants.COMPARISON_ENTRIES * min(
-        max(constants.FIRST_COMPONENTS / offered, 1.0), constants.MAX_COMPARISON_FACTOR
-    )
-    entries = entries if share > 0.5 else entries * constants.MAX_COMPARISON_FACTOR
-    many = constants.LINES_PER_COMPONENT * offered if offered > constants.FIRST_COMPONENTS else 0
+    first = constants.FIRST_COMPONENTS
+    entries = constants.COMPARISON_ENTRIES * min(max(first / offered, 1.0), constants.MAX_COMPARISON_FACTOR)
+    entries *= times if share > 0.5 else times * constants.MAX_COMPARISON_FACTOR
+    expected = rank or (offered if offered > first else 0)
+    many = constants.LINES_PER_COMPONENT * expected if expected > constants.USED_UP * first else 0
     rows, cols = (max(constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0, many) for F in features)
     return sub_table(shape, entries, share, (rows, cols), np.random.default_rng(seeds["lines"]))
 
@@ -270,6 +278,11 @@ class _Part:
     def large(self) -> bool:
         """Whether M is too large to be held in memory."""
         return self.engine is self.M
+
+    @property
+    def is_all(self) -> bool:
+        """Whether it is all of M."""
+        return self.table.values.shape == self.M.shape
 
     @property
     def sweeps(self) -> int:
@@ -382,7 +395,7 @@ class _Part:
         wanted = fit.principal().rank + missing
         if wanted <= constants.USED_UP * offered:
             return None
-        return min(max(2 * offered, int(wanted / constants.USED_UP)), most)
+        return min(max(2 * offered, 2 * wanted), most)
 
     def exactly(self, fit: Fit, rng: np.random.Generator, sample: Sample) -> _Exact | None:
         """A fit without features that is as good as exact on the part, as an exact fit to all of M, if it is one."""
@@ -423,13 +436,17 @@ def _part(
     imperfect: bool,
     offered: int,
     L: LowRank | None,
+    times: float = 1.0,
 ) -> _Part:
-    """The part on which so many components are compared, with a fit L of all of M to start from."""
+    """The part on which so many components are compared, with a fit L of all of M to start from.
+
+    It has so many ``times`` as many entries as usual.
+    """
     given = F1.given, F2.given
     free: Tied = (False, False)
     ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
-    lines = _compared(engine.shape, (F1, F2), offered, engine.n_observed / (n1 * n2), seeds)
+    lines = _compared(engine.shape, (F1, F2), rank, offered, engine.n_observed / (n1 * n2), seeds, times)
     small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
     unit, typical = np.ones(n2), _spread(sample.values)
     if small and not F2.given:
@@ -512,9 +529,9 @@ def _exact_fit(fit: Fit, lines: tuple[Array, Array] | None, part: _Part, sample:
             continue  # so many unknowns could fit any entries
         try:
             exact = fit.least_squares(rank)
+            L = part.in_units_of_M(part.lifted(exact, lines) if lines else exact)
         except (FloatingPointError, np.linalg.LinAlgError):  # it is not exact, and least squares diverged
             continue
-        L = part.in_units_of_M(part.lifted(exact, lines) if lines else exact)
         found = exactness(sample, L, part.M.n_observed, unknowns)
         if found.zeta is not None:
             return _Exact(L, found.zeta, found.clean, any(len(exact.poorly_fitted(axis)) for axis in (0, 1)))

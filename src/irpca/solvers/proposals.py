@@ -296,7 +296,7 @@ class Comparison:
 
     def _run(self, recipe: Recipe) -> Fit:
         fit = self.table.make(recipe)
-        if recipe not in self.tried and np.isfinite(fit.L.left).all():
+        if recipe not in self.tried and np.isfinite(fit.L.left).all() and not (self.tried and fit.out_of_range):
             self.tried[recipe] = Candidate(recipe.name, fit, self.held.score(fit))
         return fit
 

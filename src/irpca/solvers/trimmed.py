@@ -241,34 +241,44 @@ def _on_lines(
     those. If lines are left that do not fit, more entries of each are taken.
     """
     axis, F = (1, F1) if F1.given else (0, F2)
-    fewest = max(constants.LINE_ENTRIES, 8 * ROWS_PER_FEATURE * F.d)
-    most = min(F.n, max(constants.MOST_LINE_ENTRIES, fewest))
-    for entries in (fewest, most) if 2 * fewest <= most else (most,):
-        found = _line_by_line(engine, axis, F, draw_lines(F, entries, lines), rank, sample, lines, rng)
+    for at in first_lines(engine.shape, F1, F2, lines):
+        found = _line_by_line(engine, axis, F, at, rank, sample, rng)
         if found is not None:
             yield found
             if found.exact.zeta is not None and not found.unfitted:
                 return
 
 
+def first_lines(
+    shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Generator
+) -> Iterator[tuple[Array, Array]]:
+    """Rows and columns on which components are looked for, where one side has features; then more entries of each."""
+    axis, F = (1, F1) if F1.given else (0, F2)
+    fewest = max(constants.LINE_ENTRIES, 8 * ROWS_PER_FEATURE * F.d)
+    most = min(F.n, max(constants.MOST_LINE_ENTRIES, fewest))
+    for entries in (fewest, most) if 2 * fewest <= most else (most,):
+        across, n = draw_lines(F, entries, rng), shape[axis]
+        some = np.sort(rng.choice(n, min(n, max(constants.LINES_BLOCK // len(across), 2)), replace=False))
+        yield (some, across) if axis == 0 else (across, some)
+
+
 def _line_by_line(
     engine: Engine,
     axis: int,
     F: Features,
-    across: Array,
+    at: tuple[Array, Array],
     rank: int | None,
     sample: Sample,
-    lines: np.random.Generator,
     rng: np.random.Generator,
 ) -> Trimmed | None:
-    """The fit by the entries at some lines ``across`` of the side with features F; ``axis`` is that of the other."""
+    """The fit by components found at some rows and columns; ``axis`` is that of the side without features."""
+    some, across = at[axis], at[1 - axis]
 
     def entries_of(some: Array) -> Array:
         X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
         return X.astype(float)
 
     n, (Q, R) = engine.shape[axis], F.restrict(across)
-    some = np.sort(lines.choice(n, min(n, max(constants.LINES_BLOCK // len(across), 2)), replace=False))
     block = Block(in_memory(entries_of(some)), None, Q)
     if (found := _exact_on(block, rank, rng)) is None:
         return None
@@ -348,6 +358,9 @@ def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, A
         if np.linalg.norm(step) <= constants.ROUNDING * np.linalg.norm(U) and zeta >= before / 1.02:
             break
         R = X[left] - L[going]
+    if len(left := np.flatnonzero(fitted < r + MIN_LINE_EVIDENCE)):
+        U[left] = _by_subsets(X[left], V, floor, rng)
+        fitted[left] = (np.abs(X[left] - U[left] @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
     # Where those that fit hardly show some component, what they say of it may be chance.
     close = np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor
     shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
@@ -355,8 +368,28 @@ def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, A
     return U, fitted
 
 
+def _by_subsets(X: Array, V: Array, floor: float, rng: np.random.Generator) -> Array:
+    """Coefficients of every row of X on V by as many random entries as there are; those that meet the most entries.
+
+    For rows of few entries, in which gross errors leave no peak: if one draw in a hundred is clean, it is found.
+    """
+    n, r = V.shape
+    best, most = np.zeros((len(X), r)), np.zeros(len(X))
+    for _ in range(constants.ROW_SUBSETS):
+        at = np.argpartition(np.where(np.isfinite(X), rng.random(X.shape), np.inf), min(r, n - 1), axis=1)[:, :r]
+        rows = np.take_along_axis(X, at, axis=1)
+        A = V[at]
+        usable = np.isfinite(rows).all(axis=1) & (np.abs(np.linalg.det(A)) > np.finfo(float).tiny)
+        U = np.zeros((len(X), r))
+        U[usable] = np.linalg.solve(A[usable], rows[usable][:, :, None])[:, :, 0]
+        meets = (np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
+        better = meets > most
+        best[better], most[better] = U[better], meets[better]
+    return best
+
+
 def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.random.Generator) -> LowRank | None:
-    """L of all of M from its exact fit to some rows and columns, without features; None: some lines do not fit.
+    """L of all of M from its exact fit to some rows and columns, without features; None: too many lines do not fit.
 
     Every row is regressed on the columns of the fit, and every column on its rows: ``L = A s⁻¹ Bᵀ``.
     """
@@ -368,7 +401,7 @@ def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.rando
             some = np.arange(first, min(first + step, n))
             X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
             factors[some], kept = regress_rows(X.astype(float), V, rng)
-            if len(_poor(kept, np.isfinite(X).sum(axis=1), L.rank)):
+            if len(_poor(kept, np.isfinite(X).sum(axis=1), L.rank)) > constants.MAX_UNFITTED * len(X):
                 return None
         sides.append(factors)
     return LowRank.from_spans((sides[0], None), np.linalg.inv(L.core), (sides[1], None))
