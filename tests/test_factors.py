@@ -6,7 +6,18 @@ import pytest
 from irpca import constants
 from irpca.engines import MemoryEngine
 from irpca.engines.base import Lines, Noise
-from irpca.factors import Fit, Side, basis_of, begin, entry_variance, moved, placed, restricted, variance_given
+from irpca.factors import (
+    Fit,
+    Side,
+    above_noise,
+    basis_of,
+    begin,
+    entry_variance,
+    moved,
+    placed,
+    restricted,
+    variance_given,
+)
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.noise import NoiseModel
@@ -528,3 +539,18 @@ def test_components_of_a_start_that_are_rounding_are_not_kept():
         engine, least = MemoryEngine(np.zeros((6, 8))), np.full(8, 1e-9)
         fit = begin(engine, bases, (False, False), L0, 1e-3, least, 3, 8, sample, rng)
         assert np.count_nonzero(np.abs(fit.rows.mean).sum(axis=0)) == kept
+
+
+# Components that a fit lacks
+
+
+@pytest.mark.parametrize("components", [0, 1, 3])
+def test_components_stand_out_of_noise_whatever_its_variances(components):
+    """Rows and columns of unequal noise, a third of the entries missing, and lines without any."""
+    rng = np.random.default_rng(components)
+    spread = np.multiply.outer(10 ** rng.uniform(-1, 1, 200), 10 ** rng.uniform(-1, 1, 150))
+    signal = 0.4 * rng.standard_normal((200, components)) @ rng.standard_normal((components, 150))
+    Z = np.where(rng.random(spread.shape) < 0.67, spread * (rng.standard_normal(spread.shape) + signal), 0.0)
+    Z[3], Z[:, 5] = 0.0, 0.0
+    assert above_noise(Z) == components
+    assert above_noise(np.zeros((4, 3))) == 0

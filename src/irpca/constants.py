@@ -78,7 +78,7 @@ MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry; prototype
 
 # The exact fit (solvers/trimmed.py)
-PEAK_SAMPLE = 1 << 16  # residuals of a block in which the clean ones are looked for: 1 % of them is 650
+PEAK_SAMPLE = 1 << 17  # residuals of a block in which the clean ones are looked for: 1 % of them is 1,300
 WIDTH_STEP = 1.15  # from one width of the peak to the next
 PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
 PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4 standard deviations, if it is Gaussian

@@ -497,6 +497,8 @@ def above_noise(Z: Array) -> int:
     Rows and columns are scaled to the same mean square; then noise has none beyond √n1 + √n2, whatever its variances
     were (Landa, Zhang and Kluger 2022).
     """
+    some = np.any(Z != 0, axis=1), np.any(Z != 0, axis=0)
+    Z = Z[some[0]][:, some[1]]
     if not Z.size:
         return 0
     squares = Z**2

@@ -619,3 +619,60 @@ def test_an_exact_fit_without_features_needs_no_noise_of_all_of_M(monkeypatch):
     result = irpca.solve(problem.M, rank=2)
     assert result.noise == 0 and problem.relative_error(result.L) < 1e-13
     assert swept and problem.M.shape not in swept
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1])
+def test_the_textbook_of_robust_pca(share):
+    """Candès et al. (2011), Table 1, at a smaller size: rank n / 20, errors of ±1, no features."""
+    rng = np.random.default_rng(0)
+    L = rng.standard_normal((300, 15)) @ rng.standard_normal((15, 300)) / 300
+    M = L + np.where(rng.random(L.shape) < share, rng.choice([-1.0, 1.0], L.shape), 0)
+    result = irpca.solve(M)
+    assert np.linalg.norm(result.L.dense() - L) <= 1e-12 * np.linalg.norm(L)
+    assert result.rank == 15 and result.usable == "usable"
+
+
+@pytest.mark.parametrize("rank", ["auto", 25])
+def test_more_components_than_are_offered_at_first(rank):
+    """Sha, Shi and Yan (2021), with rank n / 12: a fifth of the cells replaced, noise on all of them."""
+    rng = np.random.default_rng(1)
+    L = rng.standard_normal((300, 25)) @ rng.standard_normal((25, 300))
+    wrong, size = rng.random(L.shape) < 0.1, 3 * np.abs(L).mean()
+    M = np.where(wrong, rng.uniform(-size, size, L.shape), L) + 0.05 * rng.standard_normal(L.shape)
+    result = irpca.solve(M, rank=rank)
+    oracle = 0.05 * np.sqrt(25 * (600 - 25) / 0.9)  # of an unbiased fit to the clean cells
+    assert np.linalg.norm(result.L.dense() - L) <= 1.3 * oracle
+    assert result.rank == 25 and result.usable == "usable"
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_table_of_eight_lines(axis):
+    rng = np.random.default_rng(0)
+    L = 5 + rng.standard_normal((8, 2)) @ rng.standard_normal((2, 4000))
+    wrong = rng.random(L.shape) < 0.05
+    M = L + np.where(wrong, rng.choice([-1, 1], L.shape) * rng.uniform(3, 8, L.shape), 0)
+    result = irpca.solve(M if axis == 0 else M.T)
+    found = result.L.dense() if axis == 0 else result.L.dense().T
+    named = {j for doubt in result.doubts for j in (doubt.columns if axis == 0 else doubt.rows)}
+    off = np.flatnonzero(np.abs(found - L).max(axis=0) > 1e-6)
+    assert len(off) <= 40 and set(off.tolist()) <= named
+
+
+def test_float32_around_a_million_without_noise():
+    """The format holds steps of a sixteenth there: none of these is an error."""
+    rng = np.random.default_rng(0)
+    F1, F2 = (np.column_stack([np.ones(n), rng.standard_normal((n, 4))]) for n in (120, 90))
+    L = 1e6 + F1 @ (rng.standard_normal((5, 2)) @ rng.standard_normal((2, 5))) @ F2.T
+    wrong = rng.random(L.shape) < 0.08
+    for features in ((F1, F2), (F1, None), (None, None)):
+        result = irpca.solve((L + 20 * wrong).astype(np.float32), *features)
+        np.testing.assert_array_equal(result.S.toarray() != 0, wrong)
+
+
+def test_lines_without_entries_are_no_unknowns():
+    """Of a table of rank 1 only a corner is observed; its other lines would be more unknowns than there are cells."""
+    rng = np.random.default_rng(0)
+    M = np.full((600, 400), np.nan)
+    M[:30, :30] = np.outer(1 + rng.random(30), 1 + rng.random(30))
+    result = irpca.solve(M)
+    np.testing.assert_allclose(result.L.part(np.arange(30), np.arange(30)).dense(), M[:30, :30], rtol=1e-3)

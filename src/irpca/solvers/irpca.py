@@ -280,6 +280,12 @@ class _Part:
         return self.engine is self.M
 
     @property
+    def seen(self) -> tuple[int, int]:
+        """How many rows and columns of M have entries: others are no unknowns."""
+        rows, cols = (int(np.count_nonzero(counts)) for counts in self.M.counts)
+        return rows, cols
+
+    @property
     def is_all(self) -> bool:
         """Whether it is all of M."""
         return self.table.values.shape == self.M.shape
@@ -408,7 +414,7 @@ class _Part:
         whole = extend(self.M, (rows, cols), L, rng)
         if whole is None:
             return None
-        found = exactness(sample, whole, self.M.n_observed, whole.rank * (sum(whole.shape) - whole.rank))
+        found = exactness(sample, whole, self.M.n_observed, whole.rank * (sum(self.seen) - whole.rank))
         return None if found.zeta is None else _Exact(whole, found.zeta, found.clean, False)
 
     def of_part(self, L: LowRank) -> LowRank:
@@ -523,8 +529,11 @@ def _exact_fit(fit: Fit, lines: tuple[Array, Array] | None, part: _Part, sample:
     edge = constants.MIN_EXACT_SINGULAR_VALUE * fit.noise.s * (np.sqrt(n1) + np.sqrt(n2))
     ranks = {fit.directions} if fit.directions else {int(np.count_nonzero(singular > edge)), fit.principal().rank}
     for rank in sorted(ranks - {0}):
-        both = sum(len(side.coefficients) if side.tied else len(side.mean) for side in (fit.rows, fit.cols))
-        unknowns = rank * (both - rank)
+        d1, d2 = (
+            len(side.coefficients) if side.tied else seen
+            for side, seen in zip((fit.rows, fit.cols), part.seen, strict=True)
+        )
+        unknowns = rank * (d1 + d2 - rank)
         if constants.MIN_ENTRIES_PER_UNKNOWN * unknowns > part.M.n_observed:
             continue  # so many unknowns could fit any entries
         try:

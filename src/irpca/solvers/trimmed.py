@@ -590,7 +590,8 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tu
     step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
     core = LowRank.from_core(None, C + step, None, rank)
     if rank is None:
-        core = core.truncate(_visible(core, normal.trim, n1 * n2))
+        left = normal.trim.energy - float(np.vdot(normal.gradient, step))  # of what least squares leave of T
+        core = core.truncate(_visible(core, normal.trim.kept, left, n1 * n2))
     return _in_block(block, core), relative_change(core.dense(), C), normal.trim
 
 
@@ -603,9 +604,11 @@ def _in_block(block: Block, core: LowRank) -> LowRank:
     return LowRank(left, core.core, right)
 
 
-def _visible(core: LowRank, trim: Trim, entries: int) -> int:
-    """How many components are larger than those that random kept residuals of this size would make; at least one."""
-    deviation = np.sqrt(trim.energy * entries) / max(trim.kept, 1)  # of every number in the core
+def _visible(core: LowRank, kept: int, energy: float, entries: int) -> int:
+    """How many components are larger than those that random residuals of this energy would make; at least one."""
+    d1, d2 = core.shape
+    variance = max(energy, 0.0) / max(kept - d1 * d2, 1)
+    deviation = np.sqrt(variance * entries / max(kept, 1))  # of every number in the core
     edge = constants.NOISE_EDGE_FACTOR * deviation * sum(np.sqrt(core.shape))
     return max(int(np.count_nonzero(core.singular_values > edge)), 1)
 
