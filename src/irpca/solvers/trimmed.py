@@ -439,12 +439,13 @@ class Peak:
     share: float
 
 
-def find_peak(sizes: Array, lowest: float = 0.0) -> Peak:
+def find_peak(sizes: Array, lowest: float = 0.0, fewest: float = 0.0) -> Peak:
     """The narrowest peak of absolute residuals at zero that cannot be chance.
 
     For every width the residuals within it are compared with as many as a flat ground would have there, by those from
     twice to four times the width. From narrow to wide, the first width at which the difference is the most significant,
-    before it becomes less so, is that of the peak.
+    before it becomes less so, is that of the peak. It is no narrower than ``lowest``, and holds a share ``fewest`` of
+    them: with fewer than one for each unknown, least squares would fit whatever is kept.
     """
     if not len(sizes):
         return Peak(0.0, 0.0)
@@ -455,7 +456,7 @@ def find_peak(sizes: Array, lowest: float = 0.0) -> Peak:
     once, twice, four = (np.searchsorted(sizes, k * widths, side="right") for k in (1, 2, 4))
     ground = 0.5 * (four - twice)
     excess = once - ground
-    z = excess / np.sqrt(1.5 * ground + 1)
+    z = np.where(excess >= fewest * n, excess / np.sqrt(1.5 * ground + 1), 0.0)
     highest = np.maximum.accumulate(z)
     fallen = z < highest - np.maximum(1.0, 0.05 * highest)  # z has a standard error of one
     past = np.flatnonzero(fallen & (highest > constants.SIGNIFICANT_STANDARD_ERRORS))
@@ -495,8 +496,9 @@ class Descent:
 
     def find_peak(self) -> Peak:
         """That of the residuals; where features are zero, L is, and tells nothing."""
-        fitted = self.sample.at(self.L)
-        return find_peak(np.abs(self.sample.values - fitted)[fitted != 0], self.floor)
+        fitted, L = self.sample.at(self.L), self.L
+        fewest = L.rank * (sum(self.block.unknowns) - L.rank) / self.block.engine.n_observed
+        return find_peak(np.abs(self.sample.values - fitted)[fitted != 0], self.floor, fewest)
 
     @property
     def floor(self) -> float:
