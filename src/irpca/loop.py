@@ -45,6 +45,7 @@ PURPOSES = (
 )  # a new one goes to the end: the seeds of the others stay as they are
 
 
+@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # a fit that is not finite is given up, and told
 @single_threaded_blas  # what is done between reads is small: threads would only wait for each other
 def solve(
     M: Any,

@@ -15,15 +15,14 @@ from irpca.solvers.trimmed import (
     Descent,
     Exactness,
     Peak,
+    Search,
     Trimmed,
     _exact_rank,
     _largest_rounding,
     exactness,
     find_peak,
     least_squares,
-    missed_lines,
     regress_rows,
-    trimmed_fits,
 )
 from irpca.threshold import rounding_floor
 
@@ -228,7 +227,9 @@ def test_lines_of_high_leverage_are_looked_at(axis, wrong, clean, missed):
     M[:4] = np.arange(400) < wrong * 400
     M, features = (M, (F, other)) if axis == 0 else (np.ascontiguousarray(M.T), (other, F))
     found = Trimmed(LowRank.zero(M.shape), Exactness(1e-9, clean, 0.0))
-    assert missed_lines(MemoryEngine(M), *features, found, rng) == missed
+    engine = MemoryEngine(M)
+    search = Search(engine, *features, None, Sample.draw(engine, 100, rng), rng, rng)
+    assert search.missed_lines(found) == missed
 
 
 @pytest.mark.parametrize(("times", "rank"), [(1.1, 3), (0.9, 2)])
@@ -249,7 +250,7 @@ def test_larger_blocks_are_tried_only_for_an_exact_fit(noise):
     rng = np.random.default_rng(0)
     M = L.dense() + noise * rng.standard_normal(L.shape) + 9.0 * (rng.random(L.shape) < 0.2)
     sample = Sample.draw(MemoryEngine(M), 8000, rng)
-    found = list(trimmed_fits(MemoryEngine(M), F1, F2, 2, sample, rng, np.random.default_rng(1)))
+    found = list(Search(MemoryEngine(M), F1, F2, 2, sample, rng, np.random.default_rng(1)).fits())
     assert len(found) == 1 if noise == 0 else len(found) <= 5  # two for each of two blocks, one on a small one
     assert (found[-1].exact.zeta is not None) == (noise == 0)
     assert all(b.exact.score <= a.exact.score for a, b in pairwise(found[1:]))

@@ -28,7 +28,7 @@ from ..result import Certificate, Choice, Expected, State
 from ..sampling import Sample, check_scale, children, drafts, in_memory, resolution
 from ..threshold import rounding_floor
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
-from .trimmed import EXACT, Trimmed, exact_state, exactness, extend, first_lines, missed_lines, trimmed_fits
+from .trimmed import EXACT, Search, Trimmed, exactness, extend, first_lines
 
 
 def irpca(
@@ -73,16 +73,17 @@ def irpca(
 
     # An exact fit, if features determine one side of L, or both.
     trimmed: Trimmed | None = None
-    exact_fit = False
+    nearly: State | None = None
     if (F1.given or F2.given) and noise in (None, 0) and not imperfect:
         lines, rng = (np.random.default_rng(seeds[purpose]) for purpose in ("blocks", "block fits"))
-        for trimmed in trimmed_fits(engine, F1, F2, rank, sample, lines, rng):
+        search = Search(engine, F1, F2, rank, sample, lines, rng)
+        for trimmed in search.fits():
             if trimmed.exact.zeta is None:
                 yield State(trimmed.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
-        if trimmed and trimmed.exact.zeta is not None:
-            exact_fit = not missed_lines(engine, F1, F2, trimmed, rng)
-        if trimmed and exact_fit and not trimmed.unfitted:
-            yield exact_state(trimmed, F1, F2, rank)
+        if trimmed and trimmed.exact.zeta is not None and not search.missed_lines(trimmed):
+            nearly = search.state(trimmed)
+            if not trimmed.unfitted:
+                yield nearly
 
     # Candidate fits on a part of M; choice by held-out entries. More components are offered as long as they help.
     table = partial(_part, engine, F1, F2, rank, extra, noise, sample, seeds, imperfect)
@@ -134,8 +135,8 @@ def irpca(
     fit = before if fit.out_of_range else fit  # a component has run away
     if exact := _exact_fit(fit, None, part, sample):
         yield report.exact(fit, exact)
-    if trimmed and exact_fit:  # all but some lines fit
-        yield exact_state(trimmed, F1, F2, rank)
+    if nearly:  # all but some lines fit
+        yield nearly
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:

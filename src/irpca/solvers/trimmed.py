@@ -51,15 +51,15 @@ def trimmed(
     """
     if not (F1.given or F2.given):
         raise ValueError("solver='trimmed' needs features of rows or columns; solver='irpca' does without")
-    at, lines, fits = (np.random.default_rng(seed) for seed in children(random_state, 3))
+    at, lines, rng = (np.random.default_rng(seed) for seed in children(random_state, 3))
     sample = Sample.draw(engine, constants.TABLE_SAMPLE, at)
     check_scale(float(np.abs(sample.values).max()))
-    found = None
-    for found in trimmed_fits(engine, F1, F2, rank, sample, lines, fits):
+    search, found = Search(engine, F1, F2, rank, sample, lines, rng), None
+    for found in search.fits():
         if found.exact.zeta is None:
             yield State(found.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
-    if found and found.exact.zeta is not None and not missed_lines(engine, F1, F2, found, fits):
-        yield exact_state(found, F1, F2, rank)
+    if found and found.exact.zeta is not None and not search.missed_lines(found):
+        yield search.state(found)
     L = LowRank.zero(engine.shape) if found is None else found.L
     while True:
         yield State(L, float(np.median(sample.sizes(L))), 0.0, failure=NOT_EXACT)
@@ -136,42 +136,78 @@ class Trimmed:
     unfitted: tuple[Array, ...] = ()
 
 
-def trimmed_fits(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    sample: Sample,
-    lines: np.random.Generator,
-    rng: np.random.Generator,
-) -> Iterator[Trimmed]:
-    """Fits, each the best so far; the last is exact, or no exact fit was found.
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What an exact fit is looked for in, and by what.
 
-    ``lines`` chooses the rows and columns that are looked at, ``rng`` the entries by which thresholds are set.
+    Attributes
+    ----------
+    engine, F1, F2, rank : as a solver takes them
+    sample : entries of M by which fits are judged
+    lines, rng : choose the rows and columns that are looked at, and the entries by which thresholds are set
     """
-    if F1.given and F2.given:
-        return _on_blocks(engine, F1, F2, rank, sample, lines, rng)
-    return _on_lines(engine, F1, F2, rank, sample, lines, rng)
+
+    engine: Engine
+    F1: Features
+    F2: Features
+    rank: int | None
+    sample: Sample
+    lines: np.random.Generator
+    rng: np.random.Generator
+
+    def fits(self) -> Iterator[Trimmed]:
+        """Fits, each the best so far; the last is exact, or no exact fit was found."""
+        return _on_blocks(self) if self.F1.given and self.F2.given else _on_lines(self)
+
+    def judged(self, L: LowRank, unknowns: int) -> Exactness:
+        """Whether an L with so many unknowns is exact."""
+        return exactness(self.sample, L, self.engine.n_observed, unknowns)
+
+    def missed_lines(self, found: Trimmed) -> bool:
+        """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sample."""
+        L, exact, rng = found.L, found.exact, self.rng
+        assert exact.zeta is not None
+        n = self.engine.shape
+        for axis, F in enumerate((self.F1, self.F2)):
+            if F.given and F.coherent:
+                lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
+                across = rng.integers(n[1 - axis], size=(len(lines), 128))
+                along = np.broadcast_to(lines[:, None], across.shape)
+                rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
+                sizes = np.abs(self.engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
+                seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
+                if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
+                    return True
+        return False
+
+    def state(self, found: Trimmed) -> State:
+        """An exact fit of the features."""
+        L, exact = found.L, found.exact
+        assert exact.zeta is not None
+        reason = (
+            f"the singular values after the first {L.rank} are rounding errors"
+            if L.rank < min(self.F1.d, self.F2.d)
+            else "all singular values are larger than rounding errors"
+        )
+        chosen = () if self.rank else (Choice("rank", L.rank, reason),)
+        doubts = tuple(unfitted_lines(axis, lines) for axis, lines in enumerate(found.unfitted) if len(lines))
+        corruption = 1 - exact.clean
+        return State(
+            L, exact.zeta, 0.0, noise=0.0, expected_corruption=corruption, choices=(*chosen, EXACT), doubts=doubts
+        )
 
 
-def _on_blocks(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    sample: Sample,
-    lines: np.random.Generator,
-    rng: np.random.Generator,
-) -> Iterator[Trimmed]:
+def _on_blocks(search: Search) -> Iterator[Trimmed]:
     """With features of both sides: fits on blocks of growing size.
 
     Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
     the fit is smaller on a larger block, and so is the width of the peak; noise is the same on every block.
     """
+    F1, F2, rank, rng = search.F1, search.F2, search.rank, search.rng
     best: Trimmed | None = None
     small, fitted, before = False, 0, np.inf
     enough = min(constants.ENTRIES_PER_COEFFICIENT * F1.d * F2.d, constants.MAX_FIRST_BLOCK)
-    for block in blocks(engine, F1, F2, lines):
+    for block in blocks(search.engine, F1, F2, search.lines):
         start = Descent.begin(block, rank, rng)
         large = block.engine.n_observed >= enough
         minority = start.peak.share < constants.MAJORITY and not large
@@ -181,10 +217,10 @@ def _on_blocks(
                 return
             continue
         for descent in descents(start, rng):
-            found = _lifted(descent.L, block, sample, engine.n_observed)
+            found = _lifted(descent.L, block, search)
             exact = found.exact.zeta is not None
             if exact and rank is None:
-                found = _reduced(descent.L, found, block, sample, engine.n_observed)
+                found = _reduced(descent.L, found, block, search)
             if best is None or small or exact or found.exact.score < best.exact.score:
                 best, small = found, block.small
             yield best
@@ -195,16 +231,13 @@ def _on_blocks(
             return
 
 
-def _lifted(L: LowRank, block: FeatureBlock, sample: Sample, entries: int) -> Trimmed:
-    """The fit of a block as one of M, of which so many entries are observed.
-
-    As many entries of the block as there are unknowns may fit by themselves.
-    """
+def _lifted(L: LowRank, block: FeatureBlock, search: Search) -> Trimmed:
+    """The fit of a block as one of M."""
     whole = block.lift(L)
-    return Trimmed(whole, exactness(sample, whole, entries, L.rank * (sum(block.unknowns) - L.rank)))
+    return Trimmed(whole, search.judged(whole, L.rank * (sum(block.unknowns) - L.rank)))
 
 
-def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, sample: Sample, entries: int) -> Trimmed:
+def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, search: Search) -> Trimmed:
     """An exact fit less the components that are rounding.
 
     What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
@@ -213,7 +246,7 @@ def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, sample: Sam
     for _ in range(2):
         rank = _exact_rank(on_block, exact, block)
         if fewer.L.rank != rank:
-            fewer = _lifted(on_block.truncate(rank), block, sample, entries)
+            fewer = _lifted(on_block.truncate(rank), block, search)
         exact = max(exact, fewer.exact, key=lambda exact: exact.zeta or 0.0)
     return Trimmed(fewer.L, exact)
 
@@ -225,24 +258,15 @@ def _exact_rank(L: LowRank, exact: Exactness, block: Block) -> int:
     return max(int(np.count_nonzero(L.singular_values > rounding_edge(rounding, *block.unknowns))), 1)
 
 
-def _on_lines(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    sample: Sample,
-    lines: np.random.Generator,
-    rng: np.random.Generator,
-) -> Iterator[Trimmed]:
+def _on_lines(search: Search) -> Iterator[Trimmed]:
     """With features of one side: what some lines of the other have in common, then every line on its own.
 
     Each line of the side without features is a regression on the features of the other. On some of these lines that
     has an exact fit, or on none; the components found there are few, and the other lines need to tell no more than
     those. If lines are left that do not fit, more entries of each are taken.
     """
-    axis, F = (1, F1) if F1.given else (0, F2)
-    for at in first_lines(engine.shape, F1, F2, lines):
-        found = _line_by_line(engine, axis, F, at, rank, sample, rng)
+    for at in first_lines(search.engine.shape, search.F1, search.F2, search.lines):
+        found = _line_by_line(search, at)
         if found is not None:
             yield found
             if found.exact.zeta is not None and not found.unfitted:
@@ -262,16 +286,10 @@ def first_lines(
         yield (some, across) if axis == 0 else (across, some)
 
 
-def _line_by_line(
-    engine: Engine,
-    axis: int,
-    F: Features,
-    at: tuple[Array, Array],
-    rank: int | None,
-    sample: Sample,
-    rng: np.random.Generator,
-) -> Trimmed | None:
-    """The fit by components found at some rows and columns; ``axis`` is that of the side without features."""
+def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
+    """The fit by components found at some rows and columns."""
+    engine, rank, rng = search.engine, search.rank, search.rng
+    axis, F = (1, search.F1) if search.F1.given else (0, search.F2)  # axis is that of the side without features
     some, across = at[axis], at[1 - axis]
 
     def entries_of(some: Array) -> Array:
@@ -304,7 +322,7 @@ def _line_by_line(
             step = 1  # together they find no threshold that serves them all
     whole = LowRank.from_spans((factors, None), None, F.spanned(np.linalg.solve(R, Q.T @ V)))
     whole = whole if axis == 0 else whole.T
-    judged = exactness(sample, whole, engine.n_observed, whole.rank * (n + F.d - whole.rank))
+    judged = search.judged(whole, whole.rank * (n + F.d - whole.rank))
     if rank is None and judged.zeta is not None:
         whole = whole.truncate(_exact_rank(whole, judged, Block(engine, None, Q)))
     none = np.zeros(0, np.intp)
@@ -550,24 +568,6 @@ def rounding_edge(size: float, d1: int, d2: int) -> float:
     return float((np.sqrt(d1) + np.sqrt(d2) + 1) * size)
 
 
-def missed_lines(engine: Engine, F1: Features, F2: Features, found: Trimmed, rng: np.random.Generator) -> bool:
-    """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sampled residuals."""
-    L, exact = found.L, found.exact
-    assert exact.zeta is not None
-    n = engine.shape
-    for axis, F in enumerate((F1, F2)):
-        if F.given and F.coherent:
-            lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
-            across = rng.integers(n[1 - axis], size=(len(lines), 128))
-            along = np.broadcast_to(lines[:, None], across.shape)
-            rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
-            sizes = np.abs(engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
-            seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
-            if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
-                return True
-    return False
-
-
 def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tuple[LowRank, float, Trim]:
     """Least squares on the entries that L keeps; by how much L moved, relative to its size.
 
@@ -640,18 +640,3 @@ def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, di
     A, B = step[:d1], step[d1:]
     core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
     return _in_block(block, core), float(np.linalg.norm(step) / np.linalg.norm(core.core))
-
-
-def exact_state(found: Trimmed, F1: Features, F2: Features, rank: int | None) -> State:
-    """An exact fit of the features."""
-    L, exact = found.L, found.exact
-    assert exact.zeta is not None
-    reason = (
-        f"the singular values after the first {L.rank} are rounding errors"
-        if L.rank < min(F1.d, F2.d)
-        else "all singular values are larger than rounding errors"
-    )
-    chosen = () if rank else (Choice("rank", L.rank, reason),)
-    doubts = tuple(unfitted_lines(axis, lines) for axis, lines in enumerate(found.unfitted) if len(lines))
-    corruption = 1 - exact.clean
-    return State(L, exact.zeta, 0.0, noise=0.0, expected_corruption=corruption, choices=(*chosen, EXACT), doubts=doubts)
