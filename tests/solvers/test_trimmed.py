@@ -162,7 +162,7 @@ def test_rows_without_features_are_regressed_on_those_of_the_columns():
     assert trim.kept == M.size and block.unknowns == (25, 3)
     M += draw("away from 0", 0.3, M.shape, rng)
     M[rng.random(M.shape) < 0.1] = np.nan
-    found, fitted = regress_rows(M, Q, rng)
+    found, fitted = regress_rows(M, Q, M.dtype, rng)
     for i, row in enumerate(M):
         kept = np.abs(row - Q @ found[i]) < 1e-12
         assert kept.sum() == fitted[i] >= 25
@@ -295,6 +295,15 @@ def test_ninety_nine_of_a_hundred_cells_are_wrong(kind, rank, solver):
     assert result.usable == "usable" and result.noise == 0
     assert result.corruption == pytest.approx(0.99, abs=0.01)
     assert result.reads <= 12
+
+
+@pytest.mark.parametrize("sides", ["both", "columns", "none"])
+def test_exact_in_single_precision(sides):
+    rng = np.random.default_rng(4)
+    F1, F2, L = low_rank(400, 300, 6, 5, 2, rng)
+    M = (L + draw("uniform", 0.2, L.shape, rng)).astype(np.float32)
+    result = irpca.solve(M, F1 if sides == "both" else None, None if sides == "none" else F2)
+    assert off(result, L) <= 1e-5 and result.noise == 0 and result.usable == "usable"
 
 
 @pytest.mark.parametrize("axis", [0, 1])

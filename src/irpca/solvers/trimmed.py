@@ -311,7 +311,7 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     for _ in range(constants.MAX_LINE_ROUNDS):
         for first in range(0, len(poor), step):
             strip = poor[first : first + step]
-            again, more = regress_rows(entries_of(strip), V, rng)
+            again, more = regress_rows(entries_of(strip), V, engine.dtype, rng)
             better = more > kept[strip]
             factors[strip[better]], kept[strip[better]] = again[better], more[better]
         before, poor = len(poor), _poor(kept, engine.counts[axis], V.shape[1])
@@ -346,11 +346,11 @@ def _poor(kept: Array, counts: Array, rank: int) -> Array:
     return np.flatnonzero((kept < least) & (counts > 0))
 
 
-def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, Array]:
+def regress_rows(X: Array, V: Array, dtype: np.dtype, rng: np.random.Generator) -> tuple[Array, Array]:
     """Coefficients of every row of X on V by trimmed least squares, and how many of its entries they fit to rounding.
 
-    As :class:`Descent`, but each row is solved by itself. The threshold is that of the rows not yet fitted: those that
-    are would make it fall before the others can follow.
+    X was stored as ``dtype``. As :class:`Descent`, but each row is solved by itself. The threshold is that of the rows
+    not yet fitted: those that are would make it fall before the others can follow.
     """
     r = V.shape[1]
     squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
@@ -358,13 +358,11 @@ def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, A
     R = X.copy()
     for _ in range(constants.MAX_TRIM_STEPS):
         kept = np.abs(R) <= zeta  # NaN is not
-        H = (kept @ squares).reshape(-1, r, r)
-        H += (constants.ROUNDING * np.einsum("iaa->i", H)[:, None, None] + np.finfo(float).tiny) * np.eye(r)
-        step = np.linalg.solve(H, (np.where(kept, R, 0.0) @ V)[:, :, None])[:, :, 0]
+        step = _regressed(R, kept, V, squares)
         U[left] += step
         L = U[left] @ V.T
         sizes = np.abs(X[left] - L)
-        floor = rounding_floor(X.dtype, float(np.abs(L).max(initial=0.0)))
+        floor = rounding_floor(dtype, float(np.abs(L).max(initial=0.0)))
         fitted[left] = (sizes <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
         going = fitted[left] < np.maximum(r + MIN_LINE_EVIDENCE, constants.PEAK_SHARE * kept.sum(axis=1))
         before, left, sizes = zeta, left[going], sizes[going]
@@ -379,11 +377,22 @@ def regress_rows(X: Array, V: Array, rng: np.random.Generator) -> tuple[Array, A
     if len(left := np.flatnonzero(fitted < r + MIN_LINE_EVIDENCE)):
         U[left] = _by_subsets(X[left], V, floor, rng)
         fitted[left] = (np.abs(X[left] - U[left] @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
+    R = X - U @ V.T
+    close = np.abs(R) <= constants.ROUNDING_SPREAD * floor
+    U += _regressed(R, close, V, squares)
     # Where those that fit hardly show some component, what they say of it may be chance.
-    close = np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor
     shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
     fitted[shown < constants.MIN_REMAINING_MOMENT * close.mean(axis=1)] = 0
     return U, fitted
+
+
+def _regressed(R: Array, kept: Array, V: Array, squares: Array) -> Array:
+    """Least squares of every row of R on V, at the entries kept; ``squares`` are the products of the columns of V."""
+    r = V.shape[1]
+    H = (kept @ squares).reshape(-1, r, r)
+    H += (constants.ROUNDING * np.einsum("iaa->i", H)[:, None, None] + np.finfo(float).tiny) * np.eye(r)
+    found: Array = np.linalg.solve(H, (np.where(kept, R, 0.0) @ V)[:, :, None])[:, :, 0]
+    return found
 
 
 def _by_subsets(X: Array, V: Array, floor: float, rng: np.random.Generator) -> Array:
@@ -418,7 +427,7 @@ def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.rando
         for first in range(0, n, step):
             some = np.arange(first, min(first + step, n))
             X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
-            factors[some], kept = regress_rows(X.astype(float), V, rng)
+            factors[some], kept = regress_rows(X.astype(float), V, engine.dtype, rng)
             if len(_poor(kept, np.isfinite(X).sum(axis=1), L.rank)) > constants.MAX_UNFITTED * len(X):
                 return None
         sides.append(factors)
