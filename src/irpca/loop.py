@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -45,7 +45,6 @@ PURPOSES = (
 )  # a new one goes to the end: the seeds of the others stay as they are
 
 
-@np.errstate(over="ignore", divide="ignore", invalid="ignore")  # a fit that is not finite is given up, and told
 @single_threaded_blas  # what is done between reads is small: threads would only wait for each other
 def solve(
     M: Any,
@@ -173,7 +172,7 @@ def solve(
     sink: OutlierFiles | None = None
     status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
     try:
-        for state in method.run(owner, F1, F2, chosen_rank, **options):
+        for state in _quietly(method.run(owner, F1, F2, chosen_rank, **options)):
             history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
             if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
                 status = Status.DIVERGED
@@ -278,6 +277,16 @@ def solve(
         fit=state.fit,
         outliers_path=path,
     )
+
+
+def _quietly(states: Iterator[State]) -> Iterator[State]:
+    """The same without NumPy's warnings: a fit that is not finite is given up, and told."""
+    while True:
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            state = next(states, None)
+        if state is None:
+            return
+        yield state
 
 
 def _watched(watchers: Iterable[Callback]) -> Callable[[int, int], None] | None:
