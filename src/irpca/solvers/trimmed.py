@@ -45,9 +45,9 @@ def trimmed(
 ) -> Iterator[State]:
     """Trimmed least squares in feature space, for data without noise; needs features of both sides, or of one.
 
-    With features of both sides it recovers L from one clean cell in a hundred, with those of one side from one in ten,
-    if the table is large; and it certifies itself: so many residuals at rounding cannot be chance. Where there is no
-    exact fit, the result says so.
+    In a large table it recovers L from one clean cell in a hundred with features of both sides, from one to three in
+    ten with those of one side; and it certifies itself: so many residuals at rounding cannot be chance. Where there is
+    no exact fit, the result says so.
     """
     if not (F1.given or F2.given):
         raise ValueError("solver='trimmed' needs features of rows or columns; solver='irpca' does without")
