@@ -5,7 +5,7 @@ Subclass :class:`EngineSuite`, with :class:`Cuts` and :class:`Duals` for what th
 The parameters of a test are combined pairwise: every two values of every two of them meet in one of its items.
 """
 
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -175,7 +175,7 @@ def of_T(case):
         yield "products", (X, Y, kept)
 
 
-MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}}
+MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}, "units": {}}
 PRIORS = ["mean", "constant", "basis", "tied", "partly tied"]
 LINES = all_pairs(PRIORS, list(MODES), [(30, 17), (9, 70)], ["C whole", "Fortran whole", "C strided"], DTYPES)
 DIRECTIONS = all_pairs([0, 1, 2, 8, 11], ["mean", "constant", "basis"], [(1, 5), (7, 3), (65, 33)])  # how many
@@ -209,6 +209,9 @@ class LinesCase:
             8.0,
             **MODES[mode],
         )
+        if mode == "units":
+            units = 2.0 ** rng.integers(-7, 8, n2)
+            self.M, self.noise = self.M * units, replace(self.noise, units=units)
         self.priors = [self.prior(rng, *sizes, K, prior) for sizes in ((n1, n2, self.V), (n2, n1, self.U))]
 
     @staticmethod

@@ -79,6 +79,8 @@ class Noise:
     zeta : float
         Finite: entries within zeta count fully and others not at all, in place of both.
     heavy : float
+    units : array of shape (n2,), or None
+        The regressions of lines are of ``M / units``: all of the above is in these units of the columns.
     """
 
     rows: Array
@@ -91,6 +93,7 @@ class Noise:
     nu: float = np.inf
     zeta: float = np.inf
     heavy: float = 0.5
+    units: Array | None = None
 
     @property
     def parameters(self) -> Array:

@@ -84,6 +84,8 @@ class PiecedEngine(ABC):
             refuse_wrong_length(B, n)
         self.reads += 1
         rows, cols, common = of_noise(noise)
+        if noise.units is not None:
+            cols["unit"] = noise.units
         (cols if axis == 0 else rows)["other"] = prior.other_spread
         return self.solve_lines(axis, {"L": U} | rows, {"L": V} | cols, common, U if axis == 0 else V, prior)
 

@@ -27,6 +27,13 @@ def even_runs(ends: Array, parts: int) -> list[range]:
     return [range(first, last) for first, last in pairwise([0, *edges.tolist(), len(ends) - 1])]
 
 
+def read_only(A: Array) -> Array:
+    """A view that cannot be written to: one compiled kernel then serves M, which is the user's, and what is made."""
+    view = A.view()
+    view.flags.writeable = False
+    return view
+
+
 @dataclass(frozen=True, eq=False)
 class Entries:
     """The observed entries of M, row by row: CSR with sorted columns, as 64-bit ends and read-only arrays."""

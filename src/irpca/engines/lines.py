@@ -20,7 +20,7 @@ from ..lowrank import Array
 from ..threads import in_order
 from . import kernels
 from .base import Lines, Noise, Prior, Sums
-from .chunks import Entries
+from .chunks import Entries, read_only
 from .kernels import LANES
 
 Answer = TypeVar("Answer")
@@ -76,12 +76,15 @@ class Moments:
         self.kappa += other.kappa
 
 
+Units = tuple[Array | None, Array | None]  # of rows, and of columns, as stored
+
+
 def dense_moments(
-    A: Array, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int
+    A: Array, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
 ) -> tuple[Moments, Sums]:
     """The moments of the rows (``axis=0``) or columns of a dense array; NaN is not observed.
 
-    ``spread`` says how uncertain the factors of each line of the other side are.
+    ``spread`` says how uncertain the factors of each line of the other side are, ``units`` what A is divided by.
     """
     n1, n2 = A.shape
     K = U.shape[1]
@@ -98,11 +101,15 @@ def dense_moments(
     def work(part: int) -> tuple[Moments, Sums]:
         mine, sums = found[part if axis else 0], Sums.zero(A.shape)
         T, W = np.empty((2, height, n2))
+        scaled = None if units[0] is None and units[1] is None else np.empty((height, n2))
         for first in range(edges[part], edges[part + 1], height):
             rows = slice(first, min(first + height, edges[part + 1]))
-            t, w = T[: rows.stop - first], W[: rows.stop - first]
+            t, w, values = T[: rows.stop - first], W[: rows.stop - first], A[rows]
             np.matmul(U[rows], Vt, out=t)
-            kernels.weigh_tile(A[rows], t, w, noise.part(rows), sums.part(rows))
+            if scaled is not None:
+                by: Any = units[1] if units[0] is None else units[0][rows, None]
+                values = read_only(np.divide(values, by, out=scaled[: rows.stop - first]))
+            kernels.weigh_tile(values, t, w, noise.part(rows), sums.part(rows))
             if axis == 0:
                 np.matmul(w, moments_of, out=mine.H[rows])
                 np.matmul(t, V, out=mine.g[rows])
@@ -121,9 +128,9 @@ def dense_moments(
 
 
 def listed_moments(
-    M: Entries, axis: int, U: Array, V: Array, noise: Noise, spread: Array, shares: list[range], threads: int
+    M: Entries, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, shares: list[range]
 ) -> tuple[Moments, Sums]:
-    """The same for entries listed row by row."""
+    """The same for entries listed row by row, each share of the rows by a thread."""
     K = U.shape[1]
     V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
     found = [Moments.zero(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
@@ -133,6 +140,8 @@ def listed_moments(
         mine, sums = found[part if axis else 0], Sums.zero(M.shape)
         for chunk in M.chunks(shares[part]):
             values = M.values[chunk.at]
+            for unit, lines in zip(units, (chunk.row_of_each, chunk.indices), strict=True):
+                values = values if unit is None else read_only(values / unit[lines])
             T, W = np.empty((2, len(values)))
             u = U[chunk.rows]
             kernels.low_rank(chunk.starts, chunk.indices, u, V, T)
@@ -145,7 +154,7 @@ def listed_moments(
         return mine, sums
 
     parts = len(shares)
-    pieces = in_order(work, range(parts), threads if parts > 1 else 1, ahead=parts)
+    pieces = in_order(work, range(parts), parts, ahead=parts)
     return _gathered(pieces, shared=axis == 0)
 
 

@@ -6,6 +6,7 @@ a matrix that is stored turned asks the same question with the two swapped:
     L       a factor of the low-rank matrix          Q   a basis, for the core
     frozen  a factor of the one that decided what is kept            B   a block to multiply with
     limit   a threshold for each line                scale, spread, other   of the noise, and of the other factors
+    unit    in which a line of M is measured, for the moments
 
 An answer has parts that are summed over all pieces, over those of the same rows, and over those of the same columns.
 """
@@ -106,7 +107,8 @@ def moments(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers, threads: 
         rows, cols, axis = cols, rows, 1 - axis
     noise = _noise(rows, cols, common)
     spread = (cols if axis == 0 else rows)["other"]
-    found, sums = piece.moments(axis, rows["L"], cols["L"], noise, spread, threads)
+    units = rows.get("unit"), cols.get("unit")
+    found, sums = piece.moments(axis, rows["L"], cols["L"], noise, spread, units, threads)
     parts = found.H, found.g, found.kappa
     of_rows, of_cols = (parts, ()) if axis == 0 else ((), parts)
     answer = Answer((sums.totals,), (*of_rows, sums.rows), (*of_cols, sums.cols), Tally())

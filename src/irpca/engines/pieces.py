@@ -18,9 +18,9 @@ from ..lowrank import Array
 from ..threads import in_order
 from . import chunks, kernels, tiles
 from .base import ONCE, Noise, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
-from .chunks import Chunks, Entries, even_runs
+from .chunks import Chunks, Entries, even_runs, read_only
 from .holes import LONGEST, compressed
-from .lines import Moments, dense_moments, listed_moments
+from .lines import Moments, Units, dense_moments, listed_moments
 from .listing import GrowingRows, Lister
 from .tiles import Step, Tally, Tiles
 
@@ -116,8 +116,10 @@ class Piece(ABC):
         """A dual variable in a room, moved on first if there is a step."""
 
     @abstractmethod
-    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
-        """What the regressions of rows (0) or columns need, and what rides along."""
+    def moments(
+        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
+    ) -> tuple[Moments, Sums]:
+        """What the regressions of rows (0) or columns of M need, in units of its lines, and what rides along."""
 
     @abstractmethod
     def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
@@ -219,8 +221,10 @@ class Dense(Piece):
     def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
         return tiles.Duals(self.A, rows, Y, step and step.replaced(_wide(step.factors)))
 
-    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
-        moments, sums = dense_moments(self.A, axis, U, V, noise, spread, threads)
+    def moments(
+        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
+    ) -> tuple[Moments, Sums]:
+        moments, sums = dense_moments(self.A, axis, U, V, noise, spread, units, threads)
         if not sums.finite:
             raise self._blamed()
         self.holes |= sums.n_observed < self.A.size
@@ -375,9 +379,11 @@ class Listed(Piece):
     def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
         return chunks.Duals(self.M, rows, Y, step and step.replaced(_read_only_pair(step.factors)))
 
-    def moments(self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, threads: int) -> tuple[Moments, Sums]:
+    def moments(
+        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
+    ) -> tuple[Moments, Sums]:
         shares = self.shares(1 if self.small else threads)
-        moments, sums = listed_moments(self.M, axis, U, V, noise, spread, shares, threads)
+        moments, sums = listed_moments(self.M, axis, U, V, noise, spread, units, shares)
         if not sums.finite:
             raise not_finite(0)  # M was looked at when it came
         return moments, sums
@@ -475,9 +481,3 @@ def _read_only_pair(L: Iterable[Array]) -> Pair:
     """So that one compiled kernel serves both kinds."""
     U, V = (read_only(B) for B in L)
     return U, V
-
-
-def read_only(A: Array) -> Array:
-    view = A.view()
-    view.flags.writeable = False
-    return view

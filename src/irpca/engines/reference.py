@@ -128,15 +128,18 @@ class ReferenceEngine:
             trim,
         )
 
+    def _in_units(self, noise: Noise) -> Array:
+        return self.M if noise.units is None else self.M / noise.units
+
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         self._residual(LowRank(U, np.eye(U.shape[1]), V))  # refused if it is not finite
-        return solve_literally(self.M, self.observed, U, V, noise, prior)
+        return solve_literally(self._in_units(noise), self.observed, U, V, noise, prior)
 
     def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         self._residual(LowRank(U, np.eye(U.shape[1]), V))
-        lines = solve_literally(self.M.T, self.observed.T, V, U, noise.T, prior)
+        lines = solve_literally(self._in_units(noise).T, self.observed.T, V, U, noise.T, prior)
         return replace(lines, sums=lines.sums.T)
 
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:

@@ -337,7 +337,8 @@ class GPUEngine(PiecedEngine):
     def _weighed(self, slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> Any:
         if not self._by_kernel(slab):
             return slabs.weighed(slab, rows, cols, parameters)
-        return self.triton.weighed(slab.M, slab.low_rank(rows["L"], cols["L"]), rows, cols, slab.rows, parameters)
+        M = slabs.in_units(slab, slab.M, rows, cols)
+        return self.triton.weighed(M, slab.low_rank(rows["L"], cols["L"]), rows, cols, slab.rows, parameters)
 
     # S
 

@@ -286,7 +286,7 @@ def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any], index:
 
 def weighed(slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """``ω (M − L)`` and ω at each entry; and the sums of rows, of columns and of all. See irpca.engines.kernels."""
-    M = slab.values(torch.float64)
+    M = in_units(slab, slab.values(torch.float64), rows, cols)
     seen = ~M.isnan()
     R = torch.where(seen, M - slab.low_rank(rows["L"], cols["L"]), 0)
     s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
@@ -306,6 +306,13 @@ def weighed(slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> tu
     of_cols = torch.cat([slab.t_times(part, ones[0]) for part in (energy, trust)], 1)
     of_all = torch.stack([torch.where(seen, part, 0).sum() for part in totals])
     return omega * R, omega, (of_rows, of_cols, of_all)
+
+
+def in_units(slab: Slab, M: Tensor, rows: Sides, cols: Sides) -> Tensor:
+    """M divided by the units of its rows or columns, if there are any."""
+    if "unit" in rows:
+        return M / slab.of_rows(rows["unit"])
+    return M / slab.of_cols(cols["unit"]) if "unit" in cols else M
 
 
 def slab_ones(slab: Slab, rows: Sides, cols: Sides) -> tuple[Tensor, Tensor]:
