@@ -145,12 +145,17 @@ class Side:
         return new
 
 
-def basis_of(F: Features, tied: bool) -> Array:
-    """Basis of the span of the features, with the constant unless the side is tied; columns of mean square 1."""
+def basis_of(F: Features, tied: bool, unit: Array | None = None) -> Array:
+    """Basis of the span of the features, with the constant unless the side is tied; columns of mean square 1.
+
+    A tied side is a product of its features in units of M; the basis is of that in the units of its lines.
+    """
     if F.Q is None:
         return np.ones((F.n, 1))
     if tied:
-        return F.Q * np.sqrt(F.n)
+        plain = unit is None or (unit == 1).all()
+        Q: Array = F.Q if plain or unit is None else np.linalg.qr(F.Q / unit[:, None])[0]
+        return Q * np.sqrt(F.n)
     X = np.hstack([np.full((F.n, 1), 1 / np.sqrt(F.n)), F.Q])
     Q, s, _ = np.linalg.svd(X, full_matrices=False)
     return Q[:, s > constants.MIN_FEATURE_SINGULAR_VALUE * s[0]] * np.sqrt(F.n)
@@ -285,7 +290,7 @@ class Fit:
             return
         scales = self.noise.cols if axis == 0 else self.noise.rows
         least = self.noise.least[others] if axis == 0 else np.full(len(others), self.noise.lowest)
-        noise = replace(self.noise, rows=np.ones(len(lines)), cols=scales[others], least=least)
+        noise = replace(self.noise, rows=np.ones(len(lines)), cols=scales[others], least=least, units=None)
         across = other.some(others)
         typical = float(np.sum(side.covariance * across.second))
         start = side.mean[lines] if from_own else None
@@ -295,7 +300,11 @@ class Fit:
     def of_lines(self, rows: Array, cols: Array) -> Fit:
         """Its factors and noise on some rows and columns alone; not to be fitted further."""
         noise = replace(
-            self.noise, rows=self.noise.rows[rows], cols=self.noise.cols[cols], least=self.noise.least[cols]
+            self.noise,
+            rows=self.noise.rows[rows],
+            cols=self.noise.cols[cols],
+            least=self.noise.least[cols],
+            units=None,
         )
         return replace(self, rows=self.rows.some(rows), cols=self.cols.some(cols), noise=noise, trust=None)
 
@@ -430,32 +439,11 @@ class Fit:
         lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
         return lines if len(lines) <= constants.MAX_POORLY_FITTED * len(counts) else lines[:0]
 
-    def unsupported(self, axis: int) -> Array:
-        """Lines with gross errors that the other entries do not contradict: without them nothing is known there.
-
-        Where several entries of a line speak for one component, and all of them were left out, what is expected of them
-        is just the prior. They may well be right.
-        """
-        n1, n2 = self.engine.shape
-        if self.tied[axis] or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY or not self.rank:
-            return np.zeros(0, int)
-        X, L = self.engine.block(np.arange(n1), np.arange(n2)), self.L.dense()
-        scale = self.noise.s * self.noise.tail * np.sqrt(np.multiply.outer(self.noise.rows, self.noise.cols))
-        R, scale = (X - L, scale) if axis == 0 else ((X - L).T, scale.T)
-        size = np.abs(R) / scale
-        left_out = size > constants.MAX_CLEAN_RESIDUAL
-        lines = np.flatnonzero(left_out.any(axis=1))
-        side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
-        worth = (size[lines] <= constants.MAX_CLEAN_RESIDUAL) / scale[lines] ** 2  # NaN is not
-        unknown = variance_given(worth, other.mean, np.diag(side.variance)) / scale[lines] ** 2
-        within = left_out[lines] & (size[lines] <= constants.MAX_UNSUPPORTED * np.sqrt(1 + unknown))
-        return lines[within.any(axis=1)]
-
     def refit_lines(self) -> bool:
         """Fit lines again that may be wrong, with s decreasing from a large value; whether any got more likely."""
         found = False
         for axis in (0, 1):
-            lines = np.union1d(self.poorly_fitted(axis), self.unsupported(axis))
+            lines = self.poorly_fitted(axis)
             if not len(lines) or self.tied[axis]:
                 continue
             side, scales = (self.rows, self.noise.rows) if axis == 0 else (self.cols, self.noise.cols)
@@ -478,7 +466,10 @@ class Fit:
 
     def _entries_of(self, axis: int, lines: Array, others: Array) -> Array:
         """Entries of some rows (0) or columns in others; one row of the answer for each."""
-        return self.engine.block(lines, others) if axis == 0 else self.engine.block(others, lines).T
+        rows, cols = (lines, others) if axis == 0 else (others, lines)
+        X = self.engine.block(rows, cols)
+        X = X if self.noise.units is None else X / self.noise.units[cols]
+        return X if axis == 0 else X.T
 
     def _likelihood(self, X: Array, axis: int, lines: Array, others: Array) -> Array:
         """The log density of the entries X of every line, those at ``others``."""

@@ -42,6 +42,8 @@ class NoiseModel:
         The standard deviation of the noise if the user has given it: s decreases to the scale that belongs to it.
     estimate : float
         The value of s that follows from the last sums.
+    units : array of shape (n2,), or None
+        Of the columns, in which all of this is, if the engine's M is not.
     """
 
     s: float
@@ -56,13 +58,14 @@ class NoiseModel:
     heavy: float = constants.INITIAL_CAUCHY_SHARE
     target: float | None = None
     estimate: float = np.inf
+    units: Array | None = None
 
     def weights(self, row_spread: Array, col_spread: Array) -> Noise:
         """The model as an engine takes it."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
-        spread = row_spread, col_spread
-        return Noise(rows, cols, *spread, self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy)
+        mixture = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
+        return Noise(rows, cols, row_spread, col_spread, *mixture, self.units)
 
     @property
     def lowest(self) -> float:

@@ -92,7 +92,18 @@ class Placement:
         whole = own + covariance_of(rows.expected[seen] - average)
         turn = (fit.cols.mean * unit[:, None]).T @ V
         new = (rows.apart(seen), fit.cols.apart(result.counts[1] > 0))
-        return cls(fit.cols, fit.noise, unit, turn, average, own, whole, rows.covariance, *new, not fit.cols.tied)
+        return cls(
+            fit.cols,
+            replace(fit.noise, units=None),
+            unit,
+            turn,
+            average,
+            own,
+            whole,
+            rows.covariance,
+            *new,
+            not fit.cols.tied,
+        )
 
     @classmethod
     def _plain(

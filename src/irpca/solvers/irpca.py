@@ -30,6 +30,8 @@ from ..threshold import rounding_floor
 from .proposals import Comparison, Recipe, Table, Tied, bases_of, sub_table
 from .trimmed import EXACT, Search, Trimmed, exactness, extend, first_lines
 
+ENTRIES_PER_COLUMN = 32  # from which its spread is known to a sixth
+
 
 def irpca(
     engine: Engine,
@@ -121,13 +123,13 @@ def irpca(
     # The chosen fit to all entries of that part, then to all of M.
     again = replace(part.table.make(winner), strict=best.fit.strict)
     report, fit = report_of(again.L), part.extended(again)
-    if part.large and (stepped := _steps_on_M(fit, part)):
+    if stepped := _steps_on_M(fit, part):
         while True:
             yield report.state(stepped[0], True, stepped[1])
     before = fit.copy()
     for refits_left in reversed(range(constants.LINE_REFITS + 1)):
         first = fit.sweeps
-        while fit.sweeps < first + part.sweeps and not fit.done(constants.FINAL_TOLERANCE, first):
+        while fit.sweeps < first + constants.MAX_FINAL_SWEEPS and not fit.done(constants.FINAL_TOLERANCE, first):
             yield report.state(fit)
             fit.sweep()
         if not refits_left or not fit.refit_lines():
@@ -183,7 +185,7 @@ def _race(part: _Part, comparison: Comparison) -> Generator[State, None, _Race]:
 
 
 def _seeds(random_state: np.random.SeedSequence) -> dict[str, np.random.SeedSequence]:
-    purposes = "sample", "blocks", "lines", "race", "held out", "block fits", "growth"
+    purposes = "sample", "blocks", "lines", "race", "held out", "block fits", "growth", "units"
     return dict(zip(purposes, children(random_state, len(purposes)), strict=True))
 
 
@@ -260,8 +262,7 @@ class _Part:
     ties : for rows and columns: whether features determine the factors; the simplest choice first
     unit : of every column of M
     bases : of all of M, for each of the ties
-    M : owner of the entries of M, as they are
-    engine : owner of M in units of its columns
+    M : owner of the entries of M
     """
 
     table: Table
@@ -273,12 +274,6 @@ class _Part:
     least: Array
     sample: tuple[Array, Array, Array]
     M: Engine
-    engine: Engine
-
-    @property
-    def large(self) -> bool:
-        """Whether M is too large to be held in memory."""
-        return self.engine is self.M
 
     @property
     def seen(self) -> tuple[int, int]:
@@ -290,11 +285,6 @@ class _Part:
     def is_all(self) -> bool:
         """Whether it is all of M."""
         return self.table.values.shape == self.M.shape
-
-    @property
-    def sweeps(self) -> int:
-        """How many sweeps over all of M may be made: each reads it twice."""
-        return constants.MAX_LARGE_SWEEPS if self.large else constants.MAX_FINAL_SWEEPS
 
     def in_units_of_M(self, fit: Fit) -> LowRank:
         """L of a fit to all of M."""
@@ -325,13 +315,11 @@ class _Part:
     def weights_in_units_of_M(self, fit: Fit) -> Noise:
         square = self.unit**2
         weights = fit.noise.capped(square).weights(*fit.spreads)
-        return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None])
+        return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None], units=None)
 
     def lifted(self, fit: Fit, lines: tuple[Array, Array] | None = None) -> Fit:
         """The fit to some lines, those of the part, extended to all of M; others are at their prior means."""
-        lines, shape = lines or self.table.lines, self.engine.shape
-        if all(len(index) == n for index, n in zip(lines, shape, strict=True)):
-            return fit
+        lines, shape = lines or self.table.lines, self.M.shape
         sides = []
         for side, basis, index in zip((fit.rows, fit.cols), self.bases[fit.tied], lines, strict=True):
             _, R = restricted(basis, index)
@@ -341,16 +329,14 @@ class _Part:
             _filled(scale, index, n)
             for scale, index, n in zip((fit.noise.rows, fit.noise.cols), lines, shape, strict=True)
         ]
-        noise = replace(fit.noise, rows=scales[0], cols=scales[1], least=self.least)
-        return replace(
-            fit, engine=self.engine, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=None
-        )
+        noise = replace(fit.noise, rows=scales[0], cols=scales[1], least=self.least, units=self.unit)
+        trust = fit.trust if self.is_all else None
+        return replace(fit, engine=self.M, rows=sides[0], cols=sides[1], noise=noise, sample=self.sample, trust=trust)
 
     def extended(self, fit: Fit) -> Fit:
         """The same, with lines outside the part placed by their entries within it."""
         whole = self.lifted(fit)
-        if whole is not fit:
-            _place_others(whole, self)
+        _place_others(whole, self)
         return whole
 
     def enough(self, fit: Fit, on_part: Fit) -> tuple[Fit, tuple[Array, Array] | None]:
@@ -374,7 +360,9 @@ class _Part:
             engine=in_memory(values),
             rows=on_part.rows if fit.rows.tied else fit.rows,
             cols=on_part.cols if fit.cols.tied else fit.cols,
-            noise=replace(noise, rows=noise.rows[lines[0]], cols=noise.cols[lines[1]], least=self.least[lines[1]]),
+            noise=replace(
+                noise, rows=noise.rows[lines[0]], cols=noise.cols[lines[1]], least=self.least[lines[1]], units=None
+            ),
             sample=(i[some], j[some], values[i[some], j[some]]),
         ), lines
 
@@ -395,8 +383,7 @@ class _Part:
         rng = np.random.default_rng(seed)
         lines = [np.sort(rng.choice(n, min(n, constants.GROWTH_LINES), replace=False)) for n in self.M.shape]
         whole = self.lifted(fit)
-        if whole is not fit:
-            _place_others(whole, self, lines)
+        _place_others(whole, self, lines)
         left = whole.of_lines(*lines)
         missing = left.lacks(self.M.block(*lines) / self.unit[lines[1]])
         wanted = fit.principal().rank + missing
@@ -454,12 +441,8 @@ def _part(
     ties = [free] if not any(given) or imperfect else [given] if extra == 0 else [given, free]
     n1, n2 = engine.shape
     lines = _compared(engine.shape, (F1, F2), rank, offered, engine.n_observed / (n1 * n2), seeds, times)
-    small = n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY
-    unit, typical = np.ones(n2), _spread(sample.values)
-    if small and not F2.given:
-        unit, typical = column_units(sample, n2)
-    in_units = in_memory(engine.block(np.arange(n1), np.arange(n2)) / unit) if small else engine
-    bases = {tied: (basis_of(F1, tied[0]), basis_of(F2, tied[1])) for tied in ties}
+    unit, typical = column_units(engine, F2, sample, seeds["units"])
+    bases = {tied: (basis_of(F1, tied[0]), basis_of(F2, tied[1], unit)) for tied in ties}
     least = finest(sample, unit, typical)
     start = L and LowRank(L.left[lines[0]], L.core, L.right[lines[1]] / unit[lines[1], None])
     table = Table(
@@ -481,13 +464,13 @@ def _part(
     held = HeldOut(rows, cols, table.values[rows, cols], 10 * table.least[cols])
     scattered = sample.rows, sample.cols, sample.values / unit[sample.cols]
     nine_tenths = table if few else table.without(out)
-    return _Part(table, nine_tenths, held, ties, unit, bases, least, scattered, engine, in_units)
+    return _Part(table, nine_tenths, held, ties, unit, bases, least, scattered, engine)
 
 
 def _place_others(fit: Fit, part: _Part, wanted: Sequence[Array] | None = None) -> None:
     """Estimate the factors of rows and columns outside the part, all or those wanted, from their entries within it."""
     steps: list[tuple[int, Array, Array]] = []
-    for axis, n in enumerate(part.engine.shape):
+    for axis, n in enumerate(part.M.shape):
         if not fit.tied[axis]:
             mine, others = part.table.lines[axis], part.table.lines[1 - axis]
             missing = np.setdiff1d(np.arange(n) if wanted is None else wanted[axis], mine)
@@ -566,15 +549,17 @@ def _steps_on_M(fit: Fit, part: _Part) -> tuple[Fit, LowRank] | None:
     next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
     is heavy-tailed or differs between lines.
     """
+    if not all(fit.tied) or (part.unit != 1).any():
+        return None
     residuals = fit.residuals
     fit = replace(fit, noise=widened(fit.noise, residuals))
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
-    if not all(fit.tied) or not _gaussian(fit) or apart > constants.EQUAL_NOISE_SPREAD:
+    if not _gaussian(fit) or apart > constants.EQUAL_NOISE_SPREAD:
         return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
-    C = np.sqrt(n1 * n2) * fit.rows.coefficients @ fit.cols.coefficients.T  # M is in units of its own: it is large
+    C = np.sqrt(n1 * n2) * fit.rows.coefficients @ fit.cols.coefficients.T
     L, zeta = LowRank.from_core(Q1, C, Q2, fit.rank), _limit(noise, residuals)
     steps = []
     for _ in range(constants.LARGE_STEPS):
@@ -740,12 +725,24 @@ def finest(sample: Sample, unit: Array, typical: float) -> Array:
     return np.maximum(max(step, rounding) / unit, constants.MIN_DETECTABLE_NOISE * spread)
 
 
-def column_units(sample: Sample, n2: int) -> tuple[Array, float]:
-    """A robust spread of every column, relative to that of a typical one, and that one."""
-    unit = _spreads(sample.values, sample.cols, n2)
-    known = np.isfinite(unit) & (np.bincount(sample.cols, minlength=n2) >= constants.MIN_ENTRIES)
+def column_units(engine: Engine, F2: Features, sample: Sample, seed: np.random.SeedSequence) -> tuple[Array, float]:
+    """A robust spread of every column, relative to that of a typical one, and that one.
+
+    Columns that have features are alike, as those of one quantity at several places: they share one unit, unless they
+    differ by so much that they cannot be.
+    """
+    n2, cols, values = engine.shape[1], sample.cols, sample.values
+    if len(values) < ENTRIES_PER_COLUMN * n2 and engine.n_observed > len(values):
+        size = min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
+        _, cols, values = engine.draw(size, np.random.default_rng(seed))
+    unit = _spreads(values.astype(float), cols, n2)
+    known = np.isfinite(unit) & (np.bincount(cols, minlength=n2) >= constants.MIN_ENTRIES)
     if not known.any():
-        return np.ones(n2), float(np.std(sample.values))
+        return np.ones(n2), float(np.std(values))
+    if F2.given:
+        low, high = np.quantile(unit[known], (0.05, 0.95))
+        if high <= constants.UNLIKE_COLUMNS * low:
+            return np.ones(n2), _spread(sample.values)
     middle = float(np.exp(np.mean(np.log(unit[known]))))
     return np.where(known, unit / middle, 1.0), middle
 
