@@ -1,5 +1,6 @@
 """The one loop: how a run ends, what it records, what it accepts and what it refuses."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -168,6 +169,27 @@ def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small
     assert engine.left == 0
     assert result.status is Status.INTERRUPTED and result.n_iter == 1
     assert result.L is L and result.S is not None
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_engine_that_was_passed_in_is_left_as_it_was(problem, broken):
+    class Told:
+        def reading(self, done, total):
+            pass
+
+        def __call__(self, state, history):
+            assert engine.watch not in (None, before)
+            if broken:
+                raise ZeroDivisionError
+
+    def before(done, total):
+        pass
+
+    engine = MemoryEngine(problem.M)
+    engine.watch = before
+    with pytest.raises(ZeroDivisionError) if broken else nullcontext():
+        solve(None, problem.F1, problem.F2, engine=engine, callbacks=Told())
+    assert engine.watch is before
 
 
 def test_a_keyboard_interrupt_before_the_first_iterate_is_passed_on(problem):
