@@ -207,7 +207,7 @@ def test_other_errors_in_a_callback_are_passed_on(problem):
 
 def test_features_that_do_not_belong_to_M_are_doubted(noisy):
     rng = np.random.default_rng(0)
-    result = solve(noisy.M, rng.standard_normal(noisy.F1.shape), rng.standard_normal(noisy.F2.shape))
+    result = solve(noisy.M, rng.standard_normal(noisy.F1.shape), rng.standard_normal(noisy.F2.shape), extra_rank=0)
     assert result.usable != "usable"
     assert {"little-explained", "no-pattern"} & {doubt.kind for doubt in result.doubts}
 
@@ -359,7 +359,7 @@ def test_the_rank_found_is_the_rank_of_everything(noisy_fit):
 def test_a_rank_that_was_given_is_no_choice(noisy):
     result = solve(noisy.M, noisy.F1, noisy.F2, rank=1)
     assert result.rank == 1
-    assert [choice.name for choice in result.choices] == ["noise"]
+    assert [choice.name for choice in result.choices] == ["extra_rank", "noise"]
 
 
 def test_engine_and_solver_are_named(problem):
