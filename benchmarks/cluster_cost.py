@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,7 @@ def of_long_tables(folder: Path, observed: int = 1_000_000) -> dict[str, float]:
 
     found = []
     M = read()
-    fit = alone(lambda: found.append(irpca.solve(M, F1, F2, rank=d)), 3)
+    fit = alone(lambda: found.append(irpca.solve(M, F1, F2, rank=d, extra_rank=0)), 3)
     return {
         "parquet_observation": alone(read) / observed,
         "parquet_bytes": file.stat().st_size / observed,
@@ -343,11 +344,11 @@ def checked(path: Path, recipe: stores.Recipe, on: Machine) -> list[dict[str, An
     M, ask = Dense(recipe.n1, recipe.n2, recipe.chunk), questions(RANK, FEATURES)
     F1, F2, L = recipe.known
     array = zarr.open_array(path, mode="r")
-    engine = choose(array)
+    engine, solve = choose(array), partial(irpca.solve, array, F1, F2, rank=RANK, extra_rank=0)
     work: dict[str, tuple[Callable[[], Any], dict[str, float]]] = {
         "core": (lambda: engine.core(L, 1e-6, F1, F2), {"core": 1}),
-        "solve without S": (lambda: irpca.solve(array, F1, F2, rank=RANK, sparse=False), {"survey": 1}),
-        "solve": (lambda: irpca.solve(array, F1, F2, rank=RANK), {"survey": 1, "outliers": 1}),
+        "solve without S": (lambda: solve(sparse=False), {"survey": 1}),
+        "solve": (solve, {"survey": 1, "outliers": 1}),
     }
     found = []
     for workers in (1, 2):

@@ -47,6 +47,8 @@ def oracle_read(task: Task, seed: int) -> Answer:
 def solve(task: Task, seed: int, rank: int | str | None = None, **options: Any) -> Answer:
     """``irpca.solve``, the rank given unless it is said otherwise. The seed differs in every round: no lucky draw."""
     rank = task.rank if rank is None else rank
+    if "solver" not in options:
+        options["extra_rank"] = 0  # L is exactly F1 W F2ᵀ
     result = irpca.solve(task.M, task.F1, task.F2, rank=rank, random_state=seed, **options)
     return Answer(result.L, result.S, result.rank, result.reads, result.status.name)
 

@@ -43,7 +43,11 @@ def variants(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
     mean = task.S.nnz / task.M.size
     c_W = float(np.linalg.norm(task.W, 2))
     # What the sparsifiers take must cover the fullest row and column, and the less beyond that the better.
-    needs = {"rpca_gd": {"corruption": max(mean, most / 1.5)}, "scaledgd": {"corruption": max(mean, most / 2)}}
+    needs: dict[str, dict[str, Any]] = {
+        DEFAULT: {"extra_rank": 0},
+        "rpca_gd": {"corruption": max(mean, most / 1.5)},
+        "scaledgd": {"corruption": max(mean, most / 2)},
+    }
     for name, solver in SOLVERS.items():
         given: dict[str, Any] = {"solver": name, "max_iter": PATIENCE}
         if solver.rank != "found":
@@ -54,7 +58,7 @@ def variants(task: Task) -> Iterator[tuple[str, dict[str, Any]]]:
         else:
             yield name, {**given, **needs.get(name, {})}
         if solver.rank == "chosen":
-            yield f'{name}, rank="auto"', {**given, "rank": "auto"}
+            yield f'{name}, rank="auto"', {**given, **needs.get(name, {}), "rank": "auto"}
 
 
 def solve(task: Task, seed: int, iterations: Any = (), **options: Any) -> Answer:

@@ -114,7 +114,7 @@ def decompose(bench: Bench, task: Task, repeats: int) -> Found:
     """``irpca.solve``, rank and noise unknown, S left on the device, in units of the sum of M."""
 
     def run(engine: Any, seed: int = 0) -> Any:
-        return irpca.solve(task.M, task.F1, task.F2, engine=engine, random_state=seed)
+        return irpca.solve(task.M, task.F1, task.F2, extra_rank=0, engine=engine, random_state=seed)
 
     def solve(seed: int) -> Any:
         return bench.waited(lambda: run(bench.engine(task.M), seed))
@@ -168,14 +168,14 @@ def table(
         engines[f"{threads} threads"] = partial(MemoryEngine, M, threads=threads, holes=True)
 
     def run(make: Callable[[], Any], seed: int) -> Any:
-        return bench.waited(lambda: irpca.solve(M, F, engine=make(), extra_rank="auto", random_state=seed))
+        return bench.waited(lambda: irpca.solve(M, F, engine=make(), random_state=seed))
 
     def check(_: str, result: Any) -> dict[str, Any]:
         found = {"error": relative_distance(L, result.L), "rank": result.rank, "status": result.status.name}
         return found | {"reads": result.reads, "engine": result.engine, "corruption": result.corruption}
 
     records = interleave({name: partial(run, make) for name, make in engines.items()}, repeats, check)
-    solve = partial(irpca.solve, M, F, extra_rank="auto", random_state=0)
+    solve = partial(irpca.solve, M, F, random_state=0)
     return {
         "M_bytes": M.nbytes,
         "contenders": summed(records, "GPU"),
@@ -285,7 +285,7 @@ def _peer(bench: Bench, task: Task, start: Callable[[], Any], count: int, _: int
 
 
 def _ours(bench: Bench, task: Task, sparse: bool, seed: int) -> LowRank:
-    solve = partial(irpca.solve, task.M, task.F1, task.F2, sparse=sparse, random_state=seed)
+    solve = partial(irpca.solve, task.M, task.F1, task.F2, extra_rank=0, sparse=sparse, random_state=seed)
     found: LowRank = bench.waited(lambda: solve(engine=bench.engine(task.M))).L
     return found
 
@@ -308,7 +308,9 @@ def stream(bench: Bench, n: int, d: int, rank: int, corruption: float, share: fl
         "pinned copy": pinned_copy(bench, recipe.bytes),
         "core": lambda _: engine.core(L, zeta, Q1, Q2)[0],
         SOLVE: lambda seed: bench.waited(
-            lambda: irpca.solve(M, task.F1, task.F2, engine=bench.engine(M, memory=memory), random_state=seed)
+            lambda: irpca.solve(
+                M, task.F1, task.F2, extra_rank=0, engine=bench.engine(M, memory=memory), random_state=seed
+            )
         ),
     }
     true = core_of(task, L, zeta, Q1, Q2, bench.device)

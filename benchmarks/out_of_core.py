@@ -68,7 +68,7 @@ def measure(
         answer: list[irpca.Result] = []
         work: dict[str, Callable[[], Any]] = {
             SUM: lambda: total(M, recipe),
-            SOLVE: lambda: answer.append(irpca.solve(M, F1, F2, rank=rank)),
+            SOLVE: lambda: answer.append(irpca.solve(M, F1, F2, rank=rank, extra_rank=0)),
             AGAIN: lambda: total(M, recipe),
         }
         parts = {name: clocked(run, path, client) for name, run in work.items()}
@@ -107,7 +107,7 @@ def warm_up(path: Path, rank: int) -> None:
     """Imports and compiled code, which belong to no store."""
     small = stores.square(0.0001, 100, 2 * rank, rank, 0.02)
     M = stores.make(path, small)
-    irpca.solve(M, *small.known[:2], rank=rank)
+    irpca.solve(M, *small.known[:2], rank=rank, extra_rank=0)
     total(M, small)
 
 

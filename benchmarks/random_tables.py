@@ -85,7 +85,7 @@ def judged(seed: int, **parameters: Any) -> dict[str, Any]:
     M, F1, F2, L, corrupted, Q1, Q2, rank, asked = table(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureWarning)
-        result = irpca.solve(M, F1, F2, rank=asked, **parameters)
+        result = irpca.solve(M, F1, F2, rank=asked, extra_rank=0, **parameters)
     known = oracle(M, L, corrupted, Q1, Q2, rank)
     error, best = (float(np.linalg.norm(A - L) / np.linalg.norm(L)) for A in (result.L.dense(), known))
     alarm = warned(result.converged, result.doubts, HARMLESS)

@@ -81,7 +81,7 @@ def measure(case: Case) -> Row:
     problem, (rows, cols) = _problem(case["n1"], case["n2"], case["corruption"], case["seed"]), _places(case)
     features = [F if case["features"] in ("both", side) else None for side, F in _sides(problem)]
     M = _in_form(case["form"], problem.M, rows, cols)
-    options = {"rank": case["rank"], "random_state": case["seed"]}
+    options = {"rank": case["rank"], "extra_rank": 0, "random_state": case["seed"]}
     result, row = solved(M, *features, **options)
     row["observed"] = len(rows)
     if result is None:

@@ -45,6 +45,11 @@ def _share(inflation: float) -> Callable[[Instance], dict[str, Any]]:
     return lambda instance: {"corruption": max(instance.mean_share, instance.worst_share / inflation)}
 
 
+def _paper(instance: Instance) -> dict[str, Any]:
+    """L is exactly ``F1 W F2ᵀ``, as in the paper."""
+    return {"extra_rank": 0}
+
+
 # Colours: Tol's "muted" and "vibrant", which colour-blind people can tell apart, black for ours. Markers differ, too.
 METHODS = {
     method.name: method
@@ -59,6 +64,7 @@ METHODS = {
             "#000000",
             "o",
             features=True,
+            options=_paper,
         ),
         Method(
             "irpca-auto",
@@ -72,6 +78,7 @@ METHODS = {
             rank=False,
             features=True,
             line="--",
+            options=_paper,
         ),
         Method(
             "trimmed",

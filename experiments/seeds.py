@@ -43,7 +43,7 @@ def of_random(seed: int) -> Row:
     M, F1, F2, L, corrupted, Q1, Q2, rank, asked = random_tables.table(seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        results = [irpca.solve(M, F1, F2, rank=asked, random_state=state) for state in STATES]
+        results = [irpca.solve(M, F1, F2, rank=asked, extra_rank=0, random_state=state) for state in STATES]
     known = random_tables.oracle(M, L, corrupted, Q1, Q2, rank)
     reference, *errors = (np.linalg.norm(A - L) / np.linalg.norm(L) for A in (known, *(r.L.dense() for r in results)))
     distances = [np.linalg.norm(A.L.dense() - B.L.dense()) / np.linalg.norm(L) for A, B in combinations(results, 2)]

@@ -55,6 +55,12 @@ def test_links_resolve(name):
         assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
+def test_sections_that_constants_cite_exist():
+    text = (ROOT / "src" / "irpca" / "constants.py").read_text(encoding="utf-8")
+    cited = re.findall(r"docs/design\.md, (.+)", text)
+    assert cited and set(cited) <= set(re.findall(r"^## (.+)", PAGES["design"], re.MULTILINE))
+
+
 def test_every_picture_has_a_text():
     for name, text in PAGES.items():
         assert not re.search(r"!\[\s*\]\(", text), name

@@ -1,5 +1,6 @@
 """The one loop: how a run ends, what it records, what it accepts and what it refuses."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
 
@@ -170,6 +171,27 @@ def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small
     assert result.L is L and result.S is not None
 
 
+@pytest.mark.parametrize("broken", [False, True])
+def test_an_engine_that_was_passed_in_is_left_as_it_was(problem, broken):
+    class Told:
+        def reading(self, done, total):
+            pass
+
+        def __call__(self, state, history):
+            assert engine.watch not in (None, before)
+            if broken:
+                raise ZeroDivisionError
+
+    def before(done, total):
+        pass
+
+    engine = MemoryEngine(problem.M)
+    engine.watch = before
+    with pytest.raises(ZeroDivisionError) if broken else nullcontext():
+        solve(None, problem.F1, problem.F2, engine=engine, callbacks=Told())
+    assert engine.watch is before
+
+
 def test_a_keyboard_interrupt_before_the_first_iterate_is_passed_on(problem):
     with pytest.raises(KeyboardInterrupt):
         solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht", engine=Interrupted(problem.M, 1))
@@ -185,7 +207,7 @@ def test_other_errors_in_a_callback_are_passed_on(problem):
 
 def test_features_that_do_not_belong_to_M_are_doubted(noisy):
     rng = np.random.default_rng(0)
-    result = solve(noisy.M, rng.standard_normal(noisy.F1.shape), rng.standard_normal(noisy.F2.shape))
+    result = solve(noisy.M, rng.standard_normal(noisy.F1.shape), rng.standard_normal(noisy.F2.shape), extra_rank=0)
     assert result.usable != "usable"
     assert {"little-explained", "no-pattern"} & {doubt.kind for doubt in result.doubts}
 
@@ -337,7 +359,7 @@ def test_the_rank_found_is_the_rank_of_everything(noisy_fit):
 def test_a_rank_that_was_given_is_no_choice(noisy):
     result = solve(noisy.M, noisy.F1, noisy.F2, rank=1)
     assert result.rank == 1
-    assert [choice.name for choice in result.choices] == ["noise"]
+    assert [choice.name for choice in result.choices] == ["extra_rank", "noise"]
 
 
 def test_engine_and_solver_are_named(problem):

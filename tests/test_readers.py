@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from irpca.readers import Options, ReaderError, Side, Table, align, long, read, wide
-from irpca.readers.columns import as_dates, as_texts
+from irpca.readers.columns import as_texts
 from irpca.readers.csvfiles import MISSING, from_csv
 from irpca.readers.matrices import as_labels
 from irpca.readers.matrixfiles import from_npy, from_npz
@@ -154,10 +154,7 @@ def test_large_files_are_read_in_parts(monkeypatch):
     assert found.columns["late"].tolist()[5:7] == ["5", "w6"]
 
 
-def test_dates():
-    assert as_dates(["2013-01-01T01:00+01:00"])[0] == np.datetime64("2013-01-01T00:00")
-    assert as_dates(["2013-01-01", "2013-01-01T00:00Z"]) is None
-    assert as_dates(["20130101"]) is None and as_dates([]) is None
+def test_dates_with_the_year_last():
     assert "year first" in table("d,x\n01/02/2013,1\n02/02/2013,2\n").notes[0]
 
 
@@ -246,6 +243,7 @@ def test_labels_keep_what_tells_them_apart():
     assert as_labels(["1" * 19], None).dtypes == ("str",)
     assert as_labels(["0.5", "1.25"], None).dtypes == ("float64",)
     assert as_labels(["1.0", "1"], None).dtypes == ("str",)
+    assert as_labels(["2013-01", "2013-02"], None).dtypes == ("str",)
     assert as_labels(["2013-01-01T00:00Z"], None).dtypes == ("datetime64[us, UTC]",)
 
 
@@ -449,13 +447,6 @@ WHOLE = {
     from_mtx: b"%%MatrixMarket matrix coordinate real general\n% c\n3 2 3\n1 1 5\n3 2 7.5\n2 2 1e3\n",
     from_csv: 'day;a;näme\n2013-01-01;1,5;"x\ny"\n2013-01-02;2,5;z\n'.encode(),
 }
-
-
-def test_dates_of_two_kinds_in_one_column(tmp_path):
-    path = tmp_path / "dates.csv"
-    path.write_text("day,a,b\n2020-01-01,1,2\n2020-01-02T00:00+01:00,3,4\n2020-01-03,5,6\n")
-    with pytest.raises(ReaderError, match=r"column .day.: every value is a date.*not all are of one kind"):
-        read(str(path), Options())
 
 
 @pytest.mark.parametrize("reader", WHOLE, ids=lambda reader: reader.__name__)

@@ -1,20 +1,19 @@
 """Every constant of the default solver, named after what it decides, with the source of its value.
 
-HEART is the design note in which values were measured (section 3 for the fit), FINDINGS that of the exact fit, and
-"prototype" the program from which the solver grew; none of the three is in this repository. A line is a row or a
-column; s is the scale of the noise. How much depends on each value: ``python -m benchmarks.sensitivity``.
+Where a comment does not say it, the source is in the section of docs/design.md that the group names. A line is a row or
+a column; s is the scale of the noise. How much depends on each value: ``python -m benchmarks.sensitivity``.
 """
 
-# The noise model (noise.py)
-CLEAN_SHARES = (0.80, 0.15, 0.05)  # of the clean components at the start, and as a weak prior; prototype
-CLEAN_SHARES_WEIGHT = 0.02  # of all entries: the weight of that prior; prototype
-INITIAL_GROSS_SHARE = 0.3  # share of gross errors at the start; prototype
-GROSS_LIMITS = (1e-4, 0.95)  # between which it stays; prototype
-MIN_GROSS_WIDTH = 6.0  # times s: narrower gross errors would be noise; prototype
+# The noise model (noise.py); docs/design.md, Noise model
+CLEAN_SHARES = (0.80, 0.15, 0.05)  # of the clean components at the start, and as a weak prior
+CLEAN_SHARES_WEIGHT = 0.02  # of all entries: the weight of that prior
+INITIAL_GROSS_SHARE = 0.3  # share of gross errors at the start
+GROSS_LIMITS = (1e-4, 0.95)  # between which it stays
+MIN_GROSS_WIDTH = 6.0  # times s: narrower gross errors would be noise
 INITIAL_CAUCHY_SHARE = 0.5  # of Cauchy errors among the gross ones, at the start: either kind may occur
 MAX_CLEAN_RESIDUAL = 6.0  # times s: a larger residual is a gross error, not an error of L
-MAX_SCALE_DECREASE = 1.3  # factor by which s may decrease in a sweep: graduated non-convexity; HEART 3
-SCALE_CONVERGED = 1.02  # s has converged when its estimate is within this factor; prototype
+MAX_SCALE_DECREASE = 1.3  # factor by which s may decrease in a sweep: graduated non-convexity
+SCALE_CONVERGED = 1.02  # s has converged when its estimate is within this factor
 LINE_VARIANCE_LIMITS = (1e-5, 1e5)  # of the variance of a line, relative to the median: beyond, it is not noise
 NOISY_LINE_DEVIATIONS = (
     5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
@@ -22,25 +21,25 @@ NOISY_LINE_DEVIATIONS = (
 MIN_NOISY_LINE_LOG_RATIO = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
 MAX_NOISY_LINES = 0.05  # of all lines: if more are so noisy, lines differ in their noise, and none is broken
 LOG_VARIANCE_SAMPLING = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, else more
-NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) from which s starts; prototype
+NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) from which s starts
 MAX_EM_STEPS = 40  # of the mixture in one dimension
 MIN_EM_GAIN = 1e-4  # nats per step, below which they end: a fiftieth of MIN_MIXTURE_GAIN
-MIN_MIXTURE_GAIN = 0.005  # nats by which another mixture must be better; prototype
+MIN_MIXTURE_GAIN = 0.005  # nats by which another mixture must be better
 NOISE_SAMPLE = 5_000  # residuals from which the mixture is estimated: its scale is known to 1 % then
-NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts; HEART 3 (c)
+NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts
 
-# Factors (factors.py)
-FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing; prototype
+# Factors (factors.py); docs/design.md, Factors and sweeps
+FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing
 USED_UP = 0.65  # of the components offered: where a fit uses or lacks more, more are offered
 LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
 GROWTH_LINES = 512  # rows and columns on which components that a fit lacks are looked for
-START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share; prototype: 12 of 20
-NEW_COMPONENT_SCALE = 0.6  # times the root of s: standard deviation of new, random components; prototype
-SWEEPS_BEFORE_PRIORS = 3  # before priors are learned: the first factors carry no information; prototype
-SWEEPS_BEFORE_LINE_SCALES = 10  # before rows and columns get noise scales of their own; prototype
-MAX_SWEEPS = 100  # HEART 3: fits take 40 to 100
+START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share
+NEW_COMPONENT_SCALE = 0.6  # times the root of s: standard deviation of new, random components
+SWEEPS_BEFORE_PRIORS = 3  # before priors are learned: the first factors carry no information
+SWEEPS_BEFORE_LINE_SCALES = 10  # before rows and columns get noise scales of their own
+MAX_SWEEPS = 100  # fits take 40 to 100
 MIN_SWEEPS = 20  # before a small step ends a fit
-SWEEP_TOLERANCE = 3e-5  # relative step of L that ends it; prototype
+SWEEP_TOLERANCE = 3e-5  # relative step of L that ends it
 MIN_COMPONENT_ENERGY = 3.0  # times the energy at which noise hides a component: a weaker one adds more error than it
 # removes (Gavish and Donoho 2014)
 ROUNDING = 1e-14  # relative, of eigenvalues
@@ -52,17 +51,17 @@ MAX_UNSUPPORTED = 2.0  # standard deviations, of the prediction from the other e
 MAX_POORLY_FITTED = 0.2  # of all lines: if more are poorly fitted, the cause is not in the lines
 NEW_LINE_SCALE_DECREASE = 1.7  # factor by which s decreases for lines that were not in the fit
 NEW_LINE_FINAL_PASSES = 4  # passes at the last s
-MIN_DETECTABLE_NOISE = 1e-5  # of the spread of a column: only an exact fit can tell less noise from none; prototype
+MIN_DETECTABLE_NOISE = 1e-5  # of the spread of a column: only an exact fit can tell less noise from none
 
-# Comparison of fits by held-out entries (choice.py)
-DENSITY_TOLERANCE = 1.0  # nats of log density, within which the absolute error decides; HEART 3
-TIE_STANDARD_ERRORS = 2.0  # within which two fits are equally good; HEART 3
+# Comparison of fits by held-out entries (choice.py); docs/design.md, Comparison of fits
+DENSITY_TOLERANCE = 1.0  # nats of log density, within which the absolute error decides
+TIE_STANDARD_ERRORS = 2.0  # within which two fits are equally good
 ERROR_TOLERANCE = 0.02  # relative difference of errors that is ignored: one-sided errors bias L by as much
-TRIMMED_LINES = 0.1  # of the lines may disagree with their features before features are called imperfect; HEART 4
-HELD_OUT_SHARE = 0.1  # of the entries; HEART 3
+TRIMMED_LINES = 0.1  # of the lines may disagree with their features before features are called imperfect
+HELD_OUT_SHARE = 0.1  # of the entries
 MAJORITY = 0.5  # of the held-out entries as good as exact: no other fit can have more
 
-# Candidate fits (solvers/proposals.py, solvers/irpca.py)
+# Candidate fits (solvers/proposals.py, solvers/irpca.py); docs/design.md, Starts
 COMPARISON_ENTRIES = 12_000  # of the sub-table on which candidates are compared
 MAX_COMPARISON_FACTOR = 4.0  # times as many where components are few, or where few entries are observed
 COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
@@ -71,13 +70,13 @@ SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the 
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
 START_SCALE_FACTOR = 3.0  # times the noise of a fit: where another begins that starts from it
 MIN_START_SCALE = 1e-3  # of the spread of the entries: no start is trusted to be closer
-MODE_SHARES = (0.5, 0.2)  # of the residuals, whose shortest interval is taken for the clean ones; HEART 3 (d)
+MODE_SHARES = (0.5, 0.2)  # of the residuals, whose shortest interval is taken for the clean ones
 MIN_MODE_OFFSET = 0.25  # of that interval's half width: a mode nearer to zero is no other start
-STUDENT_DEGREES_OF_FREEDOM = 2.0  # of the noise where gross errors are not larger than it; HEART 3 (f)
-MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck; prototype
-MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry; prototype
+STUDENT_DEGREES_OF_FREEDOM = 2.0  # of the noise where gross errors are not larger than it
+MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck
+MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry
 
-# The exact fit (solvers/trimmed.py)
+# The exact fit (solvers/trimmed.py); docs/design.md, Exact fit
 PEAK_SAMPLE = 1 << 17  # residuals of a block in which the clean ones are looked for: 1 % of them is 1,300
 WIDTH_STEP = 1.15  # from one width of the peak to the next
 PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
@@ -92,8 +91,8 @@ MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselve
 MAX_LINES_ALONE = 256  # for so many, each may be fitted on its own: a few milliseconds
 ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
 MAX_UNFITTED = 0.01  # of the rows or columns may be left out of an exact fit without features; they are named
-MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12; FINDINGS 4
-THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed; FINDINGS 9
+MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12
+THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed
 # The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
 COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from the solution: the step is truncated anyway
 FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
@@ -107,7 +106,7 @@ TABLE_SAMPLE = 1 << 15  # entries of M by which fits are judged
 UNLIKE_COLUMNS = 10.0  # ratio of the spreads of columns beyond which they are in different units
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
-# The fit to all of M (solvers/irpca.py)
+# The fit to all of M (solvers/irpca.py); docs/design.md, Fit to all of M
 FINAL_TOLERANCE = 1e-4  # relative step of L that ends the fit to all of M
 MAX_FINAL_SWEEPS = 40
 MAX_LARGE_SWEEPS = 3  # the same where M is too large to be held in memory
@@ -124,7 +123,7 @@ MIN_EXACT_SINGULAR_VALUE = 10.0  # times the largest singular value of noise: th
 FLAT_PRIOR_VARIANCE = 1e20  # times the largest square of a factor: a prior without information
 REPORTED_THRESHOLD = 4.0  # standard deviations, for the one threshold that is reported beside the probabilities
 
-# Calibration (calibration.py)
+# Calibration (calibration.py); docs/design.md, Calibration
 CALIBRATION_ENTRIES = 1 << 17  # residuals at most from which it is made: a share of 1 % is known to 3 % of itself
 BINS_PER_DOUBLING = 8  # bins of |z| (9 % wide): finer than any feature wanted, some 70 bins in all
 STEPS_PER_DOUBLING = 64  # of scales and tables (1.1 %): below the error of a scale at n = 10,000
@@ -145,7 +144,7 @@ ZERO_CHECK_ENTRIES = 1 << 8  # if all of these are zero, all of M is checked for
 MIN_OUTLIER_LIMIT = 1e-3  # times the noise: less is rounding of an all but exact fit (1e-8 of the spread of M)
 MAX_POSTERIOR_VARIANCE = 0.5  # of the prior variance of L: a line with few entries and a wider posterior is not known
 
-# Checks of a finished fit (verdict.py)
+# Checks of a finished fit (verdict.py); docs/design.md, Checks
 CHECK_ENTRIES = 1 << 15  # at random: correlations of them are known to 0.006
 CHECK_PAIRS = 1 << 12  # of neighbouring entries: a correlation is known to 0.016
 CHECK_ENTRIES_EXACT = 1 << 13  # where there is no noise, fewer are enough
@@ -155,10 +154,10 @@ CHECK_LINE_ENTRIES = 512  # of each of them, at first, or 64 a feature ...
 MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
 ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
 SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
-MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones; HEART 3
+MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones
 MAX_CANDIDATE_DIFFERENCE = 0.05  # relative, between fits that predict equally well; and more than ...
 STATISTICAL_ERROR_FACTOR = 1.0  # ... times the standard error of L: noise is the same for all of them
-MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain; HEART 3
+MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain
 RANDOM_DROP_DRAWS = 100  # times that as many entries are dropped at random, to compare with
 MIN_REPEATED_RATIO_AT_BOUND = 5.0  # times as often as the five values next to it: bounds of rounded data are rarer
 MAX_ROUNDING_STEP = 2.0  # per standard deviation: a third of the variance of the residuals is rounding

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -147,136 +148,136 @@ def solve(
     files = _outlier_files(outliers_to, sparse, M, owner, solver)
     streamed = files is not None and n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY
     watchers = listed(callbacks)
-    owner.watch = _watched(watchers)
-    journal = Journal.asked_for(owner, watchers, None if resume is None else checked(resume, "resume"))
-    if journal is not None:
-        owner = cast(Engine, journal)
-        random_state = journal.seed if random_state is None else random_state
-    seeds = seeds_of(random_state)
-    if journal is not None:
-        journal.begin(_asked(solver, method, rank, tol, options, seeds, (F1, F2)))
-    if owner.dear:
-        owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
-    if method.rank != "found":
-        _check_enough(owner, F1, F2, chosen_rank or 1)
-    before = owner.reads
-    _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
-    looks = owner.reads - before  # those of solve() itself are few, and not the solver's
-    if "random_state" in inspect.signature(method.run).parameters:
-        seed = seeds["solver"]
-        options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
+    with _watched(owner, watchers):
+        journal = Journal.asked_for(owner, watchers, None if resume is None else checked(resume, "resume"))
+        if journal is not None:
+            owner = cast(Engine, journal)
+            random_state = journal.seed if random_state is None else random_state
+        seeds = seeds_of(random_state)
+        if journal is not None:
+            journal.begin(_asked(solver, method, rank, tol, options, seeds, (F1, F2)))
+        if owner.dear:
+            owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
+        if method.rank != "found":
+            _check_enough(owner, F1, F2, chosen_rank or 1)
+        before = owner.reads
+        _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
+        looks = owner.reads - before  # those of solve() itself are few, and not the solver's
+        if "random_state" in inspect.signature(method.run).parameters:
+            seed = seeds["solver"]
+            options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
 
-    history = History()
-    state: State | None = None
-    final: Outliers | None = None
-    sink: OutlierFiles | None = None
-    status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
-    try:
-        for state in _quietly(method.run(owner, F1, F2, chosen_rank, **options)):
-            history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
-            if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
-                status = Status.DIVERGED
-                break
-            stop = [watch(state, history) for watch in watchers]
-            if any(stop):
-                status = Status.STOPPED
-                break
-            if state.settled and state.step <= max(tol, state.tolerance):
-                if not sparse or state.trim is not None or state.expected_corruption is None:
-                    break  # all of M was seen, or nothing is expected
-                if files is not None and streamed:
-                    known = known_lines(owner, F1, F2, state)
-                    sink = _sink(files, owner, state, state.zeta, known, None, bool(state.failure))
-                final = _outliers(owner, state, state.zeta, sink and sink.trial(), seeds["check"])
-                if _as_expected(state, final[2]):
-                    if sink is not None:
-                        sink.begin()  # it refuses a folder that holds part of another fit
-                    break
-                if sink is not None:
-                    sink.discard()
-                final = sink = None
-            if history.stage.count("") >= max_iter:
-                status = Status.MAX_ITER
-                break
-    except KeyboardInterrupt:
-        if state is None:
-            raise
-        status = Status.INTERRUPTED
-    if journal is not None:
-        journal.ending()
-    assert state is not None
-    state = state.whole() if state.whole else state
-    if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
-        status = Status.SATURATED
-
-    known = known_lines(owner, F1, F2, state)
-    calibration: Calibration | None = None
-    limit: float | Standardised = state.zeta
-    zeta = state.zeta
-    S, counted, trim = final or (None, None, state.trim)
-    if status is not Status.DIVERGED:
+        history = History()
+        state: State | None = None
+        final: Outliers | None = None
+        sink: OutlierFiles | None = None
+        status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
         try:
-            if state.weights is not None:
-                calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
-            if files is not None and (sink is None or final is None):
-                failed = status is Status.SATURATED
-                sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
-            if sparse and final is None:
-                S, counted, trim = _outliers(owner, state, limit, sink if streamed else None, seeds["check"])
-        except KeyboardInterrupt:  # the fit is there, and all but its S
-            status, sink = Status.INTERRUPTED, None
-            if sparse and not streamed:
-                S, counted, trim = _outliers(owner, state, limit, None, seeds["check"])
-    if counted is not None and trim is not None:
-        trim = _less(trim, trim.trimmed - int(counted[0].sum()))
-    if S is not None and trim is not None:
-        S, trim, probability = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
-        counted = flagged(S, 0), flagged(S, 1)
-        if sink is not None:
-            _put(sink, owner, state.L, S, probability)
-    share = explained(state.L, left_over(trim, state.noise))
-    reads = round(owner.reads - looks, 9)
-    case = Case(
-        owner,
-        (F1, F2),
-        replace(state, zeta=zeta),
-        counted,
-        known,
-        limit,
-        status,
-        share,
-        seeds["check"],
-    )
-    doubts = _unused(solver, method, rank, given) + doubts_of(case)
-    path = None if sink is None or counted is None else sink.finish(int(counted[0].sum()))
-    return Result(
-        L=state.L,
-        S=S,
-        W=None if status is Status.DIVERGED else _latent(state, F1, F2),
-        rank=state.L.rank,
-        noise=state.noise,
-        corruption=_corruption(state, trim, calibration),
-        zeta=zeta,
-        residual=left_over(trim, state.noise),
-        explained=share,
-        status=status,
-        history=history,
-        choices=state.choices,
-        doubts=doubts,
-        solver=solver,
-        engine=title(owner),
-        reads=reads,
-        seconds=time.perf_counter() - started,
-        counts=owner.counts,
-        shares=state.shares,
-        expected=state.expected,
-        known=known,
-        certificate=state.certificate,
-        weights=state.weights,
-        calibration=calibration,
-        fit=state.fit,
-        outliers_path=path,
-    )
+            for state in _quietly(method.run(owner, F1, F2, chosen_rank, **options)):
+                history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
+                if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
+                    status = Status.DIVERGED
+                    break
+                stop = [watch(state, history) for watch in watchers]
+                if any(stop):
+                    status = Status.STOPPED
+                    break
+                if state.settled and state.step <= max(tol, state.tolerance):
+                    if not sparse or state.trim is not None or state.expected_corruption is None:
+                        break  # all of M was seen, or nothing is expected
+                    if files is not None and streamed:
+                        known = known_lines(owner, F1, F2, state)
+                        sink = _sink(files, owner, state, state.zeta, known, None, bool(state.failure))
+                    final = _outliers(owner, state, state.zeta, sink and sink.trial(), seeds["check"])
+                    if _as_expected(state, final[2]):
+                        if sink is not None:
+                            sink.begin()  # it refuses a folder that holds part of another fit
+                        break
+                    if sink is not None:
+                        sink.discard()
+                    final = sink = None
+                if history.stage.count("") >= max_iter:
+                    status = Status.MAX_ITER
+                    break
+        except KeyboardInterrupt:
+            if state is None:
+                raise
+            status = Status.INTERRUPTED
+        if journal is not None:
+            journal.ending()
+        assert state is not None
+        state = state.whole() if state.whole else state
+        if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
+            status = Status.SATURATED
+
+        known = known_lines(owner, F1, F2, state)
+        calibration: Calibration | None = None
+        limit: float | Standardised = state.zeta
+        zeta = state.zeta
+        S, counted, trim = final or (None, None, state.trim)
+        if status is not Status.DIVERGED:
+            try:
+                if state.weights is not None:
+                    calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
+                if files is not None and (sink is None or final is None):
+                    failed = status is Status.SATURATED
+                    sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
+                if sparse and final is None:
+                    S, counted, trim = _outliers(owner, state, limit, sink if streamed else None, seeds["check"])
+            except KeyboardInterrupt:  # the fit is there, and all but its S
+                status, sink = Status.INTERRUPTED, None
+                if sparse and not streamed:
+                    S, counted, trim = _outliers(owner, state, limit, None, seeds["check"])
+        if counted is not None and trim is not None:
+            trim = _less(trim, trim.trimmed - int(counted[0].sum()))
+        if S is not None and trim is not None:
+            S, trim, probability = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
+            counted = flagged(S, 0), flagged(S, 1)
+            if sink is not None:
+                _put(sink, owner, state.L, S, probability)
+        share = explained(state.L, left_over(trim, state.noise))
+        reads = round(owner.reads - looks, 9)
+        case = Case(
+            owner,
+            (F1, F2),
+            replace(state, zeta=zeta),
+            counted,
+            known,
+            limit,
+            status,
+            share,
+            seeds["check"],
+        )
+        doubts = _unused(solver, method, rank, given) + doubts_of(case)
+        path = None if sink is None or counted is None else sink.finish(int(counted[0].sum()))
+        return Result(
+            L=state.L,
+            S=S,
+            W=None if status is Status.DIVERGED else _latent(state, F1, F2),
+            rank=state.L.rank,
+            noise=state.noise,
+            corruption=_corruption(state, trim, calibration),
+            zeta=zeta,
+            residual=left_over(trim, state.noise),
+            explained=share,
+            status=status,
+            history=history,
+            choices=state.choices,
+            doubts=doubts,
+            solver=solver,
+            engine=title(owner),
+            reads=reads,
+            seconds=time.perf_counter() - started,
+            counts=owner.counts,
+            shares=state.shares,
+            expected=state.expected,
+            known=known,
+            certificate=state.certificate,
+            weights=state.weights,
+            calibration=calibration,
+            fit=state.fit,
+            outliers_path=path,
+        )
 
 
 def _quietly(states: Iterator[State]) -> Iterator[State]:
@@ -289,17 +290,20 @@ def _quietly(states: Iterator[State]) -> Iterator[State]:
         yield state
 
 
-def _watched(watchers: Iterable[Callback]) -> Callable[[int, int], None] | None:
-    """What to call when a chunk of M was read: callbacks that want to know."""
+@contextmanager
+def _watched(engine: Engine, watchers: Iterable[Callback]) -> Iterator[None]:
+    """Callbacks that want to know are told when a chunk of M was read; after it the engine is as it was."""
     told = [watch.reading for watch in watchers if hasattr(watch, "reading")]
-    if not told:
-        return None
 
     def tell(done: int, total: int) -> None:
         for reading in told:
             reading(done, total)
 
-    return tell
+    before, engine.watch = engine.watch, tell if told else None
+    try:
+        yield
+    finally:
+        engine.watch = before
 
 
 def _looks(

@@ -268,7 +268,7 @@ def test_wholly_corrupted_rows_are_pointed_out():
 def test_random_features_never_end_in_success(rank):
     p = make_problem(150, 150)
     rng = np.random.default_rng(0)
-    result = irpca.solve(p.M, rng.standard_normal((150, 10)), rng.standard_normal((150, 10)), rank=rank)
+    result = irpca.solve(p.M, rng.standard_normal((150, 10)), rng.standard_normal((150, 10)), rank=rank, extra_rank=0)
     assert result.usable != "usable"
     assert "structure-left" in kinds(result) and kinds(result) & {"little-explained", "no-pattern"}
 
@@ -276,7 +276,7 @@ def test_random_features_never_end_in_success(rank):
 def test_shuffled_features_never_pass_unnoticed():
     p = make_problem(120, 120, d1=10, d2=10)
     shuffled = p.F1[np.random.default_rng(0).permutation(120)]
-    result = irpca.solve(p.M, shuffled, p.F2, rank=5)
+    result = irpca.solve(p.M, shuffled, p.F2, rank=5, extra_rank=0)
     assert result.usable != "usable"
     assert "little-explained" in kinds(result)
 
@@ -285,7 +285,7 @@ def test_features_that_leave_energy_outside_say_how_much():
     p = make_problem(200, 200, corruption=0.02, features="conditioned")
     left, _, _ = np.linalg.svd(p.L, full_matrices=False)
     halved = np.linalg.qr(p.F1 - left[:, :1] @ (left[:, :1].T @ p.F1))[0][:, :19]  # the strongest direction is gone
-    result = irpca.solve(p.M, halved, p.F2, rank=5)
+    result = irpca.solve(p.M, halved, p.F2, rank=5, extra_rank=0)
     assert result.explained < 0.5
     (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "little-explained")
     assert f"{result.explained:.0%}" in doubt.text
@@ -421,7 +421,7 @@ def test_a_rank_too_high_for_the_table_is_told():
 
 def test_a_missing_feature_is_suspected():
     p = make_problem(150, 120, d1=6, d2=5, rank=3, corruption=0.1, features="conditioned")
-    result = irpca.solve(p.M, p.F1[:, 1:], p.F2)
+    result = irpca.solve(p.M, p.F1[:, 1:], p.F2, extra_rank=0)
     assert p.relative_error(result.L) > 0.1
     assert result.usable != "usable"
     assert "structure-left" in kinds(result)

@@ -298,6 +298,11 @@ def test_components_that_features_do_not_explain(extra_rank):
     assert result.rank == 3
     assert np.abs(result.L.dense() - inside - outside).mean() < 0.05
     assert chosen.get("extra_rank") == (1 if extra_rank == "auto" else None)
+    if extra_rank == "auto":  # the default of solve and of the estimator
+        default = irpca.solve(M, F1, F2).L.dense()
+        np.testing.assert_array_equal(default, result.L.dense())
+        model = irpca.InductiveRobustPCA().fit(M, row_features=F1, col_features=F2)
+        np.testing.assert_array_equal(default, model.low_rank_.dense())
     share = np.sum(outside**2) / np.sum((inside + outside) ** 2)
     assert result.shares["free"] == pytest.approx(share, rel=0.2)
     assert result.shares["features"] + result.shares["free"] == pytest.approx(1.0)

@@ -43,10 +43,10 @@ class LifeExpectancy:
         Parameters
         ----------
         degree : int
-            The default is a compromise, and a matter of judgement. ``irpca.solve(M, None, col_features(degree))``
-            converges for degrees 2 to 6, flags 0.3 to 2 % of the entries, and finds some 40 years missing in Rwanda
-            in 1994 and 30 in Cambodia in 1977; the noise it leaves falls from 0.4 years at degree 2 to 0.13 at 6. All
-            of them are used with care: residuals drift, and components are left in them.
+            The default is a compromise, and a matter of judgement. ``irpca.solve(M, None, col_features(degree),
+            extra_rank=0)`` converges for degrees 2 to 6, flags 0.3 to 2 % of the entries, and finds some 40 years
+            missing in Rwanda in 1994 and 30 in Cambodia in 1977; the noise it leaves falls from 0.4 years at degree 2
+            to 0.13 at 6. All of them are used with care: residuals drift, and components are left in them.
 
             The slow fall and rise of southern Africa asks for a high degree; as it is not sparse, it is taken for
             noise of seven countries there, and none of their entries is flagged at any of these. The ten years that

@@ -10,7 +10,7 @@ import numpy as np
 from ..engines import single_threaded_blas
 from ..features import _rounding, _unit_columns
 from ..lowrank import Array
-from .columns import Column, column, is_frame, iso_dates, listed, raw_columns
+from .columns import Column, column, is_frame, listed, raw_columns, read_dates
 from .terms import LIMITS, Calendar, Category, Clock, Curve, Limits, Linear, Term
 
 ROWS_PER_FEATURE = 3  # at least, of what is made: with fewer, features explain much of any table
@@ -28,7 +28,8 @@ class Encoder:
       "(other)"; a column with nearly as many different values as rows is left out;
     - dates (also text in ISO format): a smooth trend (natural cubic spline), which continues as a straight line beyond
       the dates of the fit, and cycles of the year, the week and the day where the dates are close enough to each other
-      and their range is long enough to show them. Clock time counts, in the time zone of the dates;
+      and their range is long enough to show them. Clock time counts in a named time zone, UTC where dates have an
+      offset from it;
     - missing values: numbers get the median, others the average of what is made; a column of zeros and ones says
       where they were, if there were at least five;
     - a constant is added, and columns that the ones before them determine are left out.
@@ -76,7 +77,7 @@ class Encoder:
         """Learn what each column becomes, and return it for the rows of the frame."""
         raw = raw_columns(frame, self.name)
         given = {key: column(values, self._called(key)) for key, values in raw.items()}
-        columns = {key: _dates_from_text(one) for key, one in given.items()}
+        columns = {key: _dates_from_text(one, self._called(key)) for key, one in given.items()}
         n = self._rows(columns)
         if not n:
             raise ValueError(f"{self.name} is empty: it has {_count(len(columns), 'column')} and no rows")
@@ -212,7 +213,7 @@ def from_index(values: Any, name: str) -> dict[str, Array]:
     """
     made = column(values, f"the index {name!r}")
     if made.kind == "text":
-        made = _from_text(made)
+        made = _from_text(made, f"the index {name!r}")
     if made.kind not in ("missing", "date", "number", "duration"):
         some = ", ".join(repr(value) for value in np.asarray(values, dtype=object)[:3])
         raise ValueError(
@@ -249,15 +250,12 @@ def numbers(F: Any) -> Array:
     return np.column_stack(columns) if columns else np.empty((0, 0))
 
 
-def _dates_from_text(given: Column) -> Column:
-    if given.kind != "text" or given.levels is not None:
-        return given
-    dates = iso_dates(given.values)
-    return given if dates is None else Column("date", dates)
+def _dates_from_text(given: Column, name: str) -> Column:
+    return given if given.kind != "text" or given.levels is not None else read_dates(given, name) or given
 
 
-def _from_text(given: Column) -> Column:
-    dated = _dates_from_text(Column("text", given.values))
+def _from_text(given: Column, name: str) -> Column:
+    dated = _dates_from_text(Column("text", given.values), name)
     if dated.kind == "date":
         return dated
     try:

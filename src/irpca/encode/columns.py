@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..cached import cached_property
+from ..dates import parse_dates
 from ..lowrank import Array
 
 KINDS = {
@@ -25,11 +26,7 @@ KINDS = {
     "missing": "only missing values",
 }
 YEARS = (1, 9999)  # what datetime.date can hold; microseconds count exactly between them
-ISO_DATE = re.compile(
-    r"\s*(\d{4}-\d\d(?:-\d\d)?)"
-    r"(?:[T ](\d\d:\d\d(?::\d\d(?:[.]\d{1,6})?)?)(?:(?<=[.]\d{6})\d{1,3})?(?:Z|[+-]\d\d:?\d\d)?)?\s*",
-    re.ASCII,
-)
+OFFSET = re.compile(r"(UTC)?[+-]\d\d:?\d\d")  # a time zone without a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +39,7 @@ class Column:
         One of ``KINDS``.
     values : array of shape (n,)
         float64 with NaN for numbers, booleans (0 and 1), lengths of time and times of day (seconds); datetime64[us]
-        with NaT for dates (clock time where they were taken); objects, str or None, for text.
+        with NaT for dates (clock time of a named time zone, else UTC); objects, str or None, for text.
     levels : tuple of str, or None
         Categories in the order that the frame gives them; None: in sorted order.
     """
@@ -91,18 +88,13 @@ def column(raw: Any, name: str) -> Column:
     return made
 
 
-def iso_dates(values: Iterable[str | None]) -> Array | None:
-    """Text as datetime64[us] (clock time: an offset from UTC is left off), or None where any of it is no ISO date."""
-    texts = []
-    for value in values:
-        match = None if value is None else ISO_DATE.fullmatch(value)
-        if value is not None and match is None:
-            return None
-        texts.append("T".join(filter(None, match.groups())) if match else "NaT")
+def read_dates(given: Column, name: str) -> Column | None:
+    """Return a column of text as dates, None where any of it is no ISO date, or an error that begins with `name`."""
     try:
-        return np.array(texts, dtype="datetime64[us]")
-    except ValueError:  # the 30th of February
-        return None
+        dates = parse_dates(given.values)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    return None if dates is None else Column("date", dates)
 
 
 def listed(items: Iterable[Any], most: int = 5) -> str:
@@ -159,6 +151,8 @@ def _from_series(series: Any, name: str) -> Column:
 
     dtype = series.dtype
     if isinstance(dtype, nw.Datetime) and dtype.time_zone is not None:
+        if OFFSET.fullmatch(dtype.time_zone):
+            series = series.dt.convert_time_zone("UTC")
         series = series.dt.replace_time_zone(None)
     if dtype.is_numeric() and not dtype.is_decimal():
         return Column("number", series.to_numpy().astype(np.float64))
@@ -167,8 +161,6 @@ def _from_series(series: Any, name: str) -> Column:
     native = series.to_native()
     if hasattr(getattr(native, "cat", None), "categories"):
         return _from_pandas_categories(native.cat)
-    if getattr(native.dtype if hasattr(native, "dt") else None, "tz", None) is not None:  # pandas, unknown to narwhals
-        return _from_array(native.dt.tz_localize(None).to_numpy(), name)
     made = _from_objects(series.to_list(), name)
     levels = tuple(dtype.categories) if isinstance(dtype, nw.Enum) else None
     return Column(made.kind, made.values, levels) if made.kind == "text" else made
@@ -297,6 +289,8 @@ def _clock_time(value: Any) -> np.datetime64:
     if hasattr(value, "to_timestamp"):
         value = value.to_timestamp()
     if isinstance(value, datetime.datetime):
+        if isinstance(value.tzinfo, datetime.timezone):  # an offset, not a named zone
+            value = value.astimezone(datetime.UTC)
         value = value.replace(tzinfo=None)
     return np.datetime64(value, "us")
 

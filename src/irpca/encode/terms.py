@@ -10,9 +10,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ..dates import parse_dates
 from ..features import FeatureWarning, _outside
 from ..lowrank import Array
-from .columns import KINDS, Column, iso_dates, listed
+from .columns import KINDS, Column, listed, read_dates
 
 MIN_ROWS_PER_LEVEL = 5  # Cochran (1954): counts below five are too few to compare; a rarer level marks single rows
 SMALL_TABLE = 4  # ... but where rows are few, a quarter of them (two at least) is a level
@@ -152,8 +153,11 @@ class Term:
             return column
         if column.kind == "missing":
             return Column("number", column.values)
-        if self.kind == "date" and column.kind == "text" and (dates := iso_dates(column.values)) is not None:
-            return Column("date", dates)
+        if self.kind == "date" and column.kind == "text":
+            if (dates := read_dates(column, name)) is not None:
+                return dates
+            value = next(text for text in column.known if parse_dates([text]) is None)
+            raise ValueError(f"{name} holds {value!r}, but held dates when the model was fitted; convert it")
         if self.kind == "boolean" and column.kind == "number" and np.isin(column.known, (0, 1)).all():
             return column
         raise ValueError(

@@ -52,11 +52,11 @@ class Cut:
         return Cut(self.cols, self.rows)
 
 
-MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (prototype/heart.py)
+MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (docs/design.md)
 MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
 CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
 NOTHING = np.zeros(0)
-COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of the clean noise's components, in units of its scale (HEART 2)
+COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of clean noise, in units of its scale (docs/design.md)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,13 +6,11 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 
 import numpy as np
 
 from ..lowrank import Array
 
-ISO_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?")
 UNNAMED = "Unnamed: "  # and the position of the column, as pandas writes it
 SHOWN = 20  # names in a message
 
@@ -114,33 +112,6 @@ def _dates_as_texts(values: Array) -> list[str]:
     whole = bool((values[there] == days[there]).all())
     texts = np.datetime_as_string(days if whole else values.astype("datetime64[us]")).tolist()
     return ["" if text == "NaT" else text for text in texts]
-
-
-def as_dates(texts: Iterable[str]) -> Array | None:
-    """ISO dates as datetime64, those with a time zone in UTC; None if one is no date, or only some have a zone."""
-    found, zoned = [], set()
-    for text in texts:
-        moment = _moment(text)
-        if moment is None:
-            return None
-        zoned.add(moment.tzinfo is not None)
-        found.append(moment.replace(tzinfo=None))
-    return np.array(found, "datetime64[us]") if len(zoned) == 1 else None
-
-
-def _moment(text: str) -> datetime | None:
-    if not ISO_DATE.fullmatch(text):
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        return moment if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def has_zone(text: str) -> bool:
-    moment = _moment(text)
-    return moment is not None and moment.tzinfo is not None
 
 
 def objects(values: Iterable[object]) -> Array:

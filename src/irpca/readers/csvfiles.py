@@ -12,8 +12,9 @@ from itertools import islice
 
 import numpy as np
 
+from ..dates import parse_dates
 from ..lowrank import Array
-from .columns import UNNAMED, Options, ReaderError, Table, as_dates, check_known, objects, quoted
+from .columns import UNNAMED, Options, ReaderError, Table, check_known, objects, quoted
 
 # What stands for a missing value: the words that pandas takes, too.
 MISSING = frozenset(("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "-NaN", "-nan", "null"))
@@ -193,12 +194,16 @@ class _Csv:
             words = [text for text in values.values() if text is not None]
             if words and all(word.lower() in ("true", "false") for word in words):
                 return _booleans(fields, values)
-            dates = as_dates(words)
+            try:
+                dates = parse_dates(words)
+            except ValueError as error:
+                advice = f"or pass --text {quoted(self.names[j])} to keep the column as text"
+                raise ReaderError(f"{self.name}, column {self.names[j]!r}: {error}, {advice}") from error
             if dates is not None:
                 of = dict(zip(words, dates.tolist(), strict=True))
                 return np.array([of.get(text) for text in fields], "datetime64[us]")
             self._refuse_mixed(j, fields, self._is_number, "a number")
-            self._refuse_mixed(j, fields, lambda text: as_dates([text]) is not None, "a date such as 2013-01-31")
+            self._refuse_mixed(j, fields, lambda text: parse_dates([text]) is not None, "a date such as 2013-01-31")
         return objects(values[text] for text in fields)
 
     def _refuse_mixed(self, j: int, fields: list[str], fits: Callable[[str], bool], what: str) -> None:
@@ -208,13 +213,7 @@ class _Csv:
         if 2 * sum(present) <= len(present):
             return
         name = self.names[j]
-        k = next((k for k, text in enumerate(fields) if not kinds.get(text, True)), None)
-        if k is None:
-            raise ReaderError(
-                f"{self.name}, column {name!r}: every value is {what}, but not all are of one kind "
-                "(some with a time zone, "
-                f"some without?). Write them alike, or pass --text {quoted(name)} to keep the column as text"
-            )
+        k = next(k for k, text in enumerate(fields) if not kinds.get(text, True))
         value = fields[k]
         shown = repr(value if len(value) <= 40 else value[:39] + "…")
         also = " With --decimal , a comma is the decimal mark." if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
@@ -233,7 +232,7 @@ class _Csv:
 
     def _about(self, j: int, fields: list[str]) -> list[str]:
         words = [text for text in islice(fields, 1000) if not self._is_missing(text)]
-        if not words or not all(OTHER_DATE.fullmatch(word) for word in words) or as_dates(words) is not None:
+        if not words or not all(OTHER_DATE.fullmatch(word) for word in words) or parse_dates(words[:1]) is not None:
             return []
         return [
             f"column {self.names[j]!r} looks like dates ({words[0]}), and is read as text: only dates with the year "

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..containers import Labelled
+from ..dates import has_offset, parse_dates
 from ..labels import Labels
 from ..longtable import LongTable
 from ..lowrank import Array
-from .columns import UNNAMED, ReaderError, Table, as_dates, as_texts, few, has_zone, no_column, objects, quoted
+from .columns import UNNAMED, ReaderError, Table, as_texts, few, no_column, objects, quoted
 
 INTEGER = re.compile(r"-?[1-9]\d{0,17}|0")  # those that are spelt in one way, and fit into 64 bits
+MONTH = re.compile(r"\d{4}-\d\d")  # as a date it would come back as its first day
 LISTED = 5  # things in a message
 
 
@@ -304,13 +306,20 @@ def as_labels(texts: Sequence[str], name: str | None) -> Labels:
 def _label_values(texts: Sequence[str]) -> tuple[Array, str]:
     if texts and all(map(INTEGER.fullmatch, texts)):
         return np.array(list(map(int, texts)), np.int64), "int64"
-    dates = as_dates(texts)
+    dates = _dates(texts)
     if dates is not None and len(np.unique(dates)) == len(set(texts)):
-        return dates, "datetime64[us, UTC]" if has_zone(texts[0]) else "datetime64[us]"
+        return dates, "datetime64[us, UTC]" if has_offset(texts[0]) else "datetime64[us]"
     numbers = _plain_numbers(texts)
     if numbers is not None and len(np.unique(numbers)) == len(set(texts)):
         return numbers, "float64"
     return objects(texts), "str"
+
+
+def _dates(texts: Sequence[str]) -> Array | None:
+    try:
+        return None if any(map(MONTH.fullmatch, texts)) else parse_dates(texts)
+    except ValueError:  # with and without an offset from UTC
+        return None
 
 
 def _plain_numbers(texts: Sequence[str]) -> Array | None:

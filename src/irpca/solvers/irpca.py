@@ -39,7 +39,7 @@ def irpca(
     F2: Features,
     rank: int | None,
     *,
-    extra_rank: int | str = 0,
+    extra_rank: int | str = "auto",
     noise: float | None = None,
     imperfect: bool = False,
     random_state: np.random.SeedSequence,

@@ -131,9 +131,9 @@ class DistributedEngine(PiecedEngine):
             self._remember(bytes.fromhex(key), answer)
 
     def forget(self) -> None:
-        """What was looked at ahead is no longer needed, and nobody watches."""
+        """What was looked at ahead is no longer needed."""
         self._known.clear()
-        self._room, self.watch = KEPT_ENTRIES, None
+        self._room = KEPT_ENTRIES
 
     def glance(self, size: int) -> Array:
         (rows, cols), place = self.chunks.edges, (0, 0)
