@@ -19,25 +19,24 @@ from .arguments import flag, whole
 from .containers import Given, device_of, in_kind, kind_of, listing, taken
 from .described import Described
 from .engines import choose, is_engine
-from .engines.base import LARGEST_BLOCK, Engine, Noise, Standardised
-from .engines.sparse_part import of_lines, on_device, places, to_host
+from .engines.base import LARGEST_BLOCK, Engine
+from .engines.sparse_part import on_device, places, to_host
+from .entry_scale import EntryScale, Judge
 from .labels import Labels, few
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
-from .placement import Placement
+from .placement import Placed, Placement
 from .result import Result, Status
 from .tables import (
     MARKS,
     Criterion,
     candidates,
-    certainty,
-    deviation,
-    deviation_part,
     expected_part,
     flagged,
     refuse_large,
     repaired,
     repaired_part,
+    std_part,
 )
 
 if TYPE_CHECKING:
@@ -85,15 +84,13 @@ class Answers:
     _placement: Placement
     _dims: tuple[str, str]
     _observed: Array
-    _used_bits: Array
     _fingerprint: str
     _M: Any
     _device: str
     if TYPE_CHECKING:
         _new_rows: Callable[[Any, Any], tuple[Engine, Array | None, Labels | None]]
         _decomposed: Callable[[Engine, Array | None, Labels | None], Result]
-        _weights: Callable[[Array, Array], Noise | None]
-        _limit: Callable[[Noise | None, float], float | Standardised]
+        _judge: Callable[..., Judge]
 
     @_IfFeatures
     def predict(self, row_features: Any = None, col_features: Any = None, *, return_std: bool = False) -> Any:
@@ -160,7 +157,7 @@ class Answers:
         return_std = flag(return_std, "return_std")
         scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
         expected = in_kind(self._product(scores, V, (False, False), like), like)
-        return (expected, in_kind(self._std_of_cells(self.result_, self._owner), like)) if return_std else expected
+        return (expected, in_kind(self._std_table(self.result_, self._owner), like)) if return_std else expected
 
     def repaired(
         self,
@@ -201,11 +198,11 @@ class Answers:
             refuse_large(result.L.shape, "repaired")
         if like.container == "torch":
             return self._repaired_tensors(result, cut, (M, engine), return_std, return_marks)
-        S, _, _ = flagged(result, cut, engine, self._scale(result, engine))
+        S, _, _ = flagged(result, cut, engine)
         made, marks = self._repaired(result, S, engine()) if lazy is None else self._repaired_later(result, S, lazy)
         found.append(in_kind(made, like))
         if return_std:
-            found.append(in_kind(np.where(marks == "", 0.0, self._std_of_cells(result, engine)), like))
+            found.append(in_kind(np.where(marks == "", 0.0, self._std_table(result, engine)), like))
         if return_marks:
             found.append(in_kind(marks.astype(object), like))
         return tuple(found) if len(found) > 1 else found[0]
@@ -220,7 +217,7 @@ class Answers:
         made, marked = tables.repaired(rows_of, S, left, right, table[1]().dtype)
         found = [made]
         if std:
-            spread = tables.tensor(self._std_of_cells(result, table[1]))
+            spread = tables.tensor(self._std_table(result, table[1]))
             found.append(tables.made(shape, self.components_.dtype, lambda rows: spread[rows] * (marked(rows) > 0)))
         if marks:
             refuse_large(shape, "marked")
@@ -234,7 +231,7 @@ class Answers:
         if self._listed_there(result):
             found = self._device_list(result, cut, engine)
             return found.only(found.chosen(cut.fdr, cut.probability, cut.threshold, None))
-        return flagged(result, cut, engine, self._scale(result, engine))[0]
+        return flagged(result, cut, engine)[0]
 
     def _thin(self, result: Result) -> tuple[Array, Array]:
         """Factors of the expected values; NaN where nothing is known."""
@@ -330,10 +327,10 @@ class Answers:
         engine = table[1]
         if self._listed_there(result):
             return self._cells_on_device(result, table, cut, most)
-        S, size, sure = flagged(result, cut, engine, self._scale(result, engine))
+        S, size, sure = flagged(result, cut, engine)
         at = places(S)
-        std = self._std_of_cells(result, engine, at)
-        score = size if result.weights is None else np.abs(S.data) / std
+        std = self._std_at(result, *at)
+        score = size if result.scale is None else np.abs(S.data) / std
         order = np.lexsort((-score, -np.nan_to_num(sure)))[:most]
         at = at[0][order], at[1][order]
         return {
@@ -374,11 +371,9 @@ class Answers:
         """The cells among which a cut chooses, on the device."""
         from .engines.gpu.tables import DeviceList
 
-        S, (exact, failed), tables = candidates(result, cut, engine), certainty(result), _tables_on(self._where)
-        zeta = result.zeta if 0 < result.zeta < np.inf else 1.0
-        unit, calibration = zeta if result.weights is None else None, None if failed else result.calibration
-        weights, dtype = self._noise_of(result), self.components_.dtype
-        return DeviceList(tables, S, weights, self._factor, unit, calibration, exact, dtype)
+        tables = _tables_on(self._where)
+        S, dtype = candidates(result, cut, engine), self.components_.dtype
+        return DeviceList(tables, S, result.judge, self._scale_of(result), dtype)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
@@ -405,9 +400,10 @@ class Answers:
         if len(vague := np.flatnonzero(np.isnan(prior).any(axis=1))):
             shown = few(vague.tolist() if labels is None else labels.take(vague))
             raise ValueError(f"row_features of {shown} are missing or were not in the fit: leave these rows out")
-        weights = self._weights(np.zeros((len(prior), 2)), np.ones(len(prior)))
-        S, _ = engine.corruption(LowRank.from_product(prior, self._V), self._limit(weights, self.zeta_))
-        S = standardised(to_host(S, "outlier_rows"), weights, self.zeta_)
+        certain = Placed(prior, np.zeros((len(prior), len(self._placement.turn))), np.ones(len(prior)))
+        judge = self._judge(certain, self.zeta_)
+        S, _ = engine.corruption(LowRank.from_product(prior, self._V), judge.candidates)
+        S = standardised(to_host(judge.outliers(S), "outlier_rows"), judge)
         return listing(*_lines_table(S, 0, engine.counts[0], "row", labels), self.container_, self._where)
 
     def outlier_columns(self) -> Any:
@@ -416,7 +412,7 @@ class Answers:
 
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
-        S = of_lines(self._standardised, self._known(0), self._known(1))
+        S = standardised(self._sparse, self.result_.judge)
         columns = _lines_table(S, axis, self.result_.counts[axis], name, labels)
         return listing(*columns, self.container_, self._where)
 
@@ -445,11 +441,6 @@ class Answers:
         if self.sparse_ is None:
             raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
         return to_host(self.sparse_, "this answer")
-
-    @property
-    def _standardised(self) -> csr_array:
-        """S in units of its uncertainty."""
-        return standardised(self._sparse, self.result_.weights, self.zeta_)
 
     def _known(self, axis: int) -> Array:
         """Of which rows (0), or columns, of the fit something is known."""
@@ -502,77 +493,53 @@ class Answers:
         return as_dask(values, _edges_of(engine, values.shape, new))
 
     def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None, like: Given) -> Any:
-        weights = self._placement.weights(self.result_.weights, scores, V, new)
+        scale = self._placement.scale(self.result_.scale, scores, V, new)
         if like.container == "torch" and vague is None:
-            return _tables_on(like.device).deviation(weights, self._factor, self.components_.dtype)
-        std = deviation(weights, self._factor)
+            return _tables_on(like.device).std(scale, self.components_.dtype)
+        std = scale.std_table()
         if vague is not None:  # of these rows no more is known than of a row without features
-            weights = self._placement.weights(self.result_.weights, scores[vague], V, new, vague=True)
-            std[vague] = deviation(weights, self._factor)
+            std[vague] = self._placement.scale(self.result_.scale, scores[vague], V, new, vague=True).std_table()
         return std.astype(self.components_.dtype, copy=False)
 
-    @property
-    def _factor(self) -> float:
-        """The standard deviation of clean noise in units of its scale: more than 1 where it has tails."""
-        noise = self._placement.noise
-        return 1.0 if self.result_.weights is None else float(noise.deviation / noise.s)
+    def _std_at(self, result: Result, rows: Array, cols: Array) -> Array:
+        """The standard deviation of clean measurements about the expected values of a result, at some cells."""
+        std: Array = self._scale_of(result).std_at(rows, cols)
+        return std.astype(self.components_.dtype, copy=False)
 
-    def _std_of_cells(self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None = None) -> Any:
-        """The standard deviation of clean measurements about the expected values of a result."""
-        engine = self._lazy(owner) if at is None else None
-        if engine is not None and np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
-            return self._std_later(result, engine)
-        if self._where != "cpu" and at is None and np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
-            weights, dtype = self._noise_of(result), self.components_.dtype
-            return _tables_on(self._where).deviation(weights, self._factor, dtype, result.known)
-        std = self._spread_of_cells(result, owner, at, self._factor).astype(self.components_.dtype, copy=False)
-        if at is None and result.known is not None:
-            std[~result.known[0]], std[:, ~result.known[1]] = np.nan, np.nan
-        return std if at is not None else self._in_chunks(std, (False, False), owner)
-
-    def _std_later(self, result: Result, engine: Any) -> Any:
-        """The same as a dask array."""
-        from .engines.distributed.tables import lazily
-
-        weights, dtype = self._noise_of(result), self.components_.dtype
+    def _std_table(self, result: Result, owner: Callable[[], Engine]) -> Any:
+        """The same of all cells; NaN where nothing is known."""
+        scale, dtype, engine = self._scale_of(result), self.components_.dtype, self._lazy(owner)
         known = result.known or tuple(np.ones(n, bool) for n in result.L.shape)
-        return lazily(
-            partial(deviation_part, weights=weights.of_all, factor=self._factor, dtype=dtype),
-            _edges(engine),
-            (dtype,),
-            lambda some: (weights.rows[some], weights.row_spread[some], known[0][some]),
-            lambda some: (weights.cols[some], weights.col_spread[some], known[1][some]),
-        )[0]
+        if engine is not None:
+            from .engines.distributed.tables import lazily
 
-    def _scale(self, result: Result, owner: Callable[[], Engine]) -> Callable[[csr_array], Array]:
-        """What residuals are measured in for their probability: the scale of the noise, and uncertainty."""
-        return lambda S: self._spread_of_cells(result, owner, places(S), 1.0)
+            return lazily(
+                partial(std_part, tail=scale.tail, dtype=dtype),
+                _edges(engine),
+                (dtype,),
+                lambda some: (scale.rows[some], scale.row_spread[some], known[0][some]),
+                lambda some: (scale.cols[some], scale.col_spread[some], known[1][some]),
+            )[0]
+        if self._where != "cpu":
+            return _tables_on(self._where).std(scale, dtype, result.known)
+        sides = (scale.rows, scale.row_spread, known[0]), (scale.cols, scale.col_spread, known[1])
+        return std_part(None, *sides, tail=scale.tail, dtype=dtype)[0]
 
-    def _spread_of_cells(
-        self, result: Result, owner: Callable[[], Engine], at: tuple[Array, Array] | None, factor: float
-    ) -> Array:
-        weights, var = self._noise_of(result), None
-        if np.prod(result.L.shape) <= constants.MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED:
-            used = self._used(result, owner)
-            var = self._placement.variance(weights, self._scores_of(result), self._V, used, result is not self.result_)
-        return deviation(weights, factor, at, var)
-
-    def _scores_of(self, result: Result) -> Array:
+    def _scale_of(self, result: Result) -> EntryScale:
+        """How far clean cells of a result scatter; of solvers without a model of the noise, by its size."""
+        if result.scale is not None:
+            return result.scale
         left, right = result.L.thin()
-        scores: Array = left @ (right.T @ self._V)
-        return scores
-
-    def _noise_of(self, result: Result) -> Noise:
-        new = result is not self.result_
-        return result.weights or self._placement.weights(None, self._scores_of(result), self._V, (new, False))
+        scores = left @ (right.T @ self._V)
+        return self._placement.scale(None, scores, self._V, (result is not self.result_, False))
 
     def _remember(self) -> None:
-        """Keep of M what answers need when it is gone: its outliers, which cells were used, how to recognise it."""
+        """Keep of M what answers need when it is gone: its outliers, and how to recognise it."""
         if not hasattr(self, "_M"):
             return
         self._at_outliers()
-        if not hasattr(self, "_used_bits"):
-            self._used_bits, self._fingerprint = self._packed(choose(self._M))
+        if not hasattr(self, "_fingerprint"):
+            self._fingerprint = fingerprint_of(choose(self._M))
 
     def _kept(self) -> dict[str, Any]:
         """The attributes of a model without its table, for files: outliers are in host memory, answers on the CPU."""
@@ -581,18 +548,6 @@ class Answers:
             S = to_host(held["sparse_"], "a file of the model")
             held |= {"sparse_": S, "result_": replace(self.result_, S=S)}
         return held
-
-    def _packed(self, owner: Engine) -> tuple[Array, str]:
-        """Which cells of the fit were used, a bit for each, and the fingerprint; nothing where there are too many."""
-        result, digest = self.result_, _Fingerprint(owner.shape)
-        if np.prod(result.L.shape) > constants.MAX_ENTRIES_IN_MEMORY:
-            return np.zeros(0, np.uint8), ""
-        if result.status is Status.DIVERGED:
-            return np.zeros(0, np.uint8), fingerprint_of(owner)
-        limit: float | Standardised = result.zeta
-        if result.weights is not None and result.calibration is not None:
-            limit = Standardised(result.weights, max(result.calibration.limit, constants.MIN_OUTLIER_LIMIT))
-        return np.packbits(used_cells(owner, result.L, limit, digest.add)), digest.text
 
     def _at_outliers(self) -> Array:
         """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""
@@ -603,14 +558,6 @@ class Answers:
                 found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.sparse_.dtype)
             self._observed = found
         return self._observed
-
-    def _used(self, result: Result, owner: Callable[[], Engine]) -> Array:
-        """Which cells were observed, and not left out of the fit."""
-        n1, n2 = result.L.shape
-        if result is self.result_:
-            self._remember()
-            return np.unpackbits(self._used_bits, count=n1 * n2).astype(bool).reshape(n1, n2)
-        return used_cells(owner(), result.L, self._limit(result.weights, result.zeta))
 
     def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
         """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
@@ -691,19 +638,6 @@ def _lines_table(
     _, *others = lines.dtype.names or ()
     columns = {name: lines["position"], **{other: lines[other] for other in others}}
     return columns, {name: labels}
-
-
-def used_cells(
-    engine: Engine, L: LowRank, limit: float | Standardised, look: Callable[[Array], None] | None = None
-) -> Array:
-    """Which cells are observed and within the limit, so that they count in a fit; ``look`` sees all rows on the way."""
-    used, (left, right) = np.zeros(L.shape, bool), L.thin()
-    for rows, values in in_batches(engine, LOOK_ENTRIES):
-        threshold = limit.of_tile(rows, slice(None)) if isinstance(limit, Standardised) else limit
-        used[rows] = np.abs(values - left[rows] @ right.T) <= threshold  # NaN is not
-        if look is not None:
-            look(values)
-    return used
 
 
 def owned(M: Any, engine: str = "auto") -> Given:

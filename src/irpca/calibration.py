@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from array_api_compat import array_namespace
 
 from . import constants
 from .lowrank import Array
@@ -74,16 +75,18 @@ class Calibration:
         if sizes.size and sizes[-1] > 0:
             self._learn(sizes, gross)
 
-    def __call__(self, z: Array) -> Array:
-        """The probability that each entry is a gross error; NaN where z is."""
-        size = np.abs(z)
-        level = self.levels[np.searchsorted(self.edges, size, side="right")]
+    def __call__(self, z: Any) -> Any:
+        """The probability that each entry is a gross error; NaN where z is. Of an array, or of a tensor."""
+        xp = array_namespace(z) if hasattr(z, "shape") else np
+        size = xp.abs(xp.asarray(z))
+        edges, levels = (xp.asarray(part, dtype=xp.float64, device=size.device) for part in (self.edges, self.levels))
+        level = levels[xp.searchsorted(edges, xp.astype(size, xp.float64), side="right")]
         if len(self.edges):
-            level = np.maximum(level, self.unseen(size))
-        return np.where(np.isnan(z), np.nan, level)
+            level = xp.maximum(level, self._unseen(size))
+        return xp.where(xp.isnan(size), xp.nan, level)
 
-    def unseen(self, size: Any) -> Any:
-        """The probability where nothing was seen when this was learned; 0 elsewhere. Of an array, or of a tensor.
+    def _unseen(self, size: Any) -> Any:
+        """The probability where nothing was seen when this was learned; 0 elsewhere.
 
         By the rule of succession one more of n entries is a gross error as likely as the largest clean one of n. Beyond
         that one, clean entries are rarer by at least the heaviest tail that noise may have, a power of their size.

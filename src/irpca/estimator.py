@@ -26,8 +26,9 @@ from .constants import UNSEEN_FACTOR
 from .containers import Given, device_of, kind_of, tensor_of
 from .described import Described
 from .engines import choose, is_engine, observed
-from .engines.base import Engine, Noise, Standardised, title
-from .engines.sparse_part import of_lines, on_device, only, places, to_host
+from .engines.base import Engine, title
+from .engines.sparse_part import on_device, places
+from .entry_scale import Judge
 from .features import Features
 from .labels import Labels, few, match
 from .loop import explained, left_over, solve
@@ -265,7 +266,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        for name in ("_used_bits", "_fingerprint", "_observed", "_device"):  # of an earlier fit
+        for name in ("_fingerprint", "_observed", "_device"):  # of an earlier fit
             self.__dict__.pop(name, None)
         if given.device != "cpu":
             self._device = given.device
@@ -354,14 +355,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         rounding = rounding_floor(engine.dtype, longest(found.scores) * longest(self._V))
         zeta = max(self.zeta_, rounding)
         L = LowRank.from_product(found.scores, self._V)
-        weights = self._weights(found.spread, found.scale)
-        S, trim = engine.corruption(L, self._limit(weights, zeta))
         described = np.zeros(L.shape[0], bool) if prior is None else ~np.isnan(prior).any(axis=1)
-        known = described | (engine.counts[0] > 0), self._known(1)
-        corruption = 1 - trim.kept_share
-        result = Result(
+        judge = self._judge(found, zeta, (described | (engine.counts[0] > 0), self._known(1)))
+        S, trim = engine.corruption(L, judge.candidates)
+        S = judge.outliers(S)
+        corruption = S.nnz / max(trim.kept + trim.trimmed, 1)
+        return Result(
             L=L,
-            S=of_lines(S, *known),
+            S=S,
             W=W,
             rank=L.rank,
             noise=self.noise_,
@@ -378,22 +379,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             reads=engine.reads,
             seconds=time.perf_counter() - started,
             counts=engine.counts,
-            known=known,
-            weights=weights,
+            known=judge.known,
+            scale=judge.scale,
             calibration=self.result_.calibration,
         )
-        return self._supported(result, engine)
-
-    def _supported(self, result: Result, engine: Engine) -> Result:
-        """The same without outliers that other entries of their row do not contradict."""
-        S, calibration = result.S, result.calibration
-        if S is None or calibration is None or result.weights is None or np.isinf(calibration.limit):
-            return result
-        if on_device(S) and calibration.limit <= UNSEEN_FACTOR * float(calibration.edges[-1]):
-            return result  # of so many cells no more is known of single ones than the limit had
-        S = to_host(S, "the check of single outliers")
-        kept = calibration(S.data / self._scale(result, lambda: engine)(S)) > 0.5
-        return replace(result, S=only(S, kept), corruption=int(kept.sum()) / max(result.n_observed, 1))
 
     def _doubts(self, engine: Engine, prior: Array | None, corruption: float) -> Iterator[Doubt]:
         """What to doubt about new rows."""
@@ -458,17 +447,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         kept = self._kept()
         return {name: kept.get(name, value) for name, value in super().__getstate__().items() if name not in UNKEPT}
 
-    def _weights(self, spread: Array, scale: Array) -> Noise | None:
-        """The noise model for new rows, whose scores are uncertain by ``spread``."""
-        weights = self.result_.weights
-        return weights and replace(weights, rows=self._placement.row_scale * scale, row_spread=spread)
-
-    def _limit(self, weights: Noise | None, zeta: float) -> float | Standardised:
-        """Beyond which an entry of new rows is an outlier: likely one, or beyond all that the fit has seen."""
-        calibration = self.result_.calibration
-        if weights is None or calibration is None or not len(calibration.edges):
-            return zeta
-        return Standardised(weights, min(calibration.limit, UNSEEN_FACTOR * float(calibration.edges[-1])))
+    def _judge(self, found: Placed, zeta: float, known: tuple[Array, Array] | None = None) -> Judge:
+        """Which entries of new rows are outliers: those likely to be, or beyond all that the fit has seen."""
+        result = self.result_
+        judge = replace(result.judge, limit=zeta, scale=None, known=known)
+        if result.scale is None or result.calibration is None or not len(result.calibration.edges):
+            return judge
+        limit = min(result.calibration.limit, UNSEEN_FACTOR * float(result.calibration.edges[-1]))
+        return replace(judge, limit=limit, scale=self._placement.scale_of_rows(result.scale, found))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

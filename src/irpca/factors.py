@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import constants
-from .engines.base import COMPONENTS, Engine, Lines, Noise, Prior
+from .engines.base import COMPONENTS, Engine, Lines, Prior
 from .features import Features
 from .lowrank import Array, LowRank, core_of, relative_distance, times
 from .noise import NoiseModel, refit_mixture
@@ -185,6 +185,7 @@ class Fit:
     before_refit: Fit | None = None  # as it was when its noise was first fitted again
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
+    col_variances: Array | None = None  # see line_variances
     strict: bool = False  # whether noise hides components as in a table that lacks all but the inliers
 
     @property
@@ -243,6 +244,17 @@ class Fit:
         if own:
             noise.learn_scales(lines.sums, 1)
         self.step = moved(self.L, before)
+
+    def line_variances(self, axis: int) -> Array:
+        """Posterior variances of the factors of every row (0) or column, n×K; n×0 where features determine them.
+
+        One read. In principal coordinates factors are nearly independent, and these say how uncertain L is.
+        """
+        side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
+        if side.tied or not self.rank:
+            return np.zeros((len(side.mean), 0))
+        ask = self.engine.solve_rows if axis == 0 else self.engine.solve_cols
+        return ask(self.rows.mean, self.cols.mean, self.noise.weights(*self.spreads), side.given(other)).variance
 
     def principal(self) -> Fit:
         """The same in principal components, equally scaled on both sides; those hidden by noise are dropped.
@@ -507,58 +519,6 @@ def covariance_of(factors: Array) -> Array:
     """About zero."""
     covariance: Array = factors.T @ factors / len(factors)
     return covariance
-
-
-def entry_variance(
-    weights: Noise,
-    used: Array,
-    tail: float,
-    rows: tuple[Array, Array | None],
-    cols: tuple[Array, Array | None],
-    unit: Array,
-) -> Array:
-    """The variance of L at every entry, n1×n2, from which entries of its row and of its column were used.
-
-    One variance for all entries of a line would do where each has many. Where a line has few, an entry that was not
-    used leaves open what it alone would tell.
-
-    Parameters
-    ----------
-    weights : Noise
-        The noise model.
-    used : boolean array of shape (n1, n2)
-    tail : float
-        The standard deviation of clean noise in units of its scale.
-    rows, cols : pairs
-        Factors of the lines, those of columns in units of M, and their covariance before entries were seen. None: that
-        of the noise model is taken as it is.
-    unit : array of shape (n2,)
-        In which the covariance of columns is.
-    """
-    worth = used / (tail**2 * np.multiply.outer(weights.rows, weights.cols))
-    of_rows, of_cols = (np.multiply.outer(weights.row_spread[:, k], weights.col_spread[:, k]) for k in (0, 1))
-    if rows[1] is not None:
-        of_rows = variance_given(worth, cols[0], rows[1])
-    if cols[1] is not None:
-        of_cols = variance_given((worth * unit**2).T, rows[0], cols[1]).T * unit**2
-    total: Array = of_rows + of_cols
-    return total
-
-
-def variance_given(worth: Array, V: Array, prior: Array) -> Array:
-    """``v_j · C_i v_j`` with ``C_i = (prior⁻¹ + Σ_j worth_ij v_j v_jᵀ)⁻¹``, m×n; a prior may be singular."""
-    if not prior.size:
-        return np.zeros(worth.shape)
-    values, Q = np.linalg.eigh(prior)
-    V = V @ (Q * np.sqrt(np.maximum(values, 0.0)))
-    n, K = V.shape
-    products = np.einsum("jk,jl->jkl", V, V).reshape(n, K * K)
-    found, step = np.zeros(worth.shape), max(1, CHUNK // max(n * K, K * K, 1))
-    for first in range(0, len(worth), step):
-        part = slice(first, first + step)
-        inverse = np.linalg.inv(np.eye(K) + (worth[part] @ products).reshape(-1, K, K))
-        found[part] = np.einsum("ijk,jk->ij", V @ inverse, V)
-    return found
 
 
 def placed(

@@ -20,13 +20,12 @@ from .calibration import Calibration
 from .callbacks import Callback, listed
 from .checkpoint import Journal, dual_refused
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Look, Standardised, Trim, lacking, title
-from .engines.sparse_part import flagged, of_lines, only, places, to_host
-from .factors import entry_variance
+from .engines.base import Engine, Look, Trim, lacking, title
+from .engines.sparse_part import flagged, places, to_host
+from .entry_scale import Judge
 from .features import Features
 from .lowrank import Array, LowRank
 from .outlier_files import OutlierFiles
-from .outliers import probabilities
 from .result import Doubt, History, Result, State, Status
 from .sampling import stored_precision
 from .solvers import Solver, solver_named
@@ -185,10 +184,10 @@ def solve(
                 if state.settled and state.step <= max(tol, state.tolerance):
                     if not sparse or state.trim is not None or state.expected_corruption is None:
                         break  # all of M was seen, or nothing is expected
+                    judge = Judge(state.zeta, exact=not state.failure, known=known_lines(owner, F1, F2, state))
                     if files is not None and streamed:
-                        known = known_lines(owner, F1, F2, state)
-                        sink = _sink(files, owner, state, state.zeta, known, None, bool(state.failure))
-                    final = _outliers(owner, state, state.zeta, sink and sink.trial(), seeds["check"])
+                        sink = files.of(state.L, judge, getattr(owner, "edges", None))
+                    final = _outliers(owner, state.L, judge, sink and sink.trial(), seeds["check"])
                     if _as_expected(state, final[2]):
                         if sink is not None:
                             sink.begin()  # it refuses a folder that holds part of another fit
@@ -210,31 +209,30 @@ def solve(
         if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
             status = Status.SATURATED
 
-        known = known_lines(owner, F1, F2, state)
-        calibration: Calibration | None = None
-        limit: float | Standardised = state.zeta
+        judge = Judge(state.zeta, exact=state.noise == 0, known=known_lines(owner, F1, F2, state))
         zeta = state.zeta
         S, counted, trim = final or (None, None, state.trim)
         if status is not Status.DIVERGED:
             try:
-                if state.weights is not None:
-                    calibration, limit, zeta = _calibrated(owner, state, np.random.default_rng(seeds["calibration"]))
+                if state.scale is not None:
+                    judge, zeta = _calibrated(owner, state, judge, np.random.default_rng(seeds["calibration"]))
+                if status is Status.SATURATED:
+                    judge = replace(judge, calibration=None, exact=False)
                 if files is not None and (sink is None or final is None):
-                    failed = status is Status.SATURATED
-                    sink = _sink(files, owner, state, limit, known, None if failed else calibration, failed)
+                    sink = files.of(state.L, judge, getattr(owner, "edges", None))
                 if sparse and final is None:
-                    S, counted, trim = _outliers(owner, state, limit, sink if streamed else None, seeds["check"])
+                    S, counted, trim = _outliers(owner, state.L, judge, sink if streamed else None, seeds["check"])
             except KeyboardInterrupt:  # the fit is there, and all but its S
                 status, sink = Status.INTERRUPTED, None
                 if sparse and not streamed:
-                    S, counted, trim = _outliers(owner, state, limit, None, seeds["check"])
-        if counted is not None and trim is not None:
-            trim = _less(trim, trim.trimmed - int(counted[0].sum()))
-        if S is not None and trim is not None:
-            S, trim, probability = _supported(*_of_known(S, trim, known), state, calibration, owner.counts)
+                    S, counted, trim = _outliers(owner, state.L, judge, None, seeds["check"])
+        if S is not None:
+            S = judge.outliers(S)
             counted = flagged(S, 0), flagged(S, 1)
             if sink is not None:
-                _put(sink, owner, state.L, S, probability)
+                _put(sink, owner, state.L, to_host(S, "outliers_to"))
+        if counted is not None and trim is not None:
+            trim = _less(trim, trim.trimmed - int(counted[0].sum()))
         share = explained(state.L, left_over(trim, state.noise))
         reads = round(owner.reads - looks, 9)
         case = Case(
@@ -242,8 +240,7 @@ def solve(
             (F1, F2),
             replace(state, zeta=zeta),
             counted,
-            known,
-            limit,
+            judge,
             status,
             share,
             seeds["check"],
@@ -256,7 +253,7 @@ def solve(
             W=None if status is Status.DIVERGED else _latent(state, F1, F2),
             rank=state.L.rank,
             noise=state.noise,
-            corruption=_corruption(state, trim, calibration),
+            corruption=_corruption(state, trim, judge.calibration),
             zeta=zeta,
             residual=left_over(trim, state.noise),
             explained=share,
@@ -271,10 +268,10 @@ def solve(
             counts=owner.counts,
             shares=state.shares,
             expected=state.expected,
-            known=known,
+            known=judge.known,
             certificate=state.certificate,
-            weights=state.weights,
-            calibration=calibration,
+            scale=state.scale,
+            calibration=judge.calibration,
             fit=state.fit,
             outliers_path=path,
         )
@@ -337,41 +334,26 @@ def _outlier_files(path: str | Path | None, sparse: bool, M: Any, owner: Engine,
     return OutlierFiles.at(checked(path, "outliers_to"), owner.shape, owner.dtype, solver, labels)
 
 
-def _sink(
-    files: OutlierFiles,
-    owner: Engine,
-    state: State,
-    limit: float | Standardised,
-    known: tuple[Array, Array],
-    calibration: Calibration | None,
-    failed: bool,
-) -> OutlierFiles:
-    exact = state.noise == 0 and not failed
-    return files.of(state.L, limit, known, calibration, exact, getattr(owner, "edges", None))
-
-
 def _outliers(
-    owner: Engine, state: State, limit: float | Standardised, sink: OutlierFiles | None, checks: np.random.SeedSequence
+    owner: Engine, L: LowRank, judge: Judge, sink: OutlierFiles | None, checks: np.random.SeedSequence
 ) -> Outliers:
-    """The final read of M: S, or S written to files, and then how many each row and each column has."""
+    """The final read of M: candidates of S, or S written to files, and then how many each row and each column has."""
     if owner.asynchronous:
         owner.survey(Places(owner.shape, checks).looks())  # now: the device will be busy with S while a fit is checked
     if sink is None:
-        S, trim = owner.corruption(state.L, limit)
+        S, trim = owner.corruption(L, judge.candidates)
         return S, None, trim
     if not sink.counting:
         sink.begin()
-    counted, trim = owner.write(state.L, limit, sink)
+    counted, trim = owner.write(L, judge.candidates, sink)
     return None, counted, trim
 
 
-def _put(sink: OutlierFiles, owner: Engine, L: LowRank, S: csr_array, probability: Array | None) -> None:
+def _put(sink: OutlierFiles, owner: Engine, L: LowRank, S: csr_array) -> None:
     """Write an S that is in memory."""
     rows, cols = places(S)
-    if probability is None or sink.calibration is None:
-        probability = probabilities(S.data, None, sink.exact)
     sink.begin()
-    sink.put((0, 0), rows, cols, owner.entries(rows, cols), L.entries(rows, cols), probability)
+    sink.put((0, 0), rows, cols, owner.entries(rows, cols), L.entries(rows, cols), S.data)
 
 
 def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
@@ -390,20 +372,17 @@ def _features(F: Any, n: int, name: str, lines: str) -> Features:
     return F if isinstance(F, Features) else Features.of(F, n, name, lines)
 
 
-def _calibrated(
-    owner: Engine, state: State, rng: np.random.Generator
-) -> tuple[Calibration, float | Standardised, float]:
-    """P(gross error) learned from residuals at random entries, the limit beyond which it is 1/2, and a typical one."""
-    assert state.weights is not None
+def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Generator) -> tuple[Judge, float]:
+    """The judge with probabilities learned from residuals at random entries; and the limit of a typical entry."""
+    assert state.scale is not None
     rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
-    scale = Standardised(state.weights, 1.0).of_entries(rows, cols)
-    calibration = Calibration((values - state.L.sampled(rows, cols)) / scale, state.weights.gross)
+    residuals = values - state.L.sampled(rows, cols)
+    unit = state.scale.unit_at(residuals, rows, cols)
+    calibration = Calibration(residuals / unit, state.gross)
     stored = max(4 * float(np.finfo(values.dtype).eps), stored_precision(*np.unique(values, return_counts=True)))
-    rounding = float(np.median(stored * np.abs(values) / scale))  # of a value, and of a sum of a few products
+    rounding = float(np.median(stored * np.abs(values) / unit))  # of a value, and of a sum of a few products
     limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT, rounding)
-    if np.isinf(limit):
-        return calibration, np.inf, np.inf
-    return calibration, Standardised(state.weights, limit), limit * float(np.median(scale))
+    return replace(judge, limit=limit, scale=state.scale, calibration=calibration), limit * float(np.median(unit))
 
 
 def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tuple[Array, Array]:
@@ -429,37 +408,6 @@ def _uncertainty(fit: Any, axis: int) -> Array:
     before = float(side.variance @ np.diag(other.second))
     after: Array = side.spread * float(np.sum(side.covariance * other.second))
     return after / before if before > 0 else np.zeros_like(after)
-
-
-def _of_known(S: Sparse, trim: Trim, known: tuple[Array, Array]) -> tuple[Sparse, Trim]:
-    """S without the entries of lines whose L is not known: without an expected value there is no outlier."""
-    kept = of_lines(S, *known)
-    return kept, _less(trim, S.nnz - kept.nnz)
-
-
-def _supported(
-    S: Sparse, trim: Trim, state: State, calibration: Calibration | None, counts: tuple[Array, Array]
-) -> tuple[Sparse, Trim, Array | None]:
-    """S without the entries that the others do not contradict; and the probabilities of those that stay, if known.
-
-    What is expected of an entry that was left out is uncertain, the more the fewer others of its row and column tell
-    it: only a residual that is large beside that makes it an outlier.
-    """
-    fit, weights, (n1, n2) = state.fit, state.weights, S.shape
-    if fit is None or weights is None or calibration is None or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
-        return S, trim, None
-    S = to_host(S, "the check of single outliers")
-    at = places(S)
-    used = np.isfinite(fit.engine.block(np.arange(n1), np.arange(n2)))
-    used[at] = False
-    unit = np.ones(n2) if fit.unit is None else fit.unit
-    apart = [None if side.tied else side.apart(n > 0) for side, n in zip((fit.rows, fit.cols), counts, strict=True)]
-    rows, cols = (fit.rows.mean, apart[0]), (fit.cols.mean * unit[:, None], apart[1])
-    var = entry_variance(weights, used, fit.noise.tail, rows, cols, unit)[at]
-    scale = np.sqrt(weights.rows[at[0]] * weights.cols[at[1]] + var)
-    probability = calibration(S.data / scale)
-    kept = probability > 0.5
-    return only(S, kept), _less(trim, int((~kept).sum())), probability[kept]
 
 
 def _less(trim: Trim, left_out: int) -> Trim:

@@ -16,17 +16,15 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .calibration import Calibration
 from .durable import sync_folder
-from .engines.base import Noise, Standardised
+from .entry_scale import Judge
 from .lowrank import Array, LowRank
-from .outliers import probabilities
 
 FORMAT = 1
 PLAN, PARTS, TEMPORARY = "_plan.json", "parts", ".tmp"
@@ -47,9 +45,7 @@ class OutlierFiles:
     shape, dtype : those of M
     solver : its name
     labels : pair of pyarrow arrays, or None where rows or columns have no labels
-    known : the rows and columns of which L is known: elsewhere there are no outliers
-    weights, calibration : the noise model, and the probability that a residual is a gross error; None without
-    exact : whether nothing is left but rounding, so that every outlier is certain
+    judge : says which candidates are outliers, and how probable that is
     fingerprint : the same for the same fit, and for no other
     counting : whether nothing is written
     """
@@ -59,10 +55,7 @@ class OutlierFiles:
     dtype: np.dtype[Any]
     solver: str = ""
     labels: tuple[Any, Any] = (None, None)
-    known: tuple[Array, Array] | None = None
-    weights: Noise | None = None
-    calibration: Calibration | None = None
-    exact: bool = False
+    judge: Judge = field(default_factory=lambda: Judge(0.0))
     fingerprint: str = ""
     counting: bool = False
 
@@ -94,28 +87,17 @@ class OutlierFiles:
             raise files._foreign()
         return files
 
-    def of(
-        self,
-        L: LowRank,
-        limit: float | Standardised,
-        known: tuple[Array, Array],
-        calibration: Calibration | None,
-        exact: bool,
-        edges: Any = None,
-    ) -> OutlierFiles:
+    def of(self, L: LowRank, judge: Judge, edges: Any = None) -> OutlierFiles:
         """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
-        weights = limit.noise if isinstance(limit, Standardised) and calibration is not None else None
-        parts: list[Any] = [self.shape, self.dtype.str, edges, exact, L.left, L.core, L.right, *known]
-        parts += [("standardised", limit.limit) if isinstance(limit, Standardised) else float(limit)]
-        if weights is not None:
-            parts += [weights.rows, weights.cols, weights.row_spread, weights.col_spread]
-        if calibration is not None:
-            parts += [calibration.edges, calibration.levels]
+        parts: list[Any] = [self.shape, self.dtype.str, edges, judge.exact, judge.limit, L.left, L.core, L.right]
+        parts += judge.known or ()
+        if (scale := judge.scale) is not None:
+            parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
+        if judge.calibration is not None:
+            parts += [judge.calibration.edges, judge.calibration.levels]
         for side in self.labels:
             parts += [None if side is None else str(side.type), *_buffers(side)]
-        return replace(
-            self, known=known, weights=weights, calibration=calibration, exact=exact, fingerprint=_digest(*parts)
-        )
+        return replace(self, judge=judge, fingerprint=_digest(*parts))
 
     @property
     def folder(self) -> Path:
@@ -138,24 +120,23 @@ class OutlierFiles:
         return replace(self, counting=self._is_foreign(("fingerprint",)))
 
     def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
-        """Write the outliers of one piece of M; which of them are of lines that are known, and so were written."""
-        kept: Array = np.ones(len(rows), bool)
-        if self.known is not None:
-            kept = self.known[0][rows] & self.known[1][cols]
+        """Write the outliers among the candidates of one piece of M; says which of them are."""
+        residuals = np.asarray(observed, float) - expected
+        kept: Array = self.judge.is_outlier(residuals, rows, cols)
         if not self.counting:
-            some = slice(None) if kept.all() else kept
-            rows, cols, observed, expected = (np.asarray(part)[some] for part in (rows, cols, observed, expected))
-            self.put(place, rows, cols, observed, expected, self._probability(rows, cols, observed, expected))
+            parts = (np.asarray(part)[kept] for part in (rows, cols, observed, expected, residuals))
+            self.put(place, *parts)
         return kept
 
     def put(
-        self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array, probability: Array
+        self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array, residuals: Array
     ) -> None:
-        """Write outliers of one piece of M whose probabilities are known, unless they are there already."""
+        """Write outliers of one piece of M, unless they are there already."""
         order = _order(rows, cols)
-        rows, cols, observed, expected, probability = (
-            part[order] for part in (rows, cols, observed, expected, probability)
+        rows, cols, observed, expected, residuals = (
+            part[order] for part in (rows, cols, observed, expected, residuals)
         )
+        probability = self.judge.probability(residuals, rows, cols)
         key = f"{self.fingerprint} {place} {_digest(rows, cols, observed, probability)}".encode()
         path = self.folder / PARTS / f"part-{place[0]:05d}-{place[1]:05d}.parquet"
         if _holds(path, key):
@@ -198,13 +179,6 @@ class OutlierFiles:
         """Delete what was written of a fit that was not the last."""
         if not self.counting and not self._is_foreign(("fingerprint",)):
             shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _probability(self, rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
-        z = np.asarray(observed, float) - expected
-        if (weights := self.weights) is not None:
-            var = np.einsum("kq,kq->k", weights.row_spread[rows], weights.col_spread[cols])
-            z /= np.sqrt(weights.rows[rows] * weights.cols[cols] + var)
-        return probabilities(z, self.calibration, self.exact)
 
     def _named(self, axis: int, positions: Array) -> Any:
         """Labels of some lines; positions where there are none."""

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .calibration import Calibration, discoveries
-from .engines.base import Noise, Standardised
+from .calibration import discoveries
+from .engines.sparse_part import places
+from .entry_scale import Judge
 from .lowrank import Array
 
 if TYPE_CHECKING:
@@ -37,41 +38,19 @@ LINE = np.dtype(
 )
 
 
-def standardised(S: csr_array, weights: Noise | None, zeta: float) -> csr_array:
-    """S divided by the standard deviation of each entry.
-
-    Parameters
-    ----------
-    S : csr_array of shape (n1, n2)
-        M − L at the outliers.
-    weights : Noise or None
-        The noise model: the unit is ``sqrt(s² + var L)``. None, of an exact fit or of a solver without such a model:
-        the unit is ``zeta``.
-    zeta : float
+def standardised(S: csr_array, judge: Judge) -> csr_array:
+    """S, outliers in host memory, each in units of its uncertainty; without a model of it, of the threshold.
 
     Examples
     --------
     >>> from scipy.sparse import csr_array
-    >>> standardised(csr_array([[0.0, 6.0], [-3.0, 0.0]]), None, 1.5).toarray()
+    >>> standardised(csr_array([[0.0, 6.0], [-3.0, 0.0]]), Judge(1.5)).toarray()
     array([[ 0.,  4.],
            [-2.,  0.]])
     """
-    unit: Any = zeta if 0 < zeta < np.inf else 1.0
-    if weights is not None:
-        unit = Standardised(weights, 1.0).of_entries(np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices)
     scaled = S.astype(float)
-    scaled.data = scaled.data / unit
+    scaled.data = judge.standardised(scaled.data, *places(S))
     return scaled
-
-
-def probabilities(z: Array, calibration: Calibration | None, exact: bool) -> Array:
-    """The probability that entries of S with the standardised residuals ``z`` are outliers.
-
-    In an ``exact`` fit it is 1: their residuals are larger than rounding. Without a noise model it is not known: NaN.
-    """
-    if exact or calibration is None:
-        return np.full(np.shape(z), 1.0 if exact else np.nan)
-    return calibration(z)
 
 
 def reported(probability: Array, score: Array, fdr: float) -> Array:

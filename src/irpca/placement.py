@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from . import constants
-from .engines.base import COMPONENTS, Lines, Noise, Prior
+from .engines.base import COMPONENTS, Lines, Prior
 from .engines.sparse_part import root_mean_square
-from .factors import Side, covariance_of, entry_variance, placed
+from .entry_scale import EntryScale
+from .factors import Side, covariance_of, placed
 from .lowrank import Array
 from .noise import NoiseModel
 from .result import Result
@@ -23,13 +24,13 @@ SETTLED = 1e-12  # whatever other rows were placed along with a row
 
 
 class Placed(NamedTuple):
-    """Scores of new rows, m×r; how uncertain they are, ``row_spread`` of a :class:`Noise`, m×2; their noise, m.
+    """Scores of new rows, m×r; the variances of their factors, m×K; and the scale of their noise, m.
 
-    The latter is the scale of a row relative to that of a typical one.
+    The latter is relative to that of a typical row.
     """
 
     scores: Array
-    spread: Array
+    variances: Array
     scale: Array
 
 
@@ -54,10 +55,10 @@ class Placement:
         Covariance of the factors of rows about what features say, and about the average.
     posterior : array of shape (K, K)
         Covariance of the factors of a typical row, given its entries.
+    col_variances : array of shape (n2, K) or (n2, 0)
+        Posterior variances of the factors of the columns, unless features determine these.
     new_rows, new_cols : arrays of shape (K, K)
         Covariance of the factors of rows, and of columns, of which only features are known.
-    free_columns : bool
-        Whether columns may differ from what features say of them.
     exact : float
         0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
     """
@@ -70,9 +71,9 @@ class Placement:
     own: Array
     whole: Array
     posterior: Array
+    col_variances: Array
     new_rows: Array
     new_cols: Array
-    free_columns: bool = True
     exact: float = 0.0
 
     @classmethod
@@ -92,18 +93,8 @@ class Placement:
         whole = own + covariance_of(rows.expected[seen] - average)
         turn = (fit.cols.mean * unit[:, None]).T @ V
         new = (rows.apart(seen), fit.cols.apart(result.counts[1] > 0))
-        return cls(
-            fit.cols,
-            replace(fit.noise, units=None),
-            unit,
-            turn,
-            average,
-            own,
-            whole,
-            rows.covariance,
-            *new,
-            not fit.cols.tied,
-        )
+        noise, variances = replace(fit.noise, units=None), fit.col_variances
+        return cls(fit.cols, noise, unit, turn, average, own, whole, rows.covariance, variances, *new)
 
     @classmethod
     def _plain(
@@ -125,7 +116,8 @@ class Placement:
         noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
         columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
         posterior = s * s * np.eye(r)
-        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, own, columns_own, exact=exact)
+        none = np.zeros((n2, 0))
+        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, none, own, columns_own, exact)
 
     @property
     def row_scale(self) -> float:
@@ -139,68 +131,63 @@ class Placement:
 
     def given(self, scores: Array) -> Placed:
         """Scores as they are, as uncertain as those of a typical row."""
-        ones = np.ones(len(scores))
-        return Placed(scores, np.column_stack([ones, self._along(scores @ self._back)]), ones)
+        return Placed(scores, np.tile(np.diag(self.posterior), (len(scores), 1)), np.ones(len(scores)))
 
     @property
     def _back(self) -> Array:
         return np.linalg.pinv(self.turn)
 
-    def _along(self, factors: Array) -> Array:
-        return np.einsum("ik,ik->i", factors @ self.columns.covariance, factors)
-
-    def weights(
-        self, fitted: Noise | None, scores: Array, V: Array, new: tuple[bool, bool], vague: bool = False
-    ) -> Noise:
-        """The noise model of rows and columns, those of the fit or, ``new``, known by their features alone.
+    def scale(
+        self, fitted: EntryScale | None, scores: Array, V: Array, new: tuple[bool, bool], vague: bool = False
+    ) -> EntryScale:
+        """The scales of rows and columns, those of the fit or, ``new``, known by their features alone.
 
         Of new rows that are ``vague`` not even those are known.
 
         Parameters
         ----------
-        fitted : Noise or None
+        fitted : EntryScale or None
             That of the fit.
         scores, V : arrays of shape (m, r) and (k, r)
             ``scores @ V.T`` is expected.
         """
-        if fitted is None:
-            ones = np.ones((len(self.noise.rows), 1)), np.ones((len(self.unit), 1))
-            fitted = self.noise.weights(*(np.hstack([side, 0 * side]) for side in ones))
-        factors, columns = scores @ self._back, V @ self.turn.T
-        rows, spread, of_rows = fitted.rows, fitted.row_spread[:, 0], self.posterior
-        cols, across, of_cols = fitted.cols, self.columns.spread * self.unit**2, self.columns.covariance
-        if new[0]:
-            rows, spread, of_rows = (
-                np.full(len(scores), self.row_scale),
-                np.ones(len(scores)),
-                self.whole if vague else self.new_rows,
-            )
+        factors, columns, tail = scores @ self._back, V @ self.turn.T, self._tail
+        usual = np.ones(len(self.unit)) if fitted is None else fitted.cols
+        rows, cols = np.full(len(scores), self.row_scale), np.full(len(V), np.median(usual))
+        if fitted is None or new[0]:
+            own = self.posterior if not new[0] else self.whole if vague else self.new_rows
+            of_rows = np.ones((len(scores), 1)), _squares(columns, own)
+        else:
+            rows, K = fitted.rows, fitted.row_spread.shape[1] - self.col_variances.shape[1]
+            of_rows = fitted.row_spread[:, :K], columns[:, :K] ** 2
+        of_cols = self._of_columns(factors)
         if new[1]:
-            cols, across, of_cols = np.full(len(V), np.median(fitted.cols)), np.ones(len(V)), self.new_cols
-        along = np.einsum("ik,ik->i", factors @ of_cols, factors)
-        own = np.einsum("jk,jk->j", columns @ of_rows, columns) + across * float(np.sum(of_rows * of_cols))
-        return replace(
-            fitted,
-            rows=rows,
-            cols=cols,
-            row_spread=np.column_stack([spread, along]),
-            col_spread=np.column_stack([own, across]),
-        )
+            of_cols = _squares(factors, self.new_cols), np.ones((len(V), 1))
+        else:
+            cols = usual
+        row_spread, col_spread = (np.hstack(sides) for sides in zip(of_rows, of_cols, strict=True))
+        return EntryScale(rows, cols, row_spread, col_spread, tail)
 
-    def variance(self, weights: Noise, scores: Array, V: Array, used: Array, new_rows: bool) -> Array:
-        """The variance of every expected value, from which entries of its row and of its column were ``used``.
+    def scale_of_rows(self, fitted: EntryScale, placed: Placed) -> EntryScale:
+        """The scales of new rows that were placed by their entries."""
+        columns, of_cols = self.columns.mean * self.unit[:, None], self._of_columns(placed.scores @ self._back)
+        row_spread, col_spread = np.hstack([placed.variances, of_cols[0]]), np.hstack([columns**2, of_cols[1]])
+        return EntryScale(self.row_scale * placed.scale, fitted.cols, row_spread, col_spread, fitted.tail)
 
-        Of ``new_rows``, placed after the fit, columns are as certain as they were in the fit.
-        """
-        rows = scores @ self._back, self.own if self.own.any() else None
-        cols = V @ self.turn.T, self.new_cols if self.free_columns and not new_rows else None
-        return entry_variance(weights, used, self.noise.tail, rows, cols, self.unit)
+    def _of_columns(self, factors: Array) -> tuple[Array, Array]:
+        """The part of the uncertainty that is due to the columns of the fit."""
+        return factors[:, : self.col_variances.shape[1]] ** 2, self.col_variances * self.unit[:, None] ** 2
+
+    @property
+    def _tail(self) -> float:
+        """The standard deviation of clean noise in units of its scale."""
+        return float(self.noise.deviation / self.noise.s)
 
     def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
         m, rounding = len(X), rounding_floor(X.dtype, 1.0)
         if not self.turn.size:
-            return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, 2)), np.ones(m))
+            return Placed(np.zeros((m, self.turn.shape[1])), np.zeros((m, len(self.turn))), np.ones(m))
         kept = np.arange(len(self.unit)) if kept is None else kept
         if np.isnan(X).all():  # an engine needs an entry
             more = None if prior is None else np.vstack([prior, prior[:1]])
@@ -217,9 +204,8 @@ class Placement:
         lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
         lines, scale = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
         mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
-        factors = mean @ R.T * size
-        spread = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), self._along(factors)])
-        return Placed(factors @ self.turn, spread, scale)
+        factors, variances = mean @ R.T * size, lines.variance @ (R * R).T * size**2
+        return Placed(factors @ self.turn, variances, scale)
 
     def _sizes(self, X: Array) -> Array:
         """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
@@ -285,6 +271,11 @@ class Placement:
             zeta /= constants.THRESHOLD_DECAY
         enough = lines.sums.rows[:, 1] > mean.shape[1]
         return np.where(enough[:, None], mean * size, start)
+
+
+def _squares(factors: Array, covariance: Array) -> Array:
+    """``f · C f`` of every line, n×1."""
+    return np.einsum("ik,ik->i", factors @ covariance, factors)[:, None]
 
 
 def longest(rows: Array) -> float:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .engines.base import Noise, Trim
+from .engines.base import Trim
 from .lowrank import Array, LowRank
 
 if TYPE_CHECKING:
     from .calibration import Calibration
     from .engines.sparse_part import Sparse
+    from .entry_scale import EntryScale, Judge
 
 
 class Status(Enum):
@@ -178,7 +179,8 @@ class State:
     expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
     shares : what part of the energy of L each of its parts holds, if it has several
     certificate : how the fit was chosen, if several raced
-    weights : the noise model, if there is one: gross errors are told by it in place of zeta
+    scale : scales of the noise and the uncertainty of L, if there is a model of them, which takes the place of zeta
+    gross : about the share of gross errors, by that model
     fit : the model with its posteriors, for new rows
     stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
@@ -197,7 +199,8 @@ class State:
     expected: tuple[Expected | None, Expected | None] | None = None
     shares: dict[str, float] = field(default_factory=dict)
     certificate: Certificate | None = None
-    weights: Noise | None = None
+    scale: EntryScale | None = None
+    gross: float = 0.0
     fit: Any = None
     stage: str = ""
     progress: float | None = None
@@ -288,8 +291,8 @@ class Result:
         Of which rows, and of which columns, L is known: they have enough entries, or features. None: of all.
     certificate : Certificate or None
         How the fit was chosen among several, and how stable it is.
-    weights : Noise or None
-        The noise model: scales of rows and columns, uncertainty of L.
+    scale : EntryScale or None
+        Scales of the noise and uncertainty of L, at every entry; None where the solver has no model of them.
     calibration : Calibration or None
         The probability that a residual, in units of its uncertainty, is a gross error.
     fit : the model with its posteriors, or None
@@ -319,7 +322,7 @@ class Result:
     expected: tuple[Expected | None, Expected | None] | None = None
     known: tuple[Array, Array] | None = None
     certificate: Certificate | None = None
-    weights: Noise | None = None
+    scale: EntryScale | None = None
     calibration: Calibration | None = None
     fit: Any = None
     outliers_path: str | None = None
@@ -327,6 +330,20 @@ class Result:
     @property
     def n_observed(self) -> int:
         return int(self.counts[0].sum())
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is no answer."""
+        return self.status in (Status.SATURATED, Status.DIVERGED)
+
+    @property
+    def judge(self) -> Judge:
+        """What says which entries are outliers, and how probable that is."""
+        from .entry_scale import Judge
+
+        calibration = None if self.failed else self.calibration
+        limit = self.zeta if self.scale is None or calibration is None else calibration.limit
+        return Judge(limit, self.scale, calibration, self.noise == 0 and not self.failed, self.known)
 
     @property
     def n_iter(self) -> int:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .arguments import number
-from .engines.base import Engine, Noise, Standardised
-from .engines.sparse_part import of_lines, only, places, to_host
+from .engines.base import Engine
+from .engines.sparse_part import only, places, to_host
+from .entry_scale import EntryScale
 from .lowrank import Array
-from .outliers import probabilities, reported, standardised
-from .result import Result, Status
+from .outliers import reported
+from .result import Result
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -69,20 +70,14 @@ class Criterion:
         return self == Criterion()
 
 
-Scale = Callable[["csr_array"], Array]  # of cells: the size of clean residuals there
-
-
-def flagged(
-    result: Result, cut: Criterion, owner: Callable[[], Engine], scale: Scale
-) -> tuple[csr_array, Array, Array]:
+def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> tuple[csr_array, Array, Array]:
     """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
 
     They are in host memory. Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
     S = to_host(candidates(result, cut, owner), f"a list of cells with {cut}")
-    exact, failed = certainty(result)
-    z = standardised(S, None, result.zeta).data if result.weights is None else S.data / scale(S)
-    probability = probabilities(z, None if failed else result.calibration, exact)
+    judge, at = result.judge, places(S)
+    z, probability = judge.standardised(S.data, *at), judge.probability(S.data, *at)
     kept = np.ones(S.nnz, bool)
     if cut.threshold is not None:
         kept = np.abs(S.data) > cut.threshold
@@ -93,16 +88,10 @@ def flagged(
     return only(S, kept), np.abs(z[kept]), probability[kept]
 
 
-def certainty(result: Result) -> tuple[bool, bool]:
-    """Whether outliers are certain, since the fit is exact; and whether nothing is, since it failed."""
-    failed = result.status in (Status.SATURATED, Status.DIVERGED)
-    return result.noise == 0 and not failed, failed
-
-
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
     """The cells among which a cut chooses, and perhaps others; where they are."""
-    exact, failed = result.noise == 0, result.status in (Status.SATURATED, Status.DIVERGED)
-    if failed and (cut.fdr or cut.probability):
+    exact = result.noise == 0
+    if result.failed and (cut.fdr or cut.probability):
         raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
     if not exact and result.calibration is None and (cut.fdr or cut.probability):
         raise ValueError(
@@ -115,37 +104,20 @@ def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> S
 def _enough(result: Result, cut: Criterion) -> bool:
     """Whether the outliers of the fit hold all that the cut asks for."""
     if cut.threshold is not None:
-        return result.weights is None and cut.threshold >= result.zeta
+        return result.scale is None and cut.threshold >= result.zeta
     return cut.probability is not None and cut.probability > 0.5
 
 
 def _beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
     """All cells that may be in the cut, from one read of M."""
-    limit: float | Standardised
     if cut.threshold is not None:
-        limit = cut.threshold
+        judge = replace(result.judge, limit=cut.threshold, scale=None)
     else:
-        assert result.weights is not None and result.calibration is not None
-        limit = Standardised(result.weights, result.calibration.size_at(np.nextafter(cut.probability or 0.0, -1)))
-    S, _ = engine.corruption(result.L, limit)
-    return S if result.known is None else of_lines(S, *result.known)
-
-
-def deviation(weights: Noise, factor: float, at: tuple[Array, Array] | None = None, var: Array | None = None) -> Array:
-    """The standard deviation of a clean measurement about its expected value, everywhere or at some cells.
-
-    That of the noise, ``factor`` times its scale, and of the expected value itself: ``var``, or as the noise model has
-    it for entries of which nothing more is known.
-    """
-    if at is None:
-        s2 = np.multiply.outer(weights.rows, weights.cols)
-        own = weights.row_spread @ weights.col_spread.T if var is None else var
-    else:
-        rows, cols = at
-        s2 = weights.rows[rows] * weights.cols[cols]
-        own = np.einsum("kq,kq->k", weights.row_spread[rows], weights.col_spread[cols]) if var is None else var[at]
-    found: Array = np.sqrt(factor**2 * s2 + own)
-    return found
+        assert result.scale is not None and result.calibration is not None
+        limit = result.calibration.size_at(np.nextafter(cut.probability or 0.0, -1))
+        judge = replace(result.judge, limit=limit)
+    S, _ = engine.corruption(result.L, judge.candidates)
+    return judge.outliers(S)
 
 
 def refuse_large(shape: tuple[int, int], what: str) -> None:
@@ -174,12 +146,11 @@ def expected_part(block: None, rows: Array, cols: Array, *, dtype: np.dtype) -> 
     return ((rows @ cols.T).astype(dtype, copy=False),)
 
 
-def deviation_part(
-    block: None, rows: tuple[Array, ...], cols: tuple[Array, ...], *, weights: Noise, factor: float, dtype: np.dtype
+def std_part(
+    block: None, rows: tuple[Any, ...], cols: tuple[Any, ...], *, tail: float, dtype: np.dtype
 ) -> tuple[Array]:
     """Of each side: the scale of the noise, its spread, and of which lines something is known."""
-    here = replace(weights, rows=rows[0], row_spread=rows[1], cols=cols[0], col_spread=cols[1])
-    std = deviation(here, factor).astype(dtype, copy=False)
+    std: Array = EntryScale(rows[0], cols[0], rows[1], cols[1], tail).std_table().astype(dtype, copy=False)
     std[~rows[2]], std[:, ~cols[2]] = np.nan, np.nan
     return (std,)
 

@@ -14,7 +14,8 @@ import numpy as np
 from . import constants
 from .cached import cached_property
 from .choice import skewness
-from .engines.base import MOST_SPREAD, Engine, Look, Standardised
+from .engines.base import Engine, Look
+from .entry_scale import Judge
 from .features import Features, outside
 from .labels import Labels
 from .lowrank import Array, LowRank, squared_lengths
@@ -104,8 +105,7 @@ class Case:
     engine, features : the owner of M, and what is known of its rows and columns
     state : the last iterate
     outliers : how many each row, and each column, has, if they were asked for
-    known : the lines of which L is known
-    limit : what an outlier exceeds
+    judge : what an outlier exceeds, and the lines of which L is known
     status, explained : how the run ended, and the share of the energy that L explains
     seed : for the look
     """
@@ -114,8 +114,7 @@ class Case:
     features: tuple[Features, Features]
     state: State
     outliers: tuple[Array, Array] | None
-    known: tuple[Array, Array]
-    limit: float | Standardised
+    judge: Judge
     status: Status
     explained: float
     seed: np.random.SeedSequence
@@ -133,6 +132,12 @@ class Case:
         return self.state.L
 
     @property
+    def known(self) -> tuple[Array, Array]:
+        """The lines of which L is known."""
+        assert self.judge.known is not None
+        return self.judge.known
+
+    @property
     def exact(self) -> bool:
         """Whether nothing is left but rounding."""
         return self.state.noise == 0
@@ -141,7 +146,7 @@ class Case:
     def noiseless(self) -> bool:
         """Whether residuals are no noise: rounding, or what the end of an iteration left, far below the noise."""
         typical = float(np.sqrt(np.mean(self.sample.L**2)))
-        if self.exact or (self.state.weights is None and self.common <= constants.MIN_DETECTABLE_NOISE * typical):
+        if self.exact or (self.state.scale is None and self.common <= constants.MIN_DETECTABLE_NOISE * typical):
             return True
         sizes = np.abs(self.sample.z[self.sample.kept])
         return not len(sizes) or bool(np.quantile(sizes, 0.99) < constants.MIN_OUTLIER_LIMIT)
@@ -161,7 +166,7 @@ class Case:
     def sample(self) -> Residuals:
         """At random entries."""
         rows, cols, values = self.drawn
-        return self._residuals(values, self.expected, self._scale(rows, cols))
+        return self._residuals(values, self.expected, lambda R: self._unit(R, rows, cols))
 
     @cached_property
     def block(self) -> Residuals:
@@ -169,34 +174,33 @@ class Case:
         return self.across(*self.places.lines)
 
     def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
-        return self._residuals(values, self.L.sampled(rows, cols), self._scale(rows, cols))
+        return self._residuals(values, self.L.sampled(rows, cols), lambda R: self._unit(R, rows, cols))
 
-    def _scale(self, rows: Array, cols: Array) -> Array:
-        if self.state.weights is not None:
-            return Standardised(self.state.weights, 1.0).of_entries(rows, cols)
-        return np.full(len(rows), self.common)
+    def _unit(self, R: Array, rows: Array, cols: Array) -> Array:
+        scale = self.state.scale
+        return np.full(len(rows), self.common) if scale is None else scale.unit_at(R, rows, cols)
 
     def across(self, rows: Array, cols: Array) -> Residuals:
         """All entries of some rows and columns."""
-        if (weights := self.state.weights) is None:
-            scale = np.full((len(rows), len(cols)), self.common)
-        else:
-            s2 = np.multiply.outer(weights.rows[rows], weights.cols[cols])
-            var = weights.row_spread[rows] @ weights.col_spread[cols].T
-            scale = np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
-        return self._residuals(self.engine.block(rows, cols), self.L.part(rows, cols).dense(), scale)
 
-    def _residuals(self, values: Array, L: Array, scale: Array) -> Residuals:
+        def unit(R: Array) -> Array:
+            scale = self.state.scale
+            return np.full(R.shape, self.common) if scale is None else scale.unit_table(R, rows, cols)
+
+        return self._residuals(self.engine.block(rows, cols), self.L.part(rows, cols).dense(), unit)
+
+    def _residuals(self, values: Array, L: Array, unit: Callable[[Array], Array]) -> Residuals:
         values = np.asarray(values, float)
         R = values - L
-        limit = self.limit.limit * scale if isinstance(self.limit, Standardised) else self.limit
+        scale = unit(R)
+        limit = self.judge.limit if self.judge.scale is None else self.judge.limit * scale
         return Residuals(values, L, R, scale, np.abs(R) <= limit)  # NaN is not kept
 
     @cached_property
     def common(self) -> float:
         """One standard deviation for all entries, where there is no noise model: that of those that are kept."""
         R = np.abs(np.asarray(self.drawn[2], float) - self.expected)
-        kept = R if isinstance(self.limit, Standardised) else R[self.limit >= R]
+        kept = R if self.judge.scale is not None else R[self.judge.limit >= R]
         size = float(np.sqrt(np.mean(kept**2))) if len(kept) else 0.0
         return max(size, 1e-150)
 
@@ -669,8 +673,8 @@ def one_sided(case: Case) -> Iterator[Doubt]:
 
 def _in_limits(case: Case) -> Array:
     """Residuals at random entries, in units of what an outlier exceeds."""
-    look, limit = case.sample, case.limit
-    sizes: Array = look.R / (limit.limit * look.scale if isinstance(limit, Standardised) else limit)
+    look, judge = case.sample, case.judge
+    sizes: Array = look.R / (judge.limit if judge.scale is None else judge.limit * look.scale)
     return sizes
 
 
@@ -682,7 +686,7 @@ def _separated(case: Case) -> bool:
 
 
 def no_outliers(case: Case) -> Iterator[Doubt]:
-    looked = np.isfinite(case.state.zeta) or case.state.weights is not None
+    looked = np.isfinite(case.state.zeta) or case.state.scale is not None
     if case.outliers is not None and not case.outliers[0].any() and looked:
         text = "no cell is far enough off to be called wrong. If you know of errors, try outliers(probability=0.1)"
         yield Doubt("empty", text)

@@ -37,8 +37,16 @@ class SparseOnDevice(Protocol):
         """How many entries each row (axis 0) or column has, as a NumPy array."""
         ...
 
-    def only(self, rows: Array, cols: Array) -> SparseOnDevice:
-        """The entries of the rows and columns that boolean NumPy arrays keep."""
+    def places(self, some: slice) -> tuple[Any, Any]:
+        """Rows and columns of some entries, as tensors."""
+        ...
+
+    def only(self, kept: Any) -> SparseOnDevice:
+        """The entries that a boolean tensor keeps."""
+        ...
+
+    def tensor_of(self, values: Array) -> Any:
+        """A NumPy array as a tensor on the device."""
         ...
 
     def to_scipy(self) -> csr_array:
@@ -55,9 +63,14 @@ def on_device(S: Sparse | None) -> TypeGuard[SparseOnDevice]:
     return hasattr(type(S), "to_scipy")
 
 
-def places(S: csr_array) -> tuple[Array, Array]:
-    """Rows and columns of the entries of an S in host memory."""
-    return np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+def places(S: Any, some: slice | None = None) -> tuple[Any, Any]:
+    """Rows and columns of the entries of S, or of some of them; as tensors, if S is on a device."""
+    if on_device(S):
+        return S.places(some or slice(0, S.nnz))
+    if some is None:
+        return np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
+    at = np.arange(some.start, min(some.stop, S.nnz))
+    return np.searchsorted(S.indptr, at, side="right") - 1, S.indices[some]
 
 
 def flagged(S: Sparse, axis: int) -> Array:
@@ -72,24 +85,16 @@ def flagged(S: Sparse, axis: int) -> Array:
     return counts
 
 
-def only(S: csr_array, kept: Array) -> csr_array:
-    """An S in host memory with some of its entries."""
+def only(S: Any, kept: Any) -> Any:
+    """S with some of its entries, where it was."""
     if kept.all():
         return S
+    if on_device(S):
+        return S.only(kept)
     from scipy.sparse import csr_array
 
     rows, cols = places(S)
     return csr_array((S.data[kept], (rows[kept], cols[kept])), shape=S.shape)
-
-
-def of_lines(S: Sparse, rows: Array, cols: Array) -> Any:
-    """S in the rows and columns that boolean arrays keep, nothing elsewhere; where it was."""
-    if rows.all() and cols.all():
-        return S
-    if on_device(S):
-        return S.only(rows, cols)
-    at = places(S)
-    return only(S, rows[at[0]] & cols[at[1]])
 
 
 def root_mean_square(S: Sparse) -> float:

@@ -6,9 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..constants import MAX_ENTRIES_IN_MEMORY
 from ..lowrank import Array
-from ..result import Status
 from .labels import check_labels
 from .registry import conforms, registry, require
 
@@ -22,11 +20,10 @@ RESULT_SHAPES = {
     "counts.1": "i n2",
     "known.0": "b n1",
     "known.1": "b n2",
-    "weights.rows": "f n1",
-    "weights.cols": "f n2",
-    "weights.row_spread": "f n1 2",
-    "weights.col_spread": "f n2 2",
-    "weights.shares": "f 3",
+    "scale.rows": "f n1",
+    "scale.cols": "f n2",
+    "scale.row_spread": "f n1 q",
+    "scale.col_spread": "f n2 q",
     "calibration.edges": "f edges",
     "calibration.levels": "f cells",
     "calibration.counts": "f cells",
@@ -40,7 +37,6 @@ MODEL_SHAPES = {
     "components_": "f r n2",
     "singular_values_": "f r",
     "_observed": "f outliers",
-    "_used_bits": "u bits",
     "_rows.expected.offset": "f r",
     "_rows.expected.coefficients": "f d1 r",
     "_cols.expected.offset": "f r",
@@ -63,6 +59,7 @@ MODEL_SHAPES = {
     "_placement.own": "f K K",
     "_placement.whole": "f K K",
     "_placement.posterior": "f K K",
+    "_placement.col_variances": "f n2 c",
     "_placement.new_rows": "f K K",
     "_placement.new_cols": "f K K",
 }
@@ -98,7 +95,6 @@ def fitted_types() -> tuple[dict[str, Any], dict[str, Any]]:
         "_cols": classes["Described"],
         "_placement": classes["Placement"],
         "_observed": Array,
-        "_used_bits": Array,
         "_fingerprint": str,
     }
     return always, {"feature_names_in_": Array, "_sklearn_output_config": dict[str, Any]}
@@ -128,10 +124,6 @@ def check_model(model: Any) -> None:
     require(model.rank_ == sides["r"] and model.n_features_in_ == sides["n2"], "components and L do not agree")
     stored = 0 if result.S is None else result.S.nnz
     require(sides["outliers"] == stored, "there are not as many observed values as outliers")
-    cells = sides["n1"] * sides["n2"]
-    packed = cells <= MAX_ENTRIES_IN_MEMORY and result.status is not Status.DIVERGED
-    bits = -(-cells // 8) if packed else 0
-    require(sides["bits"] == bits, "what is said of cells that were used does not fit the table")
     require(model.container_ in CONTAINERS, f"its container is unknown, {model.container_[:40]!r}")
     for side, n in ((model._rows, sides["n1"]), (model._cols, sides["n2"])):
         _check_side(side, n)

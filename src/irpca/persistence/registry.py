@@ -16,7 +16,7 @@ CLASSES = {
     "calibration": ("Calibration",),
     "described": ("Described",),
     "encode": ("Encoder",),
-    "engines.base": ("Noise",),
+    "entry_scale": ("EntryScale",),
     "factors": ("Side",),
     "encode.terms": ("Calendar", "Category", "Clock", "Curve", "Linear", "Term"),
     "labels": ("Labels",),

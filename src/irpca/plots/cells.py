@@ -81,9 +81,7 @@ def cell_map(
         labels = texts_of(model, axis)
         label_ticks(ax, which, np.arange(len(shown[axis])), [labels[i] for i in shown[axis]])
     ax.set(ylabel=name_of(model, 0), xlabel=name_of(model, 1))
-    _colour_bar(
-        ax, drawn, image, "multiples of the limit" if result_of(model).weights is None else "standard deviations"
-    )
+    _colour_bar(ax, drawn, image, "multiples of the limit" if result_of(model).scale is None else "standard deviations")
     inside = int(np.count_nonzero(np.nan_to_num(image)))
     title(ax, _heading(S.nnz, engine.n_observed, S.nnz - inside), _left_out(shown, (rows, columns), S.shape))
     return ax

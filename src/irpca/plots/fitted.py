@@ -10,7 +10,6 @@ import numpy as np
 
 from ..arguments import naming, shown
 from ..engines import Engine, choose
-from ..engines.base import Standardised
 from ..engines.sparse_part import places, to_host
 from ..labels import Labels, few, texts
 from ..lowrank import Array
@@ -77,10 +76,10 @@ def outliers_of(model: Any) -> csr_array:
 def scores_of(model: Any) -> csr_array:
     """The signed scores of the outliers: their differences in standard deviations of clean cells there."""
     result, S = result_of(model), outliers_of(model)
-    if result.weights is None:
-        return standardised(S, None, result.zeta)
+    if result.scale is None:
+        return standardised(S, result.judge)
     scores = S.astype(float)
-    scores.data = S.data / model._std_of_cells(result, model._owner, places(S))
+    scores.data = S.data / model._std_at(result, *places(S))
     return scores
 
 
@@ -98,15 +97,15 @@ def expected_at(model: Any, rows: Array, cols: Array) -> Array:
     return np.where(known[0][rows] & known[1][cols], L, np.nan)
 
 
-def unit_at(model: Any, rows: Array, cols: Array) -> Array:
-    """The uncertainty by which scores are divided; NaN of solvers without a noise model, and of an exact fit."""
-    weights = result_of(model).weights
-    return np.full(np.shape(rows), np.nan) if weights is None else Standardised(weights, 1.0).of_entries(rows, cols)
+def standardised_at(model: Any, residuals: Array, rows: Array, cols: Array) -> Array:
+    """Residuals in units of their uncertainty; NaN of solvers without a noise model, and of an exact fit."""
+    scale = result_of(model).scale
+    return residuals * np.nan if scale is None else residuals / scale.unit_at(residuals, rows, cols)
 
 
-def std_at(model: Any, engine: Engine, rows: Array, cols: Array) -> Array:
+def std_at(model: Any, rows: Array, cols: Array) -> Array:
     """Standard deviation of a clean measurement, as ``model.expected(return_std=True)`` has it."""
-    std: Array = model._std_of_cells(result_of(model), lambda: engine, (rows, cols))
+    std: Array = model._std_at(result_of(model), rows, cols)
     return std
 
 

@@ -58,7 +58,7 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     x, ticks = coordinates(labels_of(model, along), engine.shape[along])
     order = np.argsort(x, kind="stable")
     at = (np.full(len(order), i), order) if axis == 0 else (order, np.full(len(order), i))
-    observed, expected, std = engine.entries(*at), expected_at(model, *at), std_at(model, engine, *at)
+    observed, expected, std = engine.entries(*at), expected_at(model, *at), std_at(model, *at)
     wrong = _flagged(model, axis, i)[order]
 
     ax, x = axes_of(ax), x[order]

@@ -8,10 +8,10 @@ import numpy as np
 
 from ..calibration import Calibration
 from ..engines import Engine
-from ..engines.base import Noise
+from ..entry_scale import EntryScale
 from ..lowrank import Array, LowRank
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, counted, legend, plain_frame, title
-from .fitted import engine_of, expected_at, outliers_of, result_of, seed_of, unit_at
+from .fitted import engine_of, expected_at, outliers_of, result_of, seed_of, standardised_at
 
 ENTRIES = 200_000  # residuals that are drawn
 BINS = 81  # an odd number: one of them is about zero
@@ -55,9 +55,9 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     left = values - expected_at(model, rows, cols)
     known = np.isfinite(left)
     calibration = result.calibration
-    if calibration is None or result.weights is None:
+    if calibration is None or result.scale is None:
         return _plain_histogram(model, left[known], axes_of(ax))
-    z, ax = (left / unit_at(model, rows, cols))[known], axes_of(ax)
+    z, ax = standardised_at(model, left, rows, cols)[known], axes_of(ax)
     edges = _bins(z, calibration.limit, _width(calibration))
     counts = np.histogram(z, edges)[0]
     _draw_counts(ax, counts, edges, calibration.limit, "more likely outliers")
@@ -184,7 +184,7 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     """
     result, engine = result_of(model), engine_of(model, M)
     lines = _block(engine.shape, np.random.default_rng(seed_of(model)))
-    scales = _scales(result.weights, lines)
+    scales = _scales(result.scale, lines)
     U, V = (F[some] / scale[:, None] for F, some, scale in zip(result.L.thin(), lines, scales, strict=True))
     kept = LowRank.from_product(U, V).singular_values if result.rank else np.zeros(0)
     R = _left(model, engine, lines) / np.multiply.outer(*scales)
@@ -198,7 +198,7 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     ax.axvline(rank + 0.5, color=GREY, linewidth=0.8)
     if (np.r_[kept, left] > 0).any():
         ax.set_yscale("log")
-    unit = "" if result.weights is None else ", in units of the noise"
+    unit = "" if result.scale is None else ", in units of the noise"
     ax.set(xlabel="component", ylabel=f"singular value{unit}", xlim=(0.4, rank + len(left) + 0.6))
     ax.xaxis.get_major_locator().set_params(integer=True)
     plain_frame(ax)
@@ -218,11 +218,11 @@ def _block(shape: tuple[int, int], rng: np.random.Generator) -> list[Array]:
     ]
 
 
-def _scales(weights: Noise | None, lines: list[Array]) -> list[Array]:
+def _scales(noise: EntryScale | None, lines: list[Array]) -> list[Array]:
     """The standard deviation of the noise is the product of a number for the row and one for the column, or is 1."""
-    if weights is None:
+    if noise is None:
         return [np.ones(len(some)) for some in lines]
-    return [np.sqrt(scale[some]) for scale, some in zip((weights.rows, weights.cols), lines, strict=True)]
+    return [np.sqrt(scale[some]) for scale, some in zip((noise.rows, noise.cols), lines, strict=True)]
 
 
 def _left(model: Any, engine: Engine, lines: list[Array]) -> Array:

@@ -67,7 +67,7 @@ class Case:
 
         if self.result.S is None:
             return csr_array(self.shape), np.zeros(0), np.zeros(0)
-        return flagged(self.result, self.cut, self._owner, self.model._scale(self.result, self._owner))
+        return flagged(self.result, self.cut, self._owner)
 
     @property
     def S(self) -> Any:
@@ -77,7 +77,7 @@ class Case:
     @cached_property
     def z(self) -> Any:
         """The outliers in units of their uncertainty."""
-        return standardised(self.S, self.result.weights, self.result.zeta)
+        return standardised(self.S, self.result.judge)
 
     @property
     def probability(self) -> Array:
@@ -91,7 +91,7 @@ class Case:
     @cached_property
     def scores(self) -> Array:
         """The differences of outliers in standard deviations; without a noise model, in multiples of the threshold."""
-        return self.z.data if self.result.weights is None else self.S.data / self.deviation(*self.cells)
+        return self.z.data if self.result.scale is None else self.S.data / self.deviation(*self.cells)
 
     @cached_property
     def cells(self) -> tuple[Array, Array]:
@@ -108,19 +108,9 @@ class Case:
         self.values.refuse_others(*self.cells, self.result.L.entries(*self.cells) + self.S.data)
         return self.values.at(*self.cells)
 
-    @cached_property
-    def _deviations(self) -> Array | None:
-        """The standard deviation of clean cells about their expected values, of a table that is not too large."""
-        if np.prod(self.shape) > MOST_CELLS:
-            return None
-        return np.asarray(self.model._std_of_cells(self.result, self.model._owner))
-
     def deviation(self, rows: Array, cols: Array) -> Array:
-        """The same of some cells."""
-        rows, cols = np.broadcast_arrays(rows, cols)
-        if self._deviations is not None:
-            return self._deviations[rows, cols]
-        return np.asarray(self.model._std_of_cells(self.result, self.model._owner, (rows, cols)))
+        """The standard deviation of clean cells about their expected values."""
+        return np.asarray(self.model._std_at(self.result, *np.broadcast_arrays(rows, cols)))
 
     def _owner(self) -> Engine:
         """Who holds M: asked for only if more cells are wanted than the fit listed."""

@@ -19,7 +19,8 @@ from .. import constants
 from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
 from ..choice import Candidate, HeldOut, better, choose
-from ..engines.base import Engine, Look, Noise
+from ..engines.base import Engine, Look
+from ..entry_scale import EntryScale
 from ..factors import Fit, basis_of, moved, restricted
 from ..features import Features, outside
 from ..lowrank import Array, Deferred, LowRank, core_of, times
@@ -307,15 +308,21 @@ class _Part:
         @cache
         def whole() -> State:
             fit = self.lifted(now)
-            L, weights = self.in_units_of_M(fit), self.weights_in_units_of_M(fit)
-            return replace(state, L=L, weights=weights, fit=replace(fit, unit=self.unit), whole=None)
+            return self.with_scale(replace(state, L=self.in_units_of_M(fit)), fit)
 
         return state
 
-    def weights_in_units_of_M(self, fit: Fit) -> Noise:
+    def with_scale(self, state: State, fit: Fit) -> State:
+        """A state of this fit with the scales of the noise and the uncertainty of L, in units of M; two reads."""
         square = self.unit**2
-        weights = fit.noise.capped(square).weights(*fit.spreads)
-        return replace(weights, cols=weights.cols * square, col_spread=weights.col_spread * square[:, None], units=None)
+        noise = fit.noise.capped(square).weights(*fit.spreads)
+        rows, cols, tail = fit.line_variances(0), fit.line_variances(1), float(fit.noise.deviation / fit.noise.s)
+        of_rows, of_cols = [rows], [(fit.cols.mean**2 * square[:, None])[:, : rows.shape[1]]]
+        of_rows.append((fit.rows.mean**2)[:, : cols.shape[1]])
+        of_cols.append(cols * square[:, None])
+        scale = EntryScale(noise.rows, noise.cols * square, np.hstack(of_rows), np.hstack(of_cols), tail)
+        fit = replace(fit, unit=self.unit, col_variances=cols)
+        return replace(state, scale=scale, gross=noise.gross, fit=fit, whole=None)
 
     def lifted(self, fit: Fit, lines: tuple[Array, Array] | None = None) -> Fit:
         """The fit to some lines, those of the part, extended to all of M; others are at their prior means."""
@@ -629,7 +636,7 @@ class _Report:
                 "as given" if noise.target is not None else "estimated from the cells that are not outliers",
             ),
         )
-        return State(
+        state = State(
             L,
             constants.REPORTED_THRESHOLD * deviation,
             fit.step,
@@ -640,9 +647,8 @@ class _Report:
             shares=self._shares(fit, L),
             choices=chosen,
             certificate=self.certificate,
-            weights=part.weights_in_units_of_M(fit),
-            fit=replace(fit, unit=part.unit),
         )
+        return replace(state, whole=lambda: part.with_scale(state, fit))
 
     def exact(self, fit: Fit, exact: _Exact) -> State:
         L = exact.L

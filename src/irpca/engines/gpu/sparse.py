@@ -37,7 +37,7 @@ class DeviceSparse:
     Examples
     --------
     >>> S = DeviceSparse((2, 3), torch.tensor([0, 1, 2]), torch.tensor([2, 0]), torch.tensor([5.0, -4.0]))
-    >>> S.nnz, S.flagged(1), S.only(np.array([True, False]), np.ones(3, bool)).nnz
+    >>> S.nnz, S.flagged(1), S.only(S.data > 0).nnz
     (2, array([1, 0, 1]), 1)
     """
 
@@ -66,13 +66,19 @@ class DeviceSparse:
         counts = self.indptr.diff() if axis == 0 else torch.bincount(self.indices, minlength=self.shape[1])
         return counts.cpu().numpy()
 
-    def only(self, rows: Array, cols: Array) -> DeviceSparse:
-        """The entries of the rows and columns that two arrays of booleans keep."""
-        keep_rows, keep_cols = (torch.as_tensor(keep, device=self.device) for keep in (rows, cols))
-        counts = self.indptr.diff()
-        kept = torch.repeat_interleave(keep_rows, counts) & keep_cols[self.indices]
+    def places(self, some: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rows and columns of some entries."""
+        at = torch.arange(some.start, min(some.stop, self.nnz), device=self.device)
+        return torch.searchsorted(self.indptr, at, right=True) - 1, self.indices[some].long()
+
+    def only(self, kept: torch.Tensor) -> DeviceSparse:
+        """The entries that a boolean tensor keeps."""
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
         return DeviceSparse(self.shape, before[self.indptr], self.indices[kept], self.data[kept])
+
+    def tensor_of(self, values: Array) -> torch.Tensor:
+        """A NumPy array as a tensor on the device."""
+        return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
 
     @property
     def T(self) -> DeviceSparse:

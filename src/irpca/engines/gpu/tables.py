@@ -11,7 +11,7 @@ import torch
 
 from ...arrays import for_torch, is_sparse, is_tensor
 from ...lowrank import Array
-from ..base import Engine, Noise
+from ..base import Engine
 
 if TYPE_CHECKING:
     from ..sparse_part import Sparse
@@ -41,19 +41,17 @@ class DeviceTables:
         left, right = self.tensor(A), self.tensor(B)
         return self.made((len(A), len(B)), dtype, lambda rows: left[rows] @ right.T)
 
-    def deviation(
-        self, weights: Noise, factor: float, dtype: np.dtype, known: tuple[Array, Array] | None = None
-    ) -> Any:
+    def std(self, scale: Any, dtype: np.dtype, known: tuple[Array, Array] | None = None) -> Any:
         """The standard deviation of clean measurements everywhere; NaN in rows and columns that are not ``known``."""
-        scales = self.tensor(weights.rows), self.tensor(weights.cols)
-        left, right = self.tensor(weights.row_spread), self.tensor(weights.col_spread)
-        unknown = None if known is None else [self.tensor(~lines) for lines in known]
+        scale, unknown = scale.converted(self.tensor), None
+        if known is not None:
+            unknown = [self.tensor(~lines) for lines in known]
 
         def part(rows: slice) -> Any:
-            std = torch.sqrt(factor**2 * torch.outer(scales[0][rows], scales[1]) + left[rows] @ right.T)
+            std = scale.std_table(rows)
             return std if unknown is None else std.masked_fill_(unknown[0][rows, None] | unknown[1], torch.nan)
 
-        return self.made((len(left), len(right)), dtype, part)
+        return self.made((len(scale.rows), len(scale.cols)), dtype, part)
 
     def repaired(
         self, values: Callable[[slice], Any], S: Sparse | Compressed, A: Array, B: Array, dtype: np.dtype
@@ -133,37 +131,17 @@ class DeviceList:
     ----------
     tables : DeviceTables
     S : SparseOnDevice
-    weights : Noise
-        The scales of clean cells.
-    factor : float
-        The standard deviation of clean noise in units of its scale.
-    unit : float or None
-        What residuals are divided by for their size; None: by the scales of ``weights``.
-    calibration : Calibration or None
-        The probability of an outlier, given its size.
-    exact : bool
-        Whether every entry of S is one for certain.
+    judge : Judge
+        How probable an outlier is.
+    scale : EntryScale
+        The standard deviations of clean measurements.
+    dtype : NumPy's, of these
     """
 
-    def __init__(
-        self,
-        tables: DeviceTables,
-        S: Any,
-        weights: Noise,
-        factor: float,
-        unit: float | None,
-        calibration: Any,
-        exact: bool,
-        dtype: np.dtype,
-    ) -> None:
-        self.shape, self.factor, self.unit, self.exact = S.shape, factor, unit, exact
+    def __init__(self, tables: DeviceTables, S: Any, judge: Any, scale: Any, dtype: np.dtype) -> None:
+        self.shape, self.tables, self.dtype = S.shape, tables, _torch_type(dtype)
         self.indptr, self.indices, self.data = map(tables.tensor, (S.indptr, S.indices, S.data))
-        self.calibration, self.tables, self.dtype = calibration, tables, _torch_type(dtype)
-        parts = (weights.rows, weights.row_spread, weights.cols, weights.col_spread)
-        self._rows, self._row_spread, self._cols, self._col_spread = map(tables.tensor, parts)
-        self._steps: Any = None
-        if calibration is not None:
-            self._steps = tables.tensor(calibration.edges), tables.tensor(calibration.levels)
+        self.judge, self.scale = judge.converted(tables.tensor), scale.converted(tables.tensor)
 
     def chosen(self, fdr: float | None, probability: float | None, threshold: float | None, most: int | None) -> Any:
         """Positions in S of the outliers by a criterion, the most certain first, and only the first ``most``."""
@@ -200,31 +178,19 @@ class DeviceList:
 
     def size(self, at: Any) -> Any:
         """The sizes of the residuals in units of their uncertainty."""
-        return self.data[at].double().abs() / (self._spread(at, 1.0) if self.unit is None else self.unit)
+        return self.judge.standardised(self.data[at].double(), *self.places(at)).abs()
 
     def std(self, at: Any) -> Any:
         """The standard deviation of clean measurements."""
-        return self._spread(at, self.factor).to(self.dtype)
+        return self.scale.std_at(*self.places(at)).to(self.dtype)
 
     def score(self, at: Any) -> Any:
         """The sizes in standard deviations; without a noise model those in units."""
-        return self.size(at) if self.unit is not None else self.data[at].abs() / self.std(at)
+        return self.size(at) if self.judge.scale is None else self.data[at].abs() / self.std(at)
 
     def probability(self, at: Any) -> Any:
         """That of an outlier; NaN where there is no model to tell."""
-        if self.exact or self._steps is None:
-            fill = 1.0 if self.exact else torch.nan
-            return torch.full((len(at),), fill, dtype=torch.float64, device=self.tables.device)
-        size, (edges, levels) = self.size(at), self._steps
-        level = levels[torch.searchsorted(edges, size, right=True)]
-        if len(edges):
-            level = torch.maximum(level, self.calibration.unseen(size))
-        return torch.where(size.isnan(), size, level)
-
-    def _spread(self, at: Any, factor: float) -> Any:
-        rows, cols = self.places(at)
-        own = (self._row_spread[rows] * self._col_spread[cols]).sum(dim=1)
-        return torch.sqrt(factor**2 * self._rows[rows] * self._cols[cols] + own)
+        return self.judge.probability(self.data[at].double(), *self.places(at))
 
     def _sorted(self, at: Any, second: Callable[[Any], Any]) -> Any:
         """By probability, and by another number where that is the same."""
