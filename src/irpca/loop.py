@@ -17,7 +17,7 @@ from .arguments import flag, naming, number, whole
 from .arguments import path as checked
 from .calibration import Calibration
 from .callbacks import Callback, listed
-from .checkpoint import Journal, dual_refused
+from .checkpoint import Journal
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Look, Standardised, Trim, lacking, title
 from .engines.sparse_part import flagged, of_lines, only, places, to_host
@@ -481,8 +481,11 @@ def _asked(
     features: tuple[Features, Features],
 ) -> dict[str, Any]:
     """What a checkpoint must agree with. ``max_iter``, ``sparse`` and callbacks may change: they only end a run."""
-    if "dual" in method.needs:
-        raise ValueError(dual_refused(solver))
+    if "whole" in method.needs:
+        raise ValueError(
+            f"solver={solver!r} keeps arrays as large as M, which a checkpoint does not hold: leave checkpoint and "
+            "resume out, or take another solver, such as 'irpca'"
+        )
     known = inspect.signature(method.run).parameters
     seed = seeds["solver"]
     return {

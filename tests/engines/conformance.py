@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from all_pairs import all_pairs
+from array_api_compat import to_device
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
@@ -336,6 +337,7 @@ class Owner:
     where : what messages may say about the place of an infinite entry, as a pattern
     product_error : relative, of products of float32 with the identity
     border : shape of the matrix by which it is seen that answers are thin
+    capabilities : what it can do that not every engine can
     """
 
     setting = given_by(settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
@@ -343,6 +345,7 @@ class Owner:
     where = ""
     product_error = 0.0
     border = (400, 300)
+    capabilities = frozenset({"whole"})
 
     def make(self, M: np.ndarray) -> Engine:
         raise NotImplementedError
@@ -656,7 +659,7 @@ class Owner:
         engine.solve_cols(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1])
         engine.write(case.L, ZETA, EvenRows(tmp_path))
         assert engine.counts[0].shape == (n1,)
-        asked_by_size = {"corruption", "block", "entries", "draw"}
+        asked_by_size = {"corruption", "block", "entries", "draw", "whole"}
         if "cut" in engine.capabilities:
             engine.cut(case.L, 9, 9)
         if "dual" in engine.capabilities:
@@ -693,6 +696,7 @@ class Owner:
             lambda: engine.corruption(case.L, zeta),
             lambda: engine.write(case.L, zeta, EvenRows(tmp_path)),
             *self.besides(engine, case.L, case.X),
+            *([engine.whole] if self.capabilities else []),
             lambda: engine.block(np.arange(30), np.arange(17)),
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
             lambda: engine.draw(1000, np.random.default_rng(0)),
@@ -715,7 +719,7 @@ class Owner:
         engine = self.make(case.M)
         assert isinstance(engine.capabilities, frozenset)
         assert engine.capabilities == self.able()
-        asks = {"cut": lambda: engine.cut(case.L, 1, 1), "dual": engine.dual}
+        asks = {"cut": lambda: engine.cut(case.L, 1, 1), "dual": engine.dual, "whole": engine.whole}
         for name in asks.keys() - engine.capabilities:
             with pytest.raises(NotImplementedError, match=f"needs.*{name}|{name}.*needs") as told:
                 asks[name]()
@@ -723,7 +727,7 @@ class Owner:
         assert isinstance(engine.dear, bool)
 
     def able(self):
-        return {name for name, tests in ABLE.items() if isinstance(self, tests)}
+        return self.capabilities | {name for name, tests in ABLE.items() if isinstance(self, tests)}
 
     def test_a_block_of_everything_is_refused(self):
         case = Case((7, 3))
@@ -803,6 +807,12 @@ class EngineSuite(Owner):
         assert nothing is None
         *nothing, alone = engine.products(case.L, ZETA)
         assert nothing == [None, None] and alone == trim
+
+    def test_whole(self, case):
+        if "whole" in self.capabilities:
+            engine, reference = self.pair(case.M)
+            same(np.asarray(to_device(engine.whole(), "cpu")), reference.whole(), case.dtype)
+            assert engine.reads == reference.reads == 1
 
     def test_thresholds_of_rows_and_columns(self, case):
         """Some rows and columns keep the middle residuals, some the small ones only, some all."""

@@ -114,6 +114,7 @@ def small_pieces(monkeypatch):
 
 
 class DistributedSuite(EngineSuite):
+    capabilities = frozenset()
     setting = given_by(few_settings([(1, 5), (30, 17), (33, 129)]))
     stored_setting = given_by(few_settings())
     where = r" in rows \d+ to \d+, columns \d+ to \d+"

@@ -581,11 +581,19 @@ def test_coefficients_of_few_lines_are_found_in_one_call_as_those_of_many_in_sev
     assert len(calls) == (0 if kind == "mean" else 2)
 
 
-def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 799.0)
-    with pytest.raises(MemoryError, match="second matrix of the size of M"):
-        MemoryEngine(np.ones((10, 10))).dual()
-    MemoryEngine(np.ones((10, 10), np.float32)).dual()
+def test_dense_matrices_larger_than_the_memory_are_refused(monkeypatch):
+    """One beside M for what a solver keeps, and one more for an M that is a list of its observed entries."""
+    monkeypatch.setattr(memory, "machine_memory", lambda: 799e6)
+    with pytest.raises(MemoryError, match=r"another of that size: 0\.8 GB more, and this machine has 0\.799 GB; take"):
+        MemoryEngine(np.broadcast_to(1.0, (10_000, 10_000))).whole()
+    with pytest.raises(MemoryError, match=r"0\.8 GB more"):
+        MemoryEngine(csr_array(([1.0], ([0], [0])), shape=(10_000, 5_000))).whole()
+
+
+def test_a_dense_matrix_is_whole_without_a_copy():
+    for M in (np.ones((7, 3)), np.ones((7, 3), order="F")):
+        whole = MemoryEngine(M).whole()
+        assert np.shares_memory(whole, M) and not whole.flags.writeable
 
 
 def test_the_kernels_are_compiled_on_demand_and_then_plain_names():

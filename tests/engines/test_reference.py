@@ -14,7 +14,7 @@ class TestReference(Owner):
     stored_setting = given_by(few_settings())
 
     def able(self):
-        return {"cut", "dual"}
+        return {"cut", "dual", "whole"}
 
     def make(self, M):
         return ReferenceEngine(M)
@@ -52,6 +52,7 @@ def test_every_question_against_its_formula():
 
     S, _ = engine.corruption(case.L, 1.0)
     np.testing.assert_allclose(S.toarray(), R - T, rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(engine.whole(), case.M)
 
     limit = Standardised(standard_noise(case.M.shape), 1.25)
     s2 = np.outer(limit.noise.rows, limit.noise.cols)

@@ -377,9 +377,7 @@ class Engine(Protocol):
     dear: bool
     asynchronous: bool
     watch: Callable[[int, int], None] | None
-
-    @property
-    def reads(self) -> float: ...
+    reads: float
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -452,6 +450,13 @@ class Engine(Protocol):
 
     def dual(self) -> Dual:
         """A dual variable beside M: as much memory as M itself."""
+        ...
+
+    def whole(self) -> Any:
+        """* M itself as a dense array where it is, NaN where it is not observed: of NumPy, or a tensor on a device.
+
+        Not to be written to, and no copy if M is stored so. For engines with the capability "whole"; others refuse it.
+        """
         ...
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
@@ -555,6 +560,7 @@ def bad_entries(values: Array) -> tuple[int, int]:
 CAPABILITIES = {
     "cut": "sorts the residuals of every row and column",
     "dual": "keeps a second matrix of the size of M",
+    "whole": "works on all of M as one dense array",
 }
 
 
@@ -570,6 +576,15 @@ def lacking(capability: str, engine: str, solver: str = "this solver") -> NotImp
         f"{solver} needs '{capability}': it {CAPABILITIES[capability]}, which the {engine} engine cannot; take "
         "solver='irpca', or bring M into memory"
     )
+
+
+def refuse_beyond_memory(size: float, memory: float, where: str) -> None:
+    """Refuse a solver that would keep so many bytes of dense arrays beside M."""
+    if size > memory:
+        raise MemoryError(
+            f"this solver works on all of M as a dense array and keeps another of that size: {size / 1e9:.3g} GB more, "
+            f"and {where} has {memory / 1e9:.3g} GB; take solver='irpca', which needs neither"
+        )
 
 
 def refuse_wrong_length(B: Array, n: int) -> None:

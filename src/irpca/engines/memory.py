@@ -22,6 +22,7 @@ from .base import (
     Trim,
     drawn,
     drawn_anywhere,
+    refuse_beyond_memory,
     refuse_large_block,
     spread_places,
 )
@@ -54,7 +55,7 @@ class MemoryEngine(PiecedEngine):
     """
 
     name = "memory"
-    capabilities = frozenset({"cut", "dual"})
+    capabilities = frozenset({"cut", "dual", "whole"})
 
     def __init__(self, M: Array | csr_array, threads: int | None = None, holes: bool = False) -> None:
         self.piece: Dense | Listed = piece_of(M, holes)  # type: ignore[assignment]
@@ -153,6 +154,12 @@ class MemoryEngine(PiecedEngine):
         Y = self.piece.room(self.dtype)
         Y.fill(0)
         return PiecedDual(self, Y)
+
+    def whole(self) -> Array:
+        size = self.shape[0] * self.shape[1] * self.dtype.itemsize
+        refuse_beyond_memory(size * (1 + isinstance(self.piece, Listed)), machine_memory(), "this machine")
+        self.reads += 1
+        return self.piece.whole()
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1

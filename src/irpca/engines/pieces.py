@@ -128,6 +128,10 @@ class Piece(ABC):
         """The magnitudes of M − L next below the largest few, for every stored row and column."""
 
     @abstractmethod
+    def whole(self) -> Array:
+        """All of it as a dense array, in the same way as :meth:`block`; that of a dense one is no copy."""
+
+    @abstractmethod
     def block(self, rows: Array, cols: Array) -> Array:
         """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
 
@@ -272,6 +276,9 @@ class Dense(Piece):
             raise self._blamed()
         self.holes |= any(holes)
         return found
+
+    def whole(self) -> Array:
+        return self._finite(self.A.T if self.turned else self.A)
 
     def block(self, rows: Array, cols: Array) -> Array:
         return self._finite(self.A[np.ix_(cols, rows)].T if self.turned else self.A[np.ix_(rows, cols)])
@@ -432,6 +439,11 @@ class Listed(Piece):
 
         shares = even_runs(ends, min(parts, len(found)))
         list(in_order(work, shares, len(shares), ahead=len(shares)))
+        return found
+
+    def whole(self) -> Array:
+        found = np.full(self.shape, np.nan, self.dtype)
+        found[np.repeat(np.arange(self.shape[0]), np.diff(self.M.ends)), self.M.indices] = self.M.values
         return found
 
     def block(self, rows: Array, cols: Array) -> Array:

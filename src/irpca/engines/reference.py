@@ -45,7 +45,7 @@ class ReferenceEngine:
     """
 
     name = "reference"
-    capabilities = frozenset({"cut", "dual"})
+    capabilities = frozenset({"cut", "dual", "whole"})
     dear = False
     asynchronous = False
     watch: Callable[[int, int], None] | None = None
@@ -149,6 +149,12 @@ class ReferenceEngine:
 
     def dual(self) -> ReferenceDual:
         return ReferenceDual(self)
+
+    def whole(self) -> Array:
+        self.reads += 1
+        if infinite := bad_entries(self.M)[1]:
+            raise not_finite(infinite)
+        return np.where(self.observed, self.M, self.dtype.type(np.nan))
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         from scipy.sparse import csr_array

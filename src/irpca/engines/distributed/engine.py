@@ -315,6 +315,9 @@ class DistributedEngine(PiecedEngine):
         answer = self._read(passes.written, rows, cols, common | {"sink": sink})
         return (answer.rows[0], answer.cols[0]), answer.tally.trim
 
+    def whole(self) -> Any:
+        raise lacking("whole", self.name)
+
     def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
         raise lacking("cut", self.name)
 

@@ -29,10 +29,12 @@ from ..base import (
     in_precision,
     lacking,
     not_finite,
+    refuse_beyond_memory,
     refuse_large_block,
     spread_places,
 )
 from ..body import PiecedDual, PiecedEngine, Question, of_noise, refuse_nothing
+from ..memory import machine_memory
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
 from . import slabs
@@ -98,6 +100,8 @@ class GPUEngine(PiecedEngine):
         self.reads = 0.0
         self.triton: Any = None if self._listed else _triton(kernels, self.device)
         self.capabilities = frozenset({"dual"} if self._listed else {"cut", "dual"})
+        if not isinstance(self.storage, Streamed):
+            self.capabilities |= {"whole"}
         if not self.storage.entries:
             raise ValueError("every cell of M is missing")
         self._used: set[str] = set()
@@ -392,6 +396,27 @@ class GPUEngine(PiecedEngine):
         refuse_nothing(tally)
         return counts, tally.trim
 
+    # All entries
+
+    def whole(self) -> Tensor:
+        if isinstance(self.storage, Streamed):
+            raise lacking("whole", self.name)
+        size, copied = math.prod(self.shape) * self.wide.itemsize, self._listed or self.storage.dtype != self.wide
+        refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
+        self.reads += 1
+        self._used.add("torch")
+        with self._careful():
+            if infinite := self.storage.infinite():
+                raise not_finite(infinite)
+            (slab,) = self.storage.slabs(self._entries)
+            M = slab.values(self.wide)
+            if isinstance(slab, Listed):
+                listed, M = M, torch.full(self.shape, torch.nan, dtype=self.wide, device=self.device)
+                M[slab.at, slab.cols] = listed
+            else:
+                self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
+            return M
+
     # A few entries
 
     def block(self, rows: Array, cols: Array) -> Array:
@@ -542,6 +567,13 @@ def _triton(kernels: str, device: torch.device) -> Any:
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
         return None
     return triton_kernels
+
+
+def _free_memory(device: torch.device) -> float:
+    if device.type != "cuda":
+        return machine_memory()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
