@@ -65,10 +65,10 @@ class Multipliers:
             new = A.clip(-self.lam, self.lam)  # the method: xp.clip of array_api_compat takes three times as long
             A -= new  # p S
             if self.box < np.inf:
-                new += A
-                A = A.clip(penalty * (M.M[rows] - self.box), penalty * (M.M[rows] + self.box))
-                A = M.observed(rows, A)
-                new -= A
+                low, high = penalty * (M.M[rows] - self.box), penalty * (M.M[rows] + self.box)
+                inside = M.observed(rows, A.clip(low, high))
+                new += A - inside
+                A = inside
             old -= new
             old /= -penalty  # T
             counted = M.counted(A != 0, old)
