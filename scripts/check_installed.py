@@ -17,7 +17,7 @@ import traceback
 from pathlib import Path
 
 OPTIONAL = ["numba", "pandas", "matplotlib", "pyarrow", "zarr", "dask", "torch"]
-CORE = ["numpy", "scipy", "scikit-learn", "narwhals", "threadpoolctl"]
+CORE = ["numpy", "scipy", "scikit-learn", "narwhals", "threadpoolctl", "array-api-compat"]
 CHECKS = []
 
 

@@ -171,7 +171,7 @@ def test_a_label_is_one(label):
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_numbers_whose_products_are_infinite_are_refused(solver):
-    options = {"corruption": 0.1} if "cut" in SOLVERS[solver].needs else {}
+    options = {"corruption": 0.1} if "corruption" in SOLVERS[solver].options else {}
     rank = "auto" if SOLVERS[solver].rank == "found" else 1
     with pytest.raises(ValueError, match=r"values of M reach 1e\+308, .* rescale M$"):
         irpca.solve(np.full((8, 6), 1e308), F1[:8], rank=rank, solver=solver, **options)

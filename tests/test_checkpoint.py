@@ -21,12 +21,12 @@ from irpca.checkpoint import CheckpointError, Journal, journal, recordfile
 from irpca.checkpoint.questions import Question, question, recorded
 from irpca.checkpoint.records import Malformed, NotStorable, decoded, encoded, parts, settled
 from irpca.engines import MemoryEngine, ReferenceEngine, choose, observed
-from irpca.engines.base import Cut, Lines, Look, Sums, Trim
+from irpca.engines.base import Lines, Look, Sums, Trim
 from irpca.engines.distributed import DistributedEngine
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 
-READING = {"core", "normal", "products", "solve_rows", "solve_cols", "cut", "dual", "corruption", "write"}
+READING = {"core", "normal", "products", "solve_rows", "solve_cols", "whole", "corruption", "write"}
 ACCESSING = {"block", "entries", "draw", "glance", "survey"}
 
 
@@ -160,7 +160,6 @@ def resumed(engine, path):
 
 
 IHT = {"rank": 2, "solver": "irpca_iht"}
-WITH_CORRUPTION = {"corruption": 0.2}
 PLAIN = [name for name, solver in SOLVERS.items() if not solver.features and not solver.needs]
 CASES = [
     ("irpca", True, {}),
@@ -168,7 +167,6 @@ CASES = [
     ("irpca_iht", True, {}),
     ("irpca_iht", True, {"variant": "paper"}),
     *((name, False, {}) for name in PLAIN),
-    *((name, False, WITH_CORRUPTION) for name, solver in SOLVERS.items() if "cut" in solver.needs),
 ]
 
 
@@ -592,18 +590,17 @@ def test_arguments_that_are_refused_leave_no_file(exact, tmp_path):
     assert not path.exists()
 
 
-@pytest.mark.parametrize("solver", ["pcp", "pcpf"])
-def test_a_dual_variable_is_refused_before_anything_is_read(exact, tmp_path, solver):
+@pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])
+def test_solvers_of_dense_matrices_are_refused_before_anything_is_read(exact, tmp_path, solver):
     path, engine = tmp_path / "run", Watched(exact.M)
     engine.forbidden = READING | ACCESSING
-    with pytest.raises(ValueError, match=f"solver='{solver}' keeps a dual variable as large as M.*leave checkpoint"):
-        solve(exact.M, exact.F1, exact.F2, engine=engine, solver=solver, callbacks=checkpoint(path))
+    options = {"rank": 2, "solver": solver, "callbacks": checkpoint(path)}
+    with pytest.raises(ValueError, match=f"solver='{solver}' keeps arrays as large as M.*leave checkpoint"):
+        solve(exact.M, exact.F1, exact.F2, engine=engine, **options)
     stored = Stored(exact.M)
-    with pytest.raises(NotImplementedError, match=f"solver='{solver}' needs 'dual': it keeps"):
-        solve(stored.chunks(), exact.F1, exact.F2, solver=solver, callbacks=checkpoint(path))
+    with pytest.raises(NotImplementedError, match=f"solver='{solver}' works on all of M"):
+        solve(stored.chunks(), exact.F1, exact.F2, **options)
     assert stored.read == 0 and not path.exists()
-    with pytest.raises(ValueError, match="keeps a dual variable"):
-        Journal(engine, path, resume=False, begin=True).dual()
 
 
 def test_a_file_that_another_process_uses(exact, tmp_path):
@@ -886,7 +883,6 @@ def test_rounding_is_told_from_another_question(exact, tmp_path, caplog):
         (L, 1.0, Q1[:, :2], Q2),
         (L, 1.001, Q1, Q2),
         (L, np.inf, Q1, Q2),
-        (L, Cut(np.ones(60), np.ones(40)), Q1, Q2),
         (LowRank.zero(L.shape), 1.0, Q1, Q2),
     ):
         again = resumed(Watched(exact.M), path)
@@ -1074,7 +1070,7 @@ def test_values_come_back_as_they_were():
         assert again.dtype == array.dtype and again.flags.writeable and again.flags.owndata | (again.base is not None)
         assert not array.flags.forc or again.flags.c_contiguous == array.flags.c_contiguous
     lines = Lines(A, A, A, A[:, 0], A[:3], None, A[0], Sums(A, A, A[0]))
-    again = decoded(encoded({"a": lines, "b": (Trim(1, 2, 3.0, 4.0), Cut(A[0], A[1]))}))
+    again = decoded(encoded({"a": lines, "b": [Trim(1, 2, 3.0, 4.0)]}))
     np.testing.assert_array_equal(again["a"].sums.cols, A)
     assert again["a"].coefficients is None and again["b"][0] == Trim(1, 2, 3.0, 4.0)
     assert np.isnan(decoded(encoded(float("nan"))))

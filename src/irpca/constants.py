@@ -103,9 +103,7 @@ MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be di
 MIN_ENTRIES = 20  # before a fit is called exact, a column gets a unit, or a share is estimated
 MAX_FIRST_BLOCK = 1 << 22  # entries of blocks that one read of M brings before any is tried: 32 MB of the first few
 TABLE_SAMPLE = 1 << 15  # entries of M by which fits are judged
-UNLIKE_COLUMNS = (
-    100.0  # ratio of the spreads of columns beyond which they are in different units: hours of traffic have 16
-)
+UNLIKE_COLUMNS = 100.0  # ratio of the spreads of columns with features: beyond, units differ (hours of traffic: 16)
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
 # The fit to all of M (solvers/irpca.py); docs/design.md, Fit to all of M

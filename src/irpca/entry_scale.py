@@ -2,11 +2,10 @@
 
 An entry of M is expected to be L_ij. Clean ones scatter about that by the noise, of the scale ``s² = rows_i · cols_j``,
 and by the error of L itself, whose variance is ``var = Σ_k row_spread_ik · col_spread_jk``. A residual is measured in
-units of ``sqrt(s² + var)``; where the fit used the entry, L has followed it, and var counts for no more than in the fit,
-9 s². In these units the distribution of all residuals tells which are too large (:mod:`irpca.calibration`).
-Everything that says
-which cells are outliers and how sure that is, S, files, tables, checks and new rows, uses these formulas: for NumPy
-arrays and for tensors.
+units of ``sqrt(s² + var)``; where the fit used the entry, L has followed it, and var counts for no more than 9 s², as
+in the fit. In these units the distribution of all residuals tells which are too large (:mod:`irpca.calibration`).
+Everything that says which cells are outliers and how sure that is, S, files, tables, checks and new rows, uses these
+formulas: for NumPy arrays and for tensors.
 """
 
 from __future__ import annotations

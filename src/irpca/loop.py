@@ -18,9 +18,9 @@ from .arguments import flag, naming, number, whole
 from .arguments import path as checked
 from .calibration import Calibration
 from .callbacks import Callback, listed
-from .checkpoint import Journal, dual_refused
+from .checkpoint import Journal
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Look, Trim, lacking, title
+from .engines.base import Engine, Look, Trim, not_whole, title
 from .engines.sparse_part import flagged, places, to_host
 from .entry_scale import Judge
 from .features import Features
@@ -128,8 +128,8 @@ def solve(
     sparse = flag(sparse, "sparse")
     method = _solver(solver, options)
     owner = choose(M, engine)
-    for capability in sorted(method.needs - owner.capabilities):
-        raise lacking(capability, owner.name, f"solver={solver!r}")
+    if not method.needs <= owner.capabilities:
+        raise not_whole(owner.name, f"solver={solver!r}")
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed")
@@ -433,8 +433,11 @@ def _asked(
     features: tuple[Features, Features],
 ) -> dict[str, Any]:
     """What a checkpoint must agree with. ``max_iter``, ``sparse`` and callbacks may change: they only end a run."""
-    if "dual" in method.needs:
-        raise ValueError(dual_refused(solver))
+    if "whole" in method.needs:
+        raise ValueError(
+            f"solver={solver!r} keeps arrays as large as M, which a checkpoint does not hold: leave checkpoint and "
+            "resume out, or take another solver, such as 'irpca'"
+        )
     known = inspect.signature(method.run).parameters
     seed = seeds["solver"]
     return {

@@ -1,7 +1,6 @@
 """What every engine must answer: the same as the reference engine, question by question.
 
-Subclass :class:`EngineSuite`, with :class:`Cuts` and :class:`Duals` for what the engine can do besides, or
-:class:`FullSuite` if that is all, say how to make your engine from a NumPy array, and pytest does the rest.
+Subclass :class:`EngineSuite`, say how to make your engine from a NumPy array, and pytest does the rest.
 The parameters of a test are combined pairwise: every two values of every two of them meet in one of its items.
 """
 
@@ -12,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from all_pairs import all_pairs
+from array_api_compat import to_device
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Ascent, Cut, Dual, Engine, Normal, ReferenceEngine, Trim, lines
+from irpca.engines import Engine, Normal, ReferenceEngine, Trim, lines
 from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
 
@@ -149,20 +149,6 @@ def same_parts(answers, expected, case, precision=None):
             assert answer is None
         else:
             same(answer, right, np.float64 if len(answers) == 1 else case.dtype, precision or case.dtype)
-
-
-def same_dual(dual, expected_dual, case, step):
-    """Three questions in turn, each of which makes the step."""
-    asks = ("core", (case.Q1, case.Q2)), ("products", (case.X, None)), ("products", (None, case.Y))
-    for question, asked in asks:
-        *answers, trim = getattr(dual, question)(*asked, step)
-        *expected, expected_trim = getattr(expected_dual, question)(*asked, step)
-        same_parts(answers, expected, case)
-        assert (trim.kept, trim.trimmed) == (expected_trim.kept, expected_trim.trimmed)
-        # T is a difference of numbers as large as M: its rounding is theirs.
-        tolerance = 30 * TOLERANCE[case.dtype]
-        assert trim.energy**0.5 == pytest.approx(expected_trim.energy**0.5, abs=tolerance * case.M.size**0.5)
-        assert trim.largest == pytest.approx(expected_trim.largest, abs=tolerance)
 
 
 def of_T(case):
@@ -339,6 +325,7 @@ class Owner:
     where : what messages may say about the place of an infinite entry, as a pattern
     product_error : relative, of products of float32 with the identity
     border : shape of the matrix by which it is seen that answers are thin
+    capabilities : what it can do that not every engine can
     """
 
     setting = given_by(settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
@@ -346,6 +333,7 @@ class Owner:
     where = ""
     product_error = 0.0
     border = (400, 300)
+    capabilities = frozenset({"whole"})
 
     def make(self, M: np.ndarray) -> Engine:
         raise NotImplementedError
@@ -644,7 +632,7 @@ class Owner:
         case, lines_case = Case((n1, n2)), LinesCase((n1, n2), 2)
         Q1, Q2 = (np.linalg.qr(np.random.default_rng(n).standard_normal((n, 4)))[0] for n in (n1, n2))
         engine = Watched(self.make(case.M))
-        handed_out = [(normal := Watched(engine.normal(case.L, ZETA, Q1, Q2)), Normal)]
+        normal = Watched(engine.normal(case.L, ZETA, Q1, Q2))
         assert normal.gradient.shape == (4, 4) and isinstance(normal.trim, Trim)
         normal.times(np.eye(4))
         normal.products(case.L, Q2, Q1)
@@ -659,15 +647,8 @@ class Owner:
         engine.solve_cols(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1])
         engine.write(case.L, ZETA, EvenRows(tmp_path))
         assert engine.counts[0].shape == (n1,)
-        asked_by_size = {"corruption", "block", "entries", "draw"}
-        if "cut" in engine.capabilities:
-            engine.cut(case.L, 9, 9)
-        if "dual" in engine.capabilities:
-            handed_out.append((dual := Watched(engine.dual()), Dual))
-            dual.core(Q1, Q2, Ascent(case.L, 1.0, 1.0))
-            dual.products(Q2, Q1)
-        for watched, protocol in [(engine, Engine), *handed_out]:
-            left_out = asked_by_size | ({"cut", "dual"} - engine.capabilities) if protocol is Engine else set()
+        asked_by_size = {"corruption", "block", "entries", "draw", "whole"}
+        for watched, protocol, left_out in ((engine, Engine, asked_by_size), (normal, Normal, set())):
             assert questions(protocol) - left_out <= set(watched.largest)
             for name, size in watched.largest.items():
                 assert size <= 16 * (n1 + n2), name
@@ -695,7 +676,7 @@ class Owner:
             lambda: engine.solve_cols(*asked, lines_case.priors[1]),
             lambda: engine.corruption(case.L, zeta),
             lambda: engine.write(case.L, zeta, EvenRows(tmp_path)),
-            *self.besides(engine, case.L, case.X),
+            *([engine.whole] if self.capabilities else []),
             lambda: engine.block(np.arange(30), np.arange(17)),
             lambda: engine.entries(np.array([2, 2, 29]), np.array([3, 16, 0])),
             lambda: engine.draw(1000, np.random.default_rng(0)),
@@ -705,28 +686,15 @@ class Owner:
         engine.block(np.arange(2), np.arange(17))
         engine.entries(np.array([2]), np.array([4]))
 
-    def besides(self, engine, L, X):
-        """Questions that read all of M and that not every engine can answer."""
-        if "cut" in engine.capabilities:
-            yield lambda: engine.cut(L, 2, 2)
-        if "dual" in engine.capabilities:
-            yield lambda: engine.dual().products(X, step=Ascent(L, 1.0, 1.0))
-
     def test_capabilities(self):
-        """What it cannot do it refuses by name; what it can do is tested."""
-        case = Case((7, 3))
-        engine = self.make(case.M)
+        """What it cannot do it refuses; what it can do is tested."""
+        engine = self.make(Case((7, 3)).M)
         assert isinstance(engine.capabilities, frozenset)
-        assert engine.capabilities == self.able()
-        asks = {"cut": lambda: engine.cut(case.L, 1, 1), "dual": engine.dual}
-        for name in asks.keys() - engine.capabilities:
-            with pytest.raises(NotImplementedError, match=f"needs.*{name}|{name}.*needs") as told:
-                asks[name]()
-            assert engine.name in str(told.value)
+        assert engine.capabilities == self.capabilities
+        if "whole" not in self.capabilities:
+            with pytest.raises(NotImplementedError, match=f"one dense array.*the {engine.name} engine does not have"):
+                engine.whole()
         assert isinstance(engine.dear, bool)
-
-    def able(self):
-        return {name for name, tests in ABLE.items() if isinstance(self, tests)}
 
     def test_a_block_of_everything_is_refused(self):
         case = Case((7, 3))
@@ -756,7 +724,6 @@ class Owner:
             lambda: engine.products(L, ZETA, Y=case.row_weights, kept=True),
             lambda: engine.corruption(L, ZETA),
             lambda: engine.write(L, ZETA, EvenRows(tmp_path)),
-            *self.besides(engine, L, case.X),
             lambda: engine.solve_rows(*asked, lines_case.priors[0]),
             lambda: engine.solve_cols(*asked, lines_case.priors[1]),
         ):
@@ -807,14 +774,11 @@ class EngineSuite(Owner):
         *nothing, alone = engine.products(case.L, ZETA)
         assert nothing == [None, None] and alone == trim
 
-    def test_thresholds_of_rows_and_columns(self, case):
-        """Some rows and columns keep the middle residuals, some the small ones only, some all."""
-        rng = np.random.default_rng(3)
-        cut = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
-        engine, reference = self.pair(case.M)
-        for question, asked in of_T(case):
-            answers, expected = (getattr(owner, question)(case.L, cut, *asked) for owner in (engine, reference))
-            same_answers(answers, expected, case)
+    def test_whole(self, case):
+        if "whole" in self.capabilities:
+            engine, reference = self.pair(case.M)
+            same(np.asarray(to_device(engine.whole(), "cpu")), reference.whole(), case.dtype)
+            assert engine.reads == reference.reads == 1
 
     @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES)
     def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
@@ -897,47 +861,3 @@ class EngineSuite(Owner):
         np.testing.assert_array_equal(S.indptr, expected_S.indptr)
         np.testing.assert_allclose(S.data, expected_S.data, rtol=0, atol=31 * TOLERANCE[precision])
         same_trim(trim, expected_trim, precision)
-
-
-class Cuts:
-    """For engines that can ``cut``."""
-
-    def test_cut(self, case):
-        n1, n2 = case.M.shape
-        for share in 0, 0.3, 1:
-            engine, reference = self.pair(case.M)
-            cut = engine.cut(case.L, int(share * n2), int(share * n1))
-            expected = reference.cut(case.L, int(share * n2), int(share * n1))
-            same(cut.rows, expected.rows, case.dtype)
-            same(cut.cols, expected.cols, case.dtype)
-            assert (engine.reads, reference.reads) == (2, 2)
-            exceeding = reference.products(case.L, expected, case.X)[-1].trimmed
-            assert exceeding <= min(n1 * int(share * n2), n2 * int(share * n1))
-
-
-class Duals:
-    """For engines that can keep a ``dual`` variable."""
-
-    def test_dual(self, case, either):
-        """Steps of several sizes; the product after each, and one without a step."""
-        box = 3.0 if either else np.inf
-        engine, reference = self.pair(case.M)
-        Y, expected_Y = engine.dual(), reference.dual()
-        steps = [
-            Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
-            None,
-            Ascent(case.other, 0.3, 0.25, box),
-            Ascent(case.L, 0.5, 0.25, box),
-        ]
-        for step in steps:
-            same_dual(Y, expected_Y, case, step)
-        assert engine.reads == reference.reads == 12
-        for answer, right in zip(Y.products(case.X, case.Y)[:2], expected_Y.products(case.X, case.Y)[:2], strict=True):
-            same(answer, right, case.dtype)
-
-
-class FullSuite(Cuts, Duals, EngineSuite):
-    """For engines that can do everything."""
-
-
-ABLE = {"cut": Cuts, "dual": Duals}

@@ -13,8 +13,8 @@ from engines.conformance import (
     TOLERANCE,
     ZETA,
     Case,
+    EngineSuite,
     EvenRows,
-    FullSuite,
     LinesCase,
     ask_lines,
     few_settings,
@@ -32,7 +32,7 @@ from scipy.sparse import csr_array
 import irpca
 from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, body, choose
-from irpca.engines.base import Cut, Look, Standardised
+from irpca.engines.base import Look, Standardised
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 
@@ -68,7 +68,7 @@ def tensor(M):
     return there
 
 
-class TestTorch(FullSuite):
+class TestTorch(EngineSuite):
     setting = given_by(few_settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
     stored_setting = given_by(few_settings())
 
@@ -85,6 +85,7 @@ class TestTorch(FullSuite):
 class TestStreamed(TestTorch):
     """From host memory, a few rows at a time; of a matrix in Fortran order a few columns."""
 
+    capabilities = frozenset()
     setting = given_by(few_settings([(1, 5), (7, 3), (40, 30), (33, 129)]))
 
     @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ class TestStreamed(TestTorch):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # the interpreter computes with NumPy, which minds infinities
-class TestTriton(FullSuite):
+class TestTriton(EngineSuite):
     setting = given_by(
         [
             ((1, 5), np.float32, "C whole", True, False),
@@ -159,11 +160,9 @@ class TestHoles:
         case = with_holes((18, 33), dtype)
         engine, reference = KINDS[kind](case.M), ReferenceEngine(case.M)
         rng = np.random.default_rng(3)
-        cut = Cut(*(rng.choice([0.95, 10.0], n).astype(dtype) for n in case.M.shape))
-        for zeta in (ZETA, cut):
-            for question, asked in of_T(case):
-                answers, right = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
-                same_answers(answers, right, case)
+        for question, asked in of_T(case):
+            answers, right = (getattr(owner, question)(case.L, ZETA, *asked) for owner in (engine, reference))
+            same_answers(answers, right, case)
         normal, right = (owner.normal(case.L, ZETA, case.Q1, case.Q2) for owner in (engine, reference))
         P = rng.standard_normal(right.gradient.shape)
         same(normal.times(P), right.times(P), np.float64, dtype)
@@ -321,7 +320,7 @@ def test_a_noisy_fit_with_holes_equals_that_in_memory(features):
 def test_every_solver(solver):
     p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
     options = {} if SOLVERS[solver].rank == "found" else {"rank": 2}
-    options |= {"corruption": 0.2} if "cut" in SOLVERS[solver].needs else {}
+    options |= {"corruption": 0.2} if "corruption" in SOLVERS[solver].options else {}
     features = (p.F1, p.F2) if SOLVERS[solver].features else ()
     result, right = (
         irpca.solve(p.M, *features, solver=solver, engine=engine, **options) for engine in (made(p.M), "memory")
@@ -332,11 +331,11 @@ def test_every_solver(solver):
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_it_says_what_ran():
-    """A dual variable is moved by torch, also where there are kernels."""
+    """M as a whole is looked through by torch, also where there are kernels."""
     case = Case((7, 3), np.float32)
     engine = made(tensor(case.M), "triton")
     assert engine.ran.startswith("triton on")
-    engine.dual().products(case.X)
+    engine.whole()
     assert engine.ran.startswith("torch on")
     engine.core(case.L, ZETA, case.Q1, case.Q2)
     assert engine.ran.startswith("torch and triton on")
@@ -353,10 +352,40 @@ def test_a_survey_is_of_M_as_it_is_then():
     assert engine.entries(*at) == 5
 
 
-def test_a_sparse_tensor_has_no_thresholds_of_lines():
+def test_a_streamed_matrix_is_never_whole():
     p = irpca.datasets.make_problem(30, 20, d1=3, d2=3, rank=1, corruption=0.1)
-    with pytest.raises(NotImplementedError, match="solver='rpca_gd' needs 'cut'"):
-        irpca.solve(p.M, solver="rpca_gd", rank=1, corruption=0.2, engine=made(csr_tensor(p.M)))
+    with pytest.raises(NotImplementedError, match=r"solver='rpca_gd' works on all of M .*the gpu engine does not have"):
+        irpca.solve(p.M, solver="rpca_gd", rank=1, corruption=0.2, engine=made(p.M, memory=0))
+
+
+def test_a_dense_matrix_that_does_not_fit_beside_M_is_refused(monkeypatch):
+    monkeypatch.setattr(engine_module, "_free_memory", lambda _: 500.0)
+    M = np.ones((10, 10), np.float32)
+    made(M).whole()
+    for other in (csr_tensor(M), torch.ones((10, 10), dtype=torch.float16), np.ones((20, 10))):
+        with pytest.raises(MemoryError, match=r"keeps another of that size: .* GB more"):
+            made(other).whole()
+
+
+@pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])
+@pytest.mark.parametrize("kind", ["float16", "sparse", "NaN"])
+def test_dense_solvers_on_other_tensors(solver, kind):
+    """Half precision, a list of observed entries, and NaN: the answer is that of the same numbers in memory."""
+    p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
+    M = p.M.astype(np.float16 if kind == "float16" else float)
+    if kind != "float16":
+        M[np.random.default_rng(0).random(M.shape) < 0.1] = np.nan
+    options = {} if SOLVERS[solver].rank == "found" else {"rank": 2, "corruption": 0.2}
+    options |= {"solver": solver, "max_iter": 10}
+    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
+    given = csr_tensor(M) if kind == "sparse" else torch.from_numpy(M).to(DEVICE)
+    result = irpca.solve(M, *features, engine=made(given), **options)
+    right = irpca.solve(M.astype(np.float32) if kind == "float16" else M, *features, engine="memory", **options)
+    size = np.abs(right.L.dense()).max()
+    np.testing.assert_allclose(
+        result.L.dense(), right.L.dense(), rtol=0, atol=size * (1e-4 if kind == "float16" else 1e-9)
+    )
+    assert result.n_observed == right.n_observed
 
 
 # Which engine, and what is refused

@@ -13,8 +13,8 @@ from engines.conformance import (
     TOLERANCE,
     ZETA,
     Case,
+    EngineSuite,
     EvenRows,
-    FullSuite,
     LinesCase,
     ask_lines,
     few_settings,
@@ -23,7 +23,6 @@ from engines.conformance import (
     of_T,
     same,
     same_answers,
-    same_dual,
     same_lines,
     same_sparse,
     same_trim,
@@ -34,8 +33,6 @@ from scipy import sparse
 from scipy.sparse import csr_array
 
 from irpca.engines import (
-    Ascent,
-    Cut,
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
@@ -78,7 +75,7 @@ def numpy_kernels(monkeypatch):
 # Every entry is observed.
 
 
-class CompleteSuite(FullSuite):
+class CompleteSuite(EngineSuite):
     stored_setting = given_by(few_settings())
     test_nan_beside_infinite_entries = None  # the next one tells both apart
 
@@ -125,7 +122,7 @@ STORAGES = {
 }
 RUNS = {"one thread": (1, None), "two threads, few at a time": (2, few_at_a_time), "NumPy": (2, numpy_kernels)}
 PRIORS = ["mean", "constant", "basis", "partly tied"]
-SETTINGS = all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0, "cut"], [np.inf, 3.0])
+SETTINGS = all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0])
 
 
 def with_nan(M):
@@ -184,7 +181,7 @@ def way(request, monkeypatch):
     return prepared(*request.param, monkeypatch)
 
 
-@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2]}, {p[3].__name__}, {p[4]}, {p[5]}")
+@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2]}, {p[3].__name__}, {p[4]}")
 def setting(request):
     return request.param
 
@@ -202,11 +199,6 @@ def case(setting):
 @pytest.fixture
 def zeta(setting):
     return setting[4]
-
-
-@pytest.fixture
-def box(setting):
-    return setting[5]
 
 
 @pytest.fixture
@@ -247,7 +239,7 @@ def test_what_it_owns(pair, case, there):
 
 
 @pytest.mark.parametrize(
-    "ask", ["core", "products", "cut", "dual", "corruption", "write", "block", "draw", "solve_rows", "solve_cols"]
+    "ask", ["core", "products", "whole", "corruption", "write", "block", "draw", "solve_rows", "solve_cols"]
 )
 def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, tmp_path):
     there = pattern("95 %")
@@ -257,7 +249,7 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, t
     asked = {
         "core": (case.L, ZETA, case.Q1, case.Q2),
         "products": (case.L, ZETA, case.X),
-        "cut": (case.L, 2, 2),
+        "whole": (),
         "corruption": (case.L, ZETA),
         "write": (case.L, ZETA, EvenRows(tmp_path)),
         "block": (np.arange(60), np.arange(41)),
@@ -265,10 +257,7 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, t
         "solve_rows": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0]),
         "solve_cols": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1]),
     }
-    if ask == "dual":
-        engine.dual().products(case.X, step=Ascent(case.L, 1.0, 1.0))
-    else:
-        getattr(engine, ask)(*asked[ask])
+    getattr(engine, ask)(*asked[ask])
     assert engine.n_observed == there.sum()
     for counts, axis in zip(engine.counts, (1, 0), strict=True):
         np.testing.assert_array_equal(counts, there.sum(axis=axis))
@@ -290,9 +279,6 @@ def test_lines(monkeypatch, kind, storage, run, dtype, mode, prior):
 
 
 def test_products(case, pair, zeta):
-    if zeta == "cut":
-        rng = np.random.default_rng(3)
-        zeta = Cut(*(rng.choice([0.95, 10.0, 40.0], n, p=[0.6, 0.3, 0.1]).astype(case.dtype) for n in case.M.shape))
     for question, asked in of_T(case):
         answers, expected = both(pair, question, case.L, zeta, *asked)
         same_answers(answers, expected, case)
@@ -320,29 +306,11 @@ def test_normal_equations_without_a_memory(case, pair, monkeypatch):
     test_normal_equations(case, pair)
 
 
-def test_cut(case, fresh, there):
-    for counts in (0, 0), (1, 2), (5, 40), (41, 60):
-        pair = fresh()
-        cut, expected = both(pair, "cut", case.L, *counts)
-        same(cut.rows, expected.rows, case.dtype)
-        same(cut.cols, expected.cols, case.dtype)
-        assert not cut.rows[there.sum(axis=1) <= counts[0]].any()
-        assert not cut.cols[there.sum(axis=0) <= counts[1]].any()
-        above = there & (np.abs(case.M - case.L.dense()) > cut.rows[:, None] * (1 + 1e-5))
-        assert (above.sum(axis=1) <= counts[0]).all()
-        assert pair[0].reads == pair[1].reads == 2
-
-
-def test_dual(case, pair, box):
-    Y, expected_Y = both(pair, "dual")
-    for step in (
-        Ascent(LowRank.zero(case.M.shape), 0.1, 0.25, box),
-        None,
-        Ascent(case.other, 0.3, 0.25, box),
-        Ascent(case.L, 0.5, 0.25, box),
-    ):
-        same_dual(Y, expected_Y, case, step)
-    assert pair[0].reads == pair[1].reads == 12
+def test_whole(pair, case, there):
+    M, expected = both(pair, "whole")
+    np.testing.assert_array_equal(M, np.where(there, case.M, np.nan))
+    np.testing.assert_array_equal(M, expected)
+    assert M.dtype == case.dtype and pair[0].reads == pair[1].reads == 1
 
 
 def test_corruption(case, fresh):
@@ -471,8 +439,6 @@ def test_blocks_of_the_wrong_length_are_refused(way, tmp_path):
         lambda: engine.normal(case.L, ZETA, case.Q1, case.Q2).products(case.L.T, case.X, case.Y),
         lambda: engine.corruption(case.L.T, ZETA),
         lambda: engine.write(case.L.T, ZETA, EvenRows(tmp_path)),
-        lambda: engine.cut(case.L.T, 1, 1),
-        lambda: engine.dual().products(case.X, step=Ascent(case.L.T, 1.0, 1.0)),
     ):
         with pytest.raises(ValueError, match=r"shape mismatch|could not be broadcast"):
             ask()
@@ -524,12 +490,10 @@ def test_memory_is_that_of_the_observed_entries(shape, tmp_path):
         "products along columns": lambda: engine.products(L, 1.0, Y=U),
         "products": lambda: engine.products(L, 1.0, V, U),
         "products of the kept": lambda: engine.products(L, 1.0, V, U, kept=True),
-        "cut": lambda: engine.cut(L, 1, 1),
         "corruption": lambda: engine.corruption(L, 1.0),
         "write": lambda: engine.write(L, 1.0, EvenRows(tmp_path)),
         "block": lambda: engine.block(rows, cols),
         "draw": lambda: engine.draw(1000, rng),
-        "dual": lambda: engine.dual().products(V, step=Ascent(L, 1.0, 1.0)),
     }.items():
         ask()
         tracemalloc.start()
@@ -595,21 +559,19 @@ def test_compiled_and_numpy_kernels_agree(dtype, index):
     answers = []
     for compiled in True, False:
         kernel = {name: getattr(kernels, name) if compiled else plain for name, plain in kernels.PLAIN.items()}
-        P, KX, KY, found = np.empty_like(T), start.copy(), np.ones((41, 3)), np.empty(60, dtype)
+        P, KX, KY = np.empty_like(T), start.copy(), np.ones((41, 3))
         kernel["low_rank"](starts, indices, U, V, P)
         kernel["along"](starts, indices, T, V, KX)
         kernel["across"](starts, indices, T, U, KY)
-        kernel["next_largest"](starts, np.abs(T), 4, found)
-        answers.append((P, KX, KY, found))
+        answers.append((P, KX, KY))
     assert kernels.along is not kernels._along
     for compiled, plain in zip(*answers, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=0, atol=30 * eps)
-    P, KX, KY, found = answers[0]
+    P, KX, KY = answers[0]
     full = M.toarray().astype(float)
     np.testing.assert_allclose(P, (U @ V.T)[M.nonzero()], rtol=0, atol=30 * eps)
     np.testing.assert_allclose(KX, start + full @ V, rtol=0, atol=30 * eps)
     np.testing.assert_allclose(KY, 1 + full.T @ U, rtol=0, atol=30 * eps)
-    np.testing.assert_array_equal(found, np.sort(np.abs(M.toarray()), axis=1)[:, -5])
 
 
 # What may be a matrix with holes.

@@ -14,8 +14,8 @@ from engines.conformance import (
     LAYOUTS,
     MODES,
     Case,
+    EngineSuite,
     EvenRows,
-    FullSuite,
     LinesCase,
     ask_lines,
     few_settings,
@@ -66,7 +66,7 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
-class TestOneTile(FullSuite):
+class TestOneTile(EngineSuite):
     @pytest.fixture(autouse=True)
     def one_tile(self, monkeypatch):
         monkeypatch.setattr(tiles, "TILE_BYTES", 1 << 30)
@@ -77,14 +77,14 @@ class TestOneTile(FullSuite):
 
 
 @pytest.mark.usefixtures("many_tiles")
-class TestManyTiles(FullSuite):
+class TestManyTiles(EngineSuite):
     setting = given_by(settings([(1, 5), (7, 3), (60, 41), (33, 129)]))
 
     def make(self, M):
         return MemoryEngine(M, threads=3)
 
 
-class TestWithoutNumba(FullSuite):
+class TestWithoutNumba(EngineSuite):
     setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (131, 1025)]))
     stored_setting = given_by(few_settings())
 
@@ -394,46 +394,14 @@ def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
     P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
     P[3, 4] = M[3 + 7, 4 + 11]  # a residual of exactly zero
     compiled, plain, K, K_plain = P.copy(), P.copy(), *np.full((2, *P.shape), 7, dtype)
-    counts = kernels.trim(M, 7, 11, compiled, K if want_kept else None, dtype(zeta), None, None, holes)
-    right = kernels._trim(M, 7, 11, plain, K_plain if want_kept else None, dtype(zeta), None, None, holes)
+    counts = kernels.trim(M, 7, 11, compiled, K if want_kept else None, dtype(zeta), holes)
+    right = kernels._trim(M, 7, 11, plain, K_plain if want_kept else None, dtype(zeta), holes)
     np.testing.assert_array_equal(compiled, plain)
     np.testing.assert_array_equal(K, K_plain)
     assert counts[:2] == right[:2]
     assert counts[1] and counts[4] == right[4] == np.isnan(M[7:20, 11:40]).sum()
     assert counts[2] == pytest.approx(right[2], rel=1e-12)
     assert counts[3] == right[3]
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_compiled_and_numpy_trim_agree_on_thresholds_of_rows_and_columns(dtype):
-    rng = np.random.default_rng(0)
-    M = rng.standard_normal((40, 50)).astype(dtype)
-    P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
-    compiled, plain = P.copy(), P.copy()
-    cut = rng.uniform(0, 1, 40).astype(dtype), rng.uniform(0, 1, 50).astype(dtype)
-    counts = kernels.trim(M, 7, 11, compiled, None, dtype(0), *cut, None)
-    right = kernels._trim(M, 7, 11, plain, None, dtype(0), *cut, None)
-    np.testing.assert_array_equal(compiled, plain)
-    assert 0 < right[0] < P.size
-    assert counts[:2] == right[:2]
-
-
-@pytest.mark.parametrize(("dtype", "box", "share"), all_pairs(DTYPES, [1.0, np.inf], [0, 0.3]))
-def test_compiled_and_numpy_ascend_agree(dtype, box, share):
-    rng = np.random.default_rng(0)
-    M = rng.standard_normal((40, 50)).astype(dtype)
-    M[rng.random(M.shape) < share] = np.nan
-    M.flags.writeable = False
-    B = (rng.standard_normal((13, 29)) / 2).astype(dtype)
-    compiled, plain = np.zeros((2, 13, 29), dtype)
-    for penalty in 0.3, 0.6, 0.9:
-        counts = kernels.ascend(M, 7, 11, B, compiled, dtype(penalty), dtype(0.25), dtype(box))
-        right = kernels._ascend(M, 7, 11, B, plain, dtype(penalty), dtype(0.25), dtype(box))
-        np.testing.assert_allclose(compiled, plain, rtol=0, atol=4 * np.finfo(dtype).eps)
-        assert counts[:2] == right[:2]
-        assert counts[2:] == pytest.approx(right[2:], rel=1e-5)
-        assert counts[4] == np.isnan(M[7:20, 11:40]).sum()
-        assert not compiled[np.isnan(M[7:20, 11:40])].any()
 
 
 @pytest.mark.parametrize(
@@ -486,7 +454,7 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
     M, L = np.zeros((2, 4, 6))
     for finite in True, holes is not None and bad != "L" and bool(np.isnan(bad)):
         for trim in kernels.trim, kernels._trim:
-            assert trim(M, 0, 0, L.copy(), None, zeta, None, None, holes)[1] is finite
+            assert trim(M, 0, 0, L.copy(), None, zeta, holes)[1] is finite
         for flag in kernels.flag, kernels._flag:
             room = np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64)
             assert flag(M, 0, 0, L.copy(), zeta, *room, holes)[1] is finite
@@ -581,11 +549,19 @@ def test_coefficients_of_few_lines_are_found_in_one_call_as_those_of_many_in_sev
     assert len(calls) == (0 if kind == "mean" else 2)
 
 
-def test_a_dual_variable_larger_than_the_memory_is_refused(monkeypatch):
-    monkeypatch.setattr(memory, "machine_memory", lambda: 799.0)
-    with pytest.raises(MemoryError, match="second matrix of the size of M"):
-        MemoryEngine(np.ones((10, 10))).dual()
-    MemoryEngine(np.ones((10, 10), np.float32)).dual()
+def test_dense_matrices_larger_than_the_memory_are_refused(monkeypatch):
+    """One beside M for what a solver keeps, and one more for an M that is a list of its observed entries."""
+    monkeypatch.setattr(memory, "machine_memory", lambda: 799e6)
+    with pytest.raises(MemoryError, match=r"another of that size: 0\.8 GB more, and this machine has 0\.799 GB; take"):
+        MemoryEngine(np.broadcast_to(1.0, (10_000, 10_000))).whole()
+    with pytest.raises(MemoryError, match=r"0\.8 GB more"):
+        MemoryEngine(csr_array(([1.0], ([0], [0])), shape=(10_000, 5_000))).whole()
+
+
+def test_a_dense_matrix_is_whole_without_a_copy():
+    for M in (np.ones((7, 3)), np.ones((7, 3), order="F")):
+        whole = MemoryEngine(M).whole()
+        assert np.shares_memory(whole, M) and not whole.flags.writeable
 
 
 def test_the_kernels_are_compiled_on_demand_and_then_plain_names():

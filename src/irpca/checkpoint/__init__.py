@@ -7,7 +7,7 @@ about it.
 
 from __future__ import annotations
 
-from .journal import Checkpoint, Journal, dual_refused
+from .journal import Checkpoint, Journal
 from .recordfile import CheckpointError
 
-__all__ = ["Checkpoint", "CheckpointError", "Journal", "dual_refused"]
+__all__ = ["Checkpoint", "CheckpointError", "Journal"]

@@ -19,7 +19,7 @@ from .questions import Question, digest_of, question, recorded
 from .recordfile import CheckpointError, RecordFile
 from .records import Malformed, NotStorable, decoded, parts, settled
 
-READS = frozenset({"core", "products", "solve_rows", "solve_cols", "cut"})  # all of M: the answers are kept
+READS = frozenset({"core", "products", "solve_rows", "solve_cols"})  # all of M: the answers are kept
 # Entries are asked for again. Where they are dear, a survey has brought them, and is kept; if not, so are they.
 ACCESSES = frozenset({"block", "entries"})
 OF_NORMAL = frozenset({"times", "products"})
@@ -183,9 +183,6 @@ class Journal:
         self._normals += 1
         return JournalNormal(self, self._normals, gradient, trim, made, make)
 
-    def dual(self) -> Any:
-        raise ValueError(dual_refused(self._header.get("solver")))
-
     def _ask(self, name: str, *args: Any, **kwargs: Any) -> Any:
         return self.ask(name, args, kwargs, lambda: getattr(self.engine, name)(*args, **kwargs))
 
@@ -315,13 +312,6 @@ class JournalNormal:
             return getattr(self._made[0], name)(*args, **kwargs)
 
         return self._journal.ask(f"normal.{name}", (self._number, *args), kwargs, live)
-
-
-def dual_refused(solver: Any) -> str:
-    return (
-        f"solver={solver!r} keeps a dual variable as large as M, which a checkpoint does not hold: leave checkpoint "
-        "and resume out, or take another solver, such as 'irpca'"
-    )
 
 
 def _check_missing(path: Path, begin: bool) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.base import Cut, Lines, Sums, Trim
+from ..engines.base import Lines, Sums, Trim
 from ..lowrank import Array
 
-CLASSES: dict[str, type] = {cls.__name__: cls for cls in (Cut, Lines, Sums, Trim)}
+CLASSES: dict[str, type] = {cls.__name__: cls for cls in (Lines, Sums, Trim)}
 KINDS = "biuf"  # of arrays
 START = 4  # bytes that hold the length of the JSON
 

@@ -12,14 +12,11 @@ from ..arrays import is_tensor, matrix_of, on_gpu
 from ..lowrank import Array
 from ..threads import single_threaded_blas
 from . import holes
-from .base import Ascent, Cut, Dual, Engine, Normal, Trim
+from .base import Engine, Normal, Trim
 from .memory import MemoryEngine
 from .reference import ReferenceEngine
 
 __all__ = [
-    "Ascent",
-    "Cut",
-    "Dual",
     "Engine",
     "MemoryEngine",
     "Normal",

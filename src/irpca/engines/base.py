@@ -40,18 +40,6 @@ class Trim:
         return self.kept / (self.kept + self.trimmed)
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """A threshold for every row and every column: an entry is kept if it is at most the larger of its two."""
-
-    rows: Array
-    cols: Array
-
-    @property
-    def T(self) -> Cut:
-        return Cut(self.cols, self.rows)
-
-
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (docs/design.md)
 MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
 CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
@@ -262,47 +250,8 @@ class Lines:
     sums: Sums
 
 
-Limit = float | Cut
-
 ONCE = 1 << 20  # entries that are looked at together
 LARGEST_BLOCK = 1 << 24  # entries of a block, which is a copy in memory: a solver that asks for more wants all of M
-
-
-@dataclass(frozen=True, eq=False)
-class Ascent:
-    """One step of a dual variable Y: ``Y ← penalty · (A − S)`` with ``A = M − B + Y / penalty``.
-
-    S is A shrunk towards zero by ``bound / penalty``, then brought to within ``box`` of M. Without a box this
-    is ``Y ← clip(Y + penalty · (M − B), ±bound)``, and S need not be stored. What rides along is a
-    :class:`Trim` of ``T = M − B − S``, its kept entries those where S is zero.
-    """
-
-    B: LowRank
-    penalty: float
-    bound: float
-    box: float = np.inf
-
-    @property
-    def T(self) -> Ascent:
-        return Ascent(self.B.T, self.penalty, self.bound, self.box)
-
-
-class Dual(Protocol):
-    """A matrix Y of the size of M, kept beside it, zero at first.
-
-    Each question makes the step it is given, if any, and answers with a product of the new Y in the same
-    read; one without a step reads Y instead of M. Both count as one read of the engine.
-    """
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        """* ``Q1.T @ Y @ Q2``, d1×d2, in double precision."""
-        ...
-
-    def products(
-        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
-    ) -> tuple[Any, Any, Trim]:
-        """* The products of the dual variable with X, and of its transpose with Y; None for what is not asked."""
-        ...
 
 
 class Normal(Protocol):
@@ -361,7 +310,6 @@ class Engine(Protocol):
 
     Each method marked * reads M once and adds 1 to ``reads``; the others add the share of M they touch. Answers are
     thin: what is as long as M stays with it, but for S.
-    The threshold ``zeta`` may be a :class:`Cut` wherever T is asked for.
     The small answer of ``core`` is in double precision, the tall ones of the others in that of M.
     Where M is not observed, T and K are zero, and nothing is counted. An engine need not have looked for NaN in
     advance: ``n_observed`` and ``counts`` are right once it has met one.
@@ -369,7 +317,7 @@ class Engine(Protocol):
     Attributes
     ----------
     name : where M lives
-    capabilities : which of :data:`CAPABILITIES` it has; a solver says what it needs
+    capabilities : what it can do that not every engine can: "whole"; a solver says what it needs
     dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
     asynchronous : whether S may still be being written when it is returned, so that it is worth to ``survey`` before
     watch : where a read takes long: told how many chunks of M have been read, and of how many
@@ -380,9 +328,7 @@ class Engine(Protocol):
     dear: bool
     asynchronous: bool
     watch: Callable[[int, int], None] | None
-
-    @property
-    def reads(self) -> float: ...
+    reads: float
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -417,12 +363,12 @@ class Engine(Protocol):
         """Keep a tall thin block next to M, in M's precision."""
         ...
 
-    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
         ...
 
     def products(
-        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+        self, L: LowRank, zeta: float, X: Array | None = None, Y: Array | None = None, kept: bool = False
     ) -> tuple[Any, Any, Trim]:
         """* ``T @ X`` and ``T.T @ Y``, None for what is not asked; with ``kept``, of the kept entries as ones.
 
@@ -445,16 +391,11 @@ class Engine(Protocol):
         """* The same for the columns, on U."""
         ...
 
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        """** Thresholds that at most ``per_row`` entries of a row of M − L, and ``per_col`` of a column, exceed.
+    def whole(self) -> Any:
+        """* M itself as a dense array where it is, NaN where it is not observed: of NumPy, or a tensor on a device.
 
-        They are the magnitudes next below the largest of those observed, 0 where there is none. Costs 4·n1·n2·r flops
-        and two partial sorts of M: one read along rows, one along columns.
+        Not to be written to, and no copy if M is stored so. For engines with the capability "whole"; others refuse it.
         """
-        ...
-
-    def dual(self) -> Dual:
-        """A dual variable beside M: as much memory as M itself."""
         ...
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
@@ -554,25 +495,27 @@ def bad_entries(values: Array) -> tuple[int, int]:
     return missing, bad.size - missing
 
 
-# What only some engines can do, and what that takes
-CAPABILITIES = {
-    "cut": "sorts the residuals of every row and column",
-    "dual": "keeps a second matrix of the size of M",
-}
-
-
 def title(engine: Engine) -> str:
     """The name of an engine and, of one that says so, what runs: ``"gpu (triton on NVIDIA H200)"``."""
     ran = getattr(engine, "ran", None)
     return engine.name if ran is None else f"{engine.name} ({ran})"
 
 
-def lacking(capability: str, engine: str, solver: str = "this solver") -> NotImplementedError:
-    """The error for a solver that needs what an engine cannot do."""
+def not_whole(engine: str, solver: str = "this solver") -> NotImplementedError:
+    """The error for a solver that needs M as a dense array, of an engine that never has all of it."""
     return NotImplementedError(
-        f"{solver} needs '{capability}': it {CAPABILITIES[capability]}, which the {engine} engine cannot; take "
-        "solver='irpca', or bring M into memory"
+        f"{solver} works on all of M as one dense array, in memory or on a GPU, which the {engine} engine does not "
+        "have; take solver='irpca', or pass M as a NumPy array with engine='memory'"
     )
+
+
+def refuse_beyond_memory(size: float, memory: float, where: str) -> None:
+    """Refuse a solver that would keep so many bytes of dense arrays beside M."""
+    if size > memory:
+        raise MemoryError(
+            f"this solver works on all of M as a dense array and keeps another of that size: {size / 1e9:.3g} GB more, "
+            f"and {where} has {memory / 1e9:.3g} GB; take solver='irpca', which needs neither"
+        )
 
 
 def refuse_wrong_length(B: Array, n: int) -> None:

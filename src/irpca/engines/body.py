@@ -14,7 +14,7 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from . import passes
-from .base import Ascent, Cut, Limit, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
+from .base import Lines, Noise, Prior, Sink, Standardised, Sums, Trim, not_whole, refuse_wrong_length
 from .lines import solved
 from .passes import Answer, Arrays, Numbers
 from .tiles import Tally
@@ -59,16 +59,19 @@ class PiecedEngine(ABC):
     def place(self, B: Array) -> Array:
         return np.ascontiguousarray(B, dtype=self.dtype)
 
-    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         rows, cols, common = self.trimmed(L, zeta)
         answer = self._read(passes.core, rows | {"Q": self.placed(Q1, 0)}, cols | {"Q": self.placed(Q2, 1)}, common)
         return answer.whole[0], answer.tally.trim
 
     def products(
-        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+        self, L: LowRank, zeta: float, X: Array | None = None, Y: Array | None = None, kept: bool = False
     ) -> tuple[Any, Any, Trim]:
         rows, cols, common = self.trimmed(L, zeta)
         return self.asked_products(rows, cols, common | {"kept": kept}, X, Y)
+
+    def whole(self) -> Any:
+        raise not_whole(self.name)
 
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         return FrozenNormal(self, L, zeta, Q1, Q2)
@@ -96,11 +99,9 @@ class PiecedEngine(ABC):
 
     # What the questions are made of
 
-    def trimmed(self, L: LowRank, zeta: Limit) -> tuple[Arrays, Arrays, Numbers]:
+    def trimmed(self, L: LowRank, zeta: float) -> tuple[Arrays, Arrays, Numbers]:
         """The question for T."""
         rows, cols = self.factors(L)
-        if isinstance(zeta, Cut):
-            return rows | {"limit": zeta.rows}, cols | {"limit": zeta.cols}, {}
         return rows, cols, {"zeta": zeta}
 
     def beyond(self, L: LowRank, limit: float | Standardised) -> tuple[Arrays, Arrays, Numbers]:
@@ -218,35 +219,6 @@ class WholeNormal(FrozenNormal):
         masked: Array = self.engine.place(U) @ self.engine.place(V).T
         masked *= self.kept
         return masked
-
-
-class PiecedDual:
-    """A dual variable beside M, in an array of the engine's own kind, with a number for every entry."""
-
-    def __init__(self, engine: PiecedEngine, Y: Any) -> None:
-        self.engine, self.Y = engine, Y
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        rows, cols, common = self._moved(step)
-        engine = self.engine
-        basis = {"Q": engine.placed(Q1, 0)}, {"Q": engine.placed(Q2, 1)}
-        answer = engine._read(passes.core, rows | basis[0], cols | basis[1], common)
-        return answer.whole[0], self._rode(step, answer.tally.trim)
-
-    def products(
-        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
-    ) -> tuple[Any, Any, Trim]:
-        YX, YtY, trim = self.engine.asked_products(*self._moved(step), X, Y)
-        return YX, YtY, self._rode(step, trim)
-
-    def _moved(self, step: Ascent | None) -> tuple[Arrays, Arrays, Numbers]:
-        B = LowRank.zero(self.engine.shape) if step is None else step.B
-        numbers = None if step is None else (step.penalty, step.bound, step.box)
-        return *self.engine.factors(B), {"dual": self.Y, "step": numbers}
-
-    def _rode(self, step: Ascent | None, trim: Trim) -> Trim:
-        """Without a step M is not read, and what is not observed not met."""
-        return trim if step is not None else Trim(self.engine.n_observed, 0, 0.0, 0.0)
 
 
 def _frozen(rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Arrays, Arrays, Numbers]:

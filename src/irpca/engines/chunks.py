@@ -15,8 +15,8 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Cut, Standardised
-from .tiles import Factors, Step, Tally
+from .base import Standardised
+from .tiles import Factors, Tally
 
 CHUNK = 1 << 15  # entries
 
@@ -102,10 +102,6 @@ class Chunk:
         """Add ``A.T @ B`` to ``out``."""
         kernels.across(self.starts, self.indices, A, B[self.rows], out)
 
-    def limits(self, cut: Cut) -> Array:
-        """A threshold for each entry: the larger of those of its row and its column."""
-        return np.maximum(cut.rows[self.row_of_each], cut.cols[self.indices])
-
 
 class Chunks(ABC):
     """The observed entries of some rows, chunk by chunk; what is made of them is left to the classes below."""
@@ -159,15 +155,9 @@ class Trimmed(Chunks):
             K = self.remember[chunk.at]
         elif self.K is not None:
             K = self.K[: len(T)]
-        self.tally.add(len(T), self._trim(self.M.values[chunk.at], T, K, chunk))
-        return T, K
-
-    def _trim(self, values: Array, T: Array, K: Array | None, chunk: Chunk) -> kernels.Counts:
         ones = None if K is None else K[None]
-        if not isinstance(self.zeta, Cut):
-            return kernels.trim(values[None], 0, 0, T[None], ones, self.zeta, None, None, None)
-        none = np.full(1, -1, T.dtype)  # the only row has no say: each entry has its own limit
-        return kernels.trim(values[None], 0, 0, T[None], ones, T.dtype.type(0), none, chunk.limits(self.zeta), None)
+        self.tally.add(len(T), kernels.trim(self.M.values[chunk.at][None], 0, 0, T[None], ones, self.zeta))
+        return T, K
 
 
 class Masked(Chunks):
@@ -196,25 +186,6 @@ class Again(Masked):
         P = self.low_rank(chunk, self.factors, self.P)
         kernels.mask(P[None], K[None])
         return P, None
-
-
-class Duals(Chunks):
-    """A dual variable Y, moved on first if there is a step to make."""
-
-    def __init__(self, M: Entries, rows: range, Y: Array, step: Step | None) -> None:
-        super().__init__(M, rows)
-        self.Y, self.step = Y, step
-        self.B = self.buffer()
-
-    def made(self, chunk: Chunk) -> tuple[Array, Any]:
-        Y, step = self.Y[chunk.at], self.step
-        if step is None:
-            self.tally.add(len(Y), (len(Y), True, 0.0, 0.0, 0))
-            return Y, None
-        B, values = self.low_rank(chunk, step.factors, self.B), self.M.values[chunk.at]
-        counted = kernels.ascend(values[None], 0, 0, B[None], Y[None], step.penalty, step.bound, step.box)
-        self.tally.add(len(Y), counted)
-        return Y, None
 
 
 class Flagged(Chunks):

@@ -130,8 +130,6 @@ def trim(
     P: Array,
     K: Array | None,
     zeta: Any,
-    cut_rows: Array | None,
-    cut_cols: Array | None,
     holes: bool | None = None,
 ) -> Counts:
     kept, missing, energy = 0, 0, 0.0
@@ -140,10 +138,8 @@ def trim(
     for p in range(P.shape[0]):
         row_kept, row_missing, row_energy = zero, zero, 0.0
         m, t = M[i + p][j : j + width], P[p]
-        if K is not None:  # decided when it is compiled, as are the questions about a cut and about holes
+        if K is not None:  # decided when it is compiled, as is the question about holes
             k = K[p]
-        if cut_rows is not None and cut_cols is not None:
-            row_limit, col_limits = cut_rows[i + p], cut_cols[j : j + width]
         for q in range(width):
             value = m[q] - t[q]
             size = abs(value)
@@ -153,7 +149,7 @@ def trim(
                 seen = m[q] == m[q]
                 top = max(top, bits(size if seen else zero))
                 row_missing += zero if seen else one
-            keep = size <= zeta if cut_rows is None else (size <= row_limit) | (size <= col_limits[q])
+            keep = size <= zeta
             value = value if keep else zero
             t[q] = value
             if K is not None:
@@ -305,34 +301,6 @@ def mask(P: Array, K: Array) -> None:
 
 
 @compiled
-def ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: Any, box: Any) -> Counts:
-    kept, missing, energy = 0, 0, 0.0
-    zero, one, width = B.dtype.type(0), B.dtype.type(1), B.shape[1]
-    peak = top = bits(zero)
-    for p in range(B.shape[0]):
-        row_kept, row_missing, row_energy = zero, zero, 0.0
-        m, b, y = M[i + p][j : j + width], B[p], Y[p]
-        for q in range(width):
-            seen = m[q] == m[q]
-            raised = y[q] + penalty * (m[q] - b[q]) if seen else zero
-            row_missing += zero if seen else one
-            top = max(top, bits(abs(raised)))
-            new = min(max(raised, -bound), bound)
-            s = (raised - new) / penalty
-            inside = min(max(s, m[q] - box), m[q] + box)
-            new = new + penalty * (s - inside) if seen else zero
-            row_kept += one if seen and inside == zero else zero
-            t = (new - y[q]) / penalty
-            y[q] = new
-            row_energy += np.float64(t) * np.float64(t)
-            peak = max(peak, bits(abs(t)))
-        kept += int(row_kept)
-        missing += int(row_missing)
-        energy += row_energy
-    return kept, top < bits(B.dtype.type(np.inf)), energy, float(number(peak)), missing
-
-
-@compiled
 def low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
     for i in range(len(starts) - 1):
         u = U[i]
@@ -365,10 +333,3 @@ def across(starts: Array, indices: Array, T: Array, Y: Array, out: Array) -> Non
             t, o = np.float64(T[k]), out[indices[k]]
             for c in range(len(y)):
                 o[c] += t * y[c]
-
-
-@compiled
-def next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> None:
-    for i in range(len(starts) - 1):
-        line = sizes[starts[i] : starts[i + 1]]
-        found[i] = np.partition(line, len(line) - 1 - largest)[len(line) - 1 - largest] if len(line) > largest else 0

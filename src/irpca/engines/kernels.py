@@ -25,11 +25,9 @@ flag: Callable[..., Counts]
 flag_scaled: Callable[..., Counts]
 turn: Callable[..., None]
 mask: Callable[..., None]
-ascend: Callable[..., Counts]
 low_rank: Callable[..., None]
 along: Callable[..., None]
 across: Callable[..., None]
-next_largest: Callable[..., None]
 weigh_tile: Callable[..., None]
 weigh_list: Callable[..., None]
 pairs: Callable[..., None]
@@ -53,19 +51,15 @@ def _trim(
     P: Array,
     K: Array | None,
     zeta: Any,
-    cut_rows: Array | None,
-    cut_cols: Array | None,
     holes: bool | None = None,
 ) -> Counts:
     """Turn the tile P of L into the tile of T that starts at ``M[i, j]``, in place.
 
-    K, if given, receives ones where an entry is kept. Thresholds of all rows and columns, if given, take the place of
-    zeta: the larger of the two decides. NaN in M is not finite, unless there may be ``holes``: then it is not observed.
+    K, if given, receives ones where an entry is kept. NaN in M is not finite, unless there may be ``holes``: then it is
+    not observed.
     """
     tile = M[i : i + P.shape[0], j : j + P.shape[1]]
     residual = tile - P
-    if cut_rows is not None and cut_cols is not None:
-        zeta = np.maximum.outer(cut_rows[i : i + P.shape[0]], cut_cols[j : j + P.shape[1]])
     kept = np.abs(residual) <= zeta
     P[:] = np.where(kept, residual, 0)
     if K is not None:
@@ -153,27 +147,6 @@ def _mask(P: Array, K: Array) -> None:
     P *= K
 
 
-def _ascend(M: Array, i: int, j: int, B: Array, Y: Array, penalty: Any, bound: Any, box: Any) -> Counts:
-    """Move the tile Y of a dual variable on, in place; B is the tile of the low-rank part that starts at ``M[i, j]``.
-
-    See :class:`~irpca.engines.base.Ascent`; T = M − B − S, and what is kept is where S is zero. Y stays zero where M is
-    NaN.
-    """
-    tile = M[i : i + B.shape[0], j : j + B.shape[1]]
-    missing = np.isnan(tile)
-    tile, B = np.where(missing, 0, tile), np.where(missing, 0, B)
-    raised = np.where(missing, 0, Y + penalty * (tile - B))
-    new = np.clip(raised, -bound, bound)
-    S = (raised - new) / penalty
-    with np.errstate(invalid="ignore"):  # what is infinite is told below
-        inside = np.clip(S, tile - box, tile + box)
-        new += penalty * (S - inside)
-    T = (new - Y) / penalty
-    Y[:] = new
-    kept = int(((inside == 0) & ~missing).sum())
-    return kept, bool(np.isfinite(raised).all()), _energy(T), float(np.abs(T).max()), int(missing.sum())
-
-
 def _low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
     """``U @ V.T`` at some entries, listed row by row.
 
@@ -195,14 +168,6 @@ def _across(starts: Array, indices: Array, T: Array, Y: Array, out: Array) -> No
 
     cols, at = np.unique(indices, return_inverse=True)
     out[cols] += csr_array((T.astype(float), at, starts), shape=(len(Y), len(cols))).T @ Y
-
-
-def _next_largest(starts: Array, sizes: Array, largest: int, found: Array) -> None:
-    """The size next below the ``largest`` largest in every row of listed sizes; 0 where there is none."""
-    order = np.lexsort((sizes, _rows(starts)))
-    long = np.diff(starts) > largest
-    found[:] = 0
-    found[long] = sizes[order[starts[1:][long] - 1 - largest]]
 
 
 def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, Array, Array]) -> None:
@@ -432,11 +397,9 @@ PLAIN: dict[str, Callable[..., Any] | None] = {
     "flag_scaled": _flag_scaled,
     "turn": _turn,
     "mask": _mask,
-    "ascend": _ascend,
     "low_rank": _low_rank,
     "along": _along,
     "across": _across,
-    "next_largest": _next_largest,
     "weigh_tile": _weigh_tile,
     "weigh_list": _weigh_list,
     "pairs": _pairs,

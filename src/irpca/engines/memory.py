@@ -12,7 +12,6 @@ from ..lowrank import Array, LowRank
 from ..threads import available_cores
 from . import passes
 from .base import (
-    Cut,
     Lines,
     Look,
     Prior,
@@ -22,10 +21,11 @@ from .base import (
     Trim,
     drawn,
     drawn_anywhere,
+    refuse_beyond_memory,
     refuse_large_block,
     spread_places,
 )
-from .body import FrozenNormal, PiecedDual, PiecedEngine, Question, WholeNormal, refuse_nothing
+from .body import FrozenNormal, PiecedEngine, Question, WholeNormal, refuse_nothing
 from .lines import Band, Moments, solved
 from .passes import Answer, Arrays, Numbers
 from .pieces import Dense, Listed, piece_of
@@ -54,7 +54,7 @@ class MemoryEngine(PiecedEngine):
     """
 
     name = "memory"
-    capabilities = frozenset({"cut", "dual"})
+    capabilities = frozenset({"whole"})
 
     def __init__(self, M: Array | csr_array, threads: int | None = None, holes: bool = False) -> None:
         self.piece: Dense | Listed = piece_of(M, holes)  # type: ignore[assignment]
@@ -136,23 +136,11 @@ class MemoryEngine(PiecedEngine):
     def remembered(self) -> Numbers:
         return {"remember": self.piece.room(np.uint8)}
 
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        self.reads += 2
-        (rows, cols), piece = self.factors(L), self.piece
-        if piece.turned:
-            return Cut(*piece.next_largest((cols["L"], rows["L"]), per_col, per_row, self.threads)).T
-        return Cut(*piece.next_largest((rows["L"], cols["L"]), per_row, per_col, self.threads))
-
-    def dual(self) -> PiecedDual:
-        size = self.n_observed * self.dtype.itemsize
-        if size > machine_memory():
-            raise MemoryError(
-                f"this solver keeps a second matrix of the size of M in memory, {size / 1e9:.1f} GB, more than this "
-                "machine has; take solver='irpca', which keeps none"
-            )
-        Y = self.piece.room(self.dtype)
-        Y.fill(0)
-        return PiecedDual(self, Y)
+    def whole(self) -> Array:
+        size = self.shape[0] * self.shape[1] * self.dtype.itemsize
+        refuse_beyond_memory(size * (1 + isinstance(self.piece, Listed)), machine_memory(), "this machine")
+        self.reads += 1
+        return self.piece.whole()
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1

@@ -5,7 +5,7 @@ a matrix that is stored turned asks the same question with the two swapped:
 
     L       a factor of the low-rank matrix          Q   a basis, for the core
     frozen  a factor of the one that decided what is kept            B   a block to multiply with
-    limit   a threshold for each line                scale, spread, other   of the noise, and of the other factors
+    scale, spread, other   of the noise, and of the other factors
     unit    in which a line of M is measured, for the moments
 
 An answer has parts that are summed over all pieces, over those of the same rows, and over those of the same columns.
@@ -21,9 +21,9 @@ import numpy as np
 
 from ..lowrank import Array
 from ..threads import in_order
-from .base import Cut, Noise, Sink, Standardised, in_precision
+from .base import Noise, Sink, Standardised, in_precision
 from .pieces import Piece, Walk
-from .tiles import Step, Tally
+from .tiles import Tally
 
 Arrays = dict[str, Array]
 Numbers = dict[str, Any]
@@ -148,16 +148,11 @@ def _noise(rows: Arrays, cols: Arrays, common: Numbers) -> Noise:
 def _walks(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers) -> Callable[[range], Walk]:
     """What makes the walk of one thread over its rows; rows and columns are the stored ones."""
     L = rows["L"], cols["L"]
-    if "dual" in common:
-        step = common["step"]
-        made = None if step is None else Step(L, *(in_precision(x, piece.dtype) for x in step))
-        return lambda share: piece.duals(share, common["dual"], made)
     if "K" in common:
         return lambda share: piece.masked(share, L, common["K"])
+    zeta = in_precision(common["zeta"], piece.dtype)
     if "frozen" in rows:
-        frozen, limit = (rows["frozen"], cols["frozen"]), in_precision(common["zeta"], piece.dtype)
-        return lambda share: piece.masked_again(share, L, frozen, limit)
-    zeta = Cut(rows["limit"], cols["limit"]) if "limit" in rows else in_precision(common["zeta"], piece.dtype)
+        return lambda share: piece.masked_again(share, L, (rows["frozen"], cols["frozen"]), zeta)
     kept, remember = bool(common.get("kept")), common.get("remember")
     return lambda share: piece.trimmed(share, L, zeta, kept, remember)
 

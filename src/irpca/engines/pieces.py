@@ -16,13 +16,13 @@ import numpy as np
 
 from ..lowrank import Array
 from ..threads import in_order
-from . import chunks, kernels, tiles
+from . import chunks, tiles
 from .base import ONCE, Noise, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
 from .chunks import Chunks, Entries, even_runs, read_only
 from .holes import LONGEST, compressed
 from .lines import Moments, Units, dense_moments, listed_moments
 from .listing import GrowingRows, Lister
-from .tiles import Step, Tally, Tiles
+from .tiles import Tally, Tiles
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -100,7 +100,7 @@ class Piece(ABC):
         """An array with a place for every entry."""
 
     @abstractmethod
-    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
+    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
         """T, and the kept entries as ones, if wanted, or in ``remember``, a room."""
 
     @abstractmethod
@@ -110,10 +110,6 @@ class Piece(ABC):
     @abstractmethod
     def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
         """L where M differs from another low-rank matrix by at most zeta."""
-
-    @abstractmethod
-    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
-        """A dual variable in a room, moved on first if there is a step."""
 
     @abstractmethod
     def moments(
@@ -126,8 +122,8 @@ class Piece(ABC):
         """S, in the orientation of M: M − L where it exceeds the limit."""
 
     @abstractmethod
-    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
-        """The magnitudes of M − L next below the largest few, for every stored row and column."""
+    def whole(self) -> Array:
+        """All of it as a dense array, in the same way as :meth:`block`; that of a dense one is no copy."""
 
     @abstractmethod
     def block(self, rows: Array, cols: Array) -> Array:
@@ -209,17 +205,14 @@ class Dense(Piece):
     def room(self, dtype: Any) -> Array:
         return np.empty(self.A.shape, dtype)
 
-    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
-        return tiles.Trimmed(self.A, rows, _wide(L), limit, want_kept, remember, self.holes)
+    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
+        return tiles.Trimmed(self.A, rows, _wide(L), zeta, want_kept, remember, self.holes)
 
     def masked(self, rows: range, L: Pair, K: Array) -> Walk:
         return tiles.Masked(self.A, rows, _wide(L), K)
 
     def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
         return tiles.Again(self.A, rows, _wide(L), _wide(frozen), zeta)
-
-    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
-        return tiles.Duals(self.A, rows, Y, step and step.replaced(_wide(step.factors)))
 
     def moments(
         self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
@@ -246,36 +239,8 @@ class Dense(Piece):
         self.seen(total)
         return S.finished(), total
 
-    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
-        U, Vt = _wide(L)
-        threads = 1 if self.small else threads
-        rows = self._along(self.A, U, Vt, per_row, threads)
-        return rows, self._along(self.A.T, np.ascontiguousarray(Vt.T), np.ascontiguousarray(U.T), per_col, threads)
-
-    def _along(self, A: Array, U: Array, Vt: Array, largest: int, threads: int) -> Array:
-        n, m = A.shape
-        found, holes = np.zeros(n, self.dtype), [self.holes]
-        step = max(1, tiles.TILE_BYTES // (m * self.dtype.itemsize))
-
-        def work(first: int) -> bool:
-            lines = slice(first, min(first + step, n))
-            size = U[lines] @ Vt
-            np.abs(np.subtract(A[lines], size, out=size), out=size)
-            finite = bool(np.isfinite(size).all())
-            if not finite:
-                missing = np.isnan(A[lines])
-                size[missing] = 0  # below all others
-                finite = bool(np.isfinite(size).all())
-                holes.append(bool(missing.any()))
-            if finite and largest < m:
-                size.partition(m - 1 - largest, axis=1)
-                found[lines] = size[:, m - 1 - largest]
-            return finite
-
-        if not all(in_order(work, range(0, n, step), threads)):
-            raise self._blamed()
-        self.holes |= any(holes)
-        return found
+    def whole(self) -> Array:
+        return self._finite(self.A.T if self.turned else self.A)
 
     def block(self, rows: Array, cols: Array) -> Array:
         return self._finite(self.A[np.ix_(cols, rows)].T if self.turned else self.A[np.ix_(rows, cols)])
@@ -367,17 +332,14 @@ class Listed(Piece):
     def room(self, dtype: Any) -> Array:
         return np.empty(self.n_observed, dtype)
 
-    def trimmed(self, rows: range, L: Pair, limit: Any, want_kept: bool, remember: Array | None) -> Walk:
-        return chunks.Trimmed(self.M, rows, _read_only_pair(L), limit, want_kept, remember)
+    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
+        return chunks.Trimmed(self.M, rows, _read_only_pair(L), zeta, want_kept, remember)
 
     def masked(self, rows: range, L: Pair, K: Array) -> Walk:
         return chunks.Masked(self.M, rows, _read_only_pair(L), K)
 
     def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
         return chunks.Again(self.M, rows, _read_only_pair(L), _read_only_pair(frozen), zeta)
-
-    def duals(self, rows: range, Y: Array, step: Step | None) -> Walk:
-        return chunks.Duals(self.M, rows, Y, step and step.replaced(_read_only_pair(step.factors)))
 
     def moments(
         self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
@@ -412,32 +374,9 @@ class Listed(Piece):
         S.has_canonical_format = True  # as M is: to find that out would be another read of S
         return S, total
 
-    def next_largest(self, L: Pair, per_row: int, per_col: int, threads: int) -> Pair:
-        sizes, factors = self.room(self.dtype), _read_only_pair(L)
-        parts = 1 if self.small else threads
-
-        def sized(share: Chunks) -> None:
-            for _, (chunk,) in share:
-                np.abs(chunk.T, out=sizes[chunk.at])
-
-        everything = in_precision(np.inf, self.dtype)
-        shares = [chunks.Trimmed(self.M, rows, factors, everything) for rows in self.shares(parts)]
-        list(in_order(sized, shares, len(shares), ahead=len(shares)))
-        self.seen(Tally.of(share.tally for share in shares))
-        across = compressed(sizes, self.M.indices, self.M.ends, self.shape).tocsc()
-        rows = self._next_largest(self.M.ends, sizes, per_row, parts)
-        return rows, self._next_largest(across.indptr.astype(np.int64), across.data, per_col, parts)
-
-    def _next_largest(self, ends: Array, sizes: Array, largest: int, parts: int) -> Array:
-        """The size next below the ``largest`` largest of every line."""
-        found = np.empty(len(ends) - 1, self.dtype)
-
-        def work(share: range) -> None:
-            starts, first = ends[share.start : share.stop + 1], ends[share.start]
-            kernels.next_largest(starts - first, sizes[first : starts[-1]], largest, found[share.start : share.stop])
-
-        shares = even_runs(ends, min(parts, len(found)))
-        list(in_order(work, shares, len(shares), ahead=len(shares)))
+    def whole(self) -> Array:
+        found = np.full(self.shape, np.nan, self.dtype)
+        found[np.repeat(np.arange(self.shape[0]), np.diff(self.M.ends)), self.M.indices] = self.M.values
         return found
 
     def block(self, rows: Array, cols: Array) -> Array:

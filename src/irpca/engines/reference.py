@@ -11,9 +11,6 @@ import numpy as np
 from ..lowrank import Array, LowRank
 from .base import (
     MOST_SPREAD,
-    Ascent,
-    Cut,
-    Limit,
     Lines,
     Look,
     Noise,
@@ -45,7 +42,7 @@ class ReferenceEngine:
     """
 
     name = "reference"
-    capabilities = frozenset({"cut", "dual"})
+    capabilities = frozenset({"whole"})
     dear = False
     asynchronous = False
     watch: Callable[[int, int], None] | None = None
@@ -91,14 +88,12 @@ class ReferenceEngine:
             raise not_finite(bad_entries(self.M)[1])
         return residual
 
-    def _trimmed(self, L: LowRank, zeta: Limit | Standardised) -> tuple[Array, Array, Trim]:
+    def _trimmed(self, L: LowRank, zeta: float | Standardised) -> tuple[Array, Array, Trim]:
         """T in double precision, the kept mask, and what rides along."""
         self.reads += 1
         residual = self._residual(L)
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
-        if isinstance(zeta, Cut):
-            kept = np.abs(residual) <= np.maximum.outer(zeta.rows, zeta.cols)
-        elif isinstance(zeta, Standardised):
+        if isinstance(zeta, Standardised):
             noise = zeta.noise
             s2 = np.multiply.outer(noise.rows, noise.cols)
             var = np.minimum(noise.row_spread @ noise.col_spread.T, MOST_SPREAD * s2)
@@ -110,7 +105,7 @@ class ReferenceEngine:
         n_kept = int(kept.sum())
         return T, kept, Trim(n_kept, self.n_observed - n_kept, float((T**2).sum()), float(np.abs(T).max()))
 
-    def core(self, L: LowRank, zeta: Limit, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
+    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         T, _, trim = self._trimmed(L, zeta)
         return Q1.T @ T @ Q2, trim
 
@@ -118,7 +113,7 @@ class ReferenceEngine:
         return ReferenceNormal(self, L, zeta, Q1, Q2)
 
     def products(
-        self, L: LowRank, zeta: Limit, X: Array | None = None, Y: Array | None = None, kept: bool = False
+        self, L: LowRank, zeta: float, X: Array | None = None, Y: Array | None = None, kept: bool = False
     ) -> tuple[Any, Any, Trim]:
         T, K, trim = self._trimmed(L, zeta)
         A = K.astype(float) if kept else T
@@ -142,16 +137,11 @@ class ReferenceEngine:
         lines = solve_literally(self._in_units(noise).T, self.observed.T, V, U, noise.T, prior)
         return replace(lines, sums=lines.sums.T)
 
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        self.reads += 2
-        size = np.abs(self._residual(L))  # the zeros of what is not observed come last
-        n1, n2 = self.shape
-        rows = np.sort(size, axis=1)[:, n2 - 1 - per_row] if per_row < n2 else np.zeros(n1)
-        cols = np.sort(size, axis=0)[n1 - 1 - per_col] if per_col < n1 else np.zeros(n2)
-        return Cut(*(_rounded_up(limits, self.dtype) for limits in (rows, cols)))
-
-    def dual(self) -> ReferenceDual:
-        return ReferenceDual(self)
+    def whole(self) -> Array:
+        self.reads += 1
+        if infinite := bad_entries(self.M)[1]:
+            raise not_finite(infinite)
+        return np.where(self.observed, self.M, self.dtype.type(np.nan))
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         from scipy.sparse import csr_array
@@ -207,41 +197,3 @@ class ReferenceNormal:
         self.engine.reads += 1
         K = self.K * L.dense()
         return (K @ X).astype(self.engine.dtype), (K.T @ Y).astype(self.engine.dtype)
-
-
-class ReferenceDual:
-    """Y as a dense array beside M."""
-
-    def __init__(self, engine: ReferenceEngine) -> None:
-        self.engine = engine
-        self.Y = np.zeros(engine.shape)
-
-    def core(self, Q1: Array, Q2: Array, step: Ascent | None = None) -> tuple[Array, Trim]:
-        trim = self._advance(step)
-        return Q1.T @ self.Y @ Q2, trim
-
-    def products(
-        self, X: Array | None = None, Y: Array | None = None, step: Ascent | None = None
-    ) -> tuple[Any, Any, Trim]:
-        trim, dtype = self._advance(step), self.engine.dtype
-        YX = None if X is None else (self.Y @ X).astype(dtype)
-        return YX, None if Y is None else (self.Y.T @ Y).astype(dtype), trim
-
-    def _advance(self, step: Ascent | None) -> Trim:
-        self.engine.reads += 1
-        n_observed = self.engine.n_observed
-        if step is None:
-            return Trim(n_observed, 0, 0.0, 0.0)
-        M, residual = self.engine.M, self.engine._residual(step.B)
-        A = residual + self.Y / step.penalty
-        S = np.sign(A) * np.maximum(np.abs(A) - step.bound / step.penalty, 0)
-        S = np.where(self.engine.observed, np.clip(S, M - step.box, M + step.box), 0.0)
-        self.Y = step.penalty * (A - S)
-        T, flagged = residual - S, int((S != 0).sum())
-        return Trim(n_observed - flagged, flagged, float((T**2).sum()), float(np.abs(T).max()))
-
-
-def _rounded_up(limits: Array, dtype: np.dtype) -> Array:
-    """In the precision of M, but none lower: more entries would exceed it."""
-    rounded = limits.astype(dtype)
-    return np.where(rounded < limits, np.nextafter(rounded, dtype.type(np.inf)), rounded)

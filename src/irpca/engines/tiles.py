@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .base import Cut, Trim
+from .base import Trim
 
 TILE_BYTES = 5 << 19  # one tile of L or T, unless it were a large part of M
 TILE_SHARE = 32  # tiles of M, at least, that are not smaller than a sixteenth of the above
@@ -126,8 +126,7 @@ class Trimmed(Tiles):
         holes: bool = False,
     ) -> None:
         super().__init__(A, rows)
-        self.factors, self.holes = factors, holes or None
-        self.limits = (A.dtype.type(0), zeta.rows, zeta.cols) if isinstance(zeta, Cut) else (zeta, None, None)
+        self.factors, self.zeta, self.holes = factors, zeta, holes or None
         self.T, self.remember = self.buffer(), remember
         self.K = self.buffer() if want_kept else None
 
@@ -144,7 +143,7 @@ class Trimmed(Tiles):
 
     def _trim(self, rows: slice, cols: slice, T: Array, K: Array | None) -> kernels.Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=T)
-        return kernels.trim(self.A, rows.start, cols.start, T, K, *self.limits, self.holes)
+        return kernels.trim(self.A, rows.start, cols.start, T, K, self.zeta, self.holes)
 
 
 class Masked(Tiles):
@@ -175,36 +174,3 @@ class Again(Masked):
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         kernels.mask(P, K)
         return P, None
-
-
-@dataclass(frozen=True)
-class Step:
-    """An Ascent in the precision of M, its B as factors."""
-
-    factors: Factors
-    penalty: Any
-    bound: Any
-    box: Any
-
-    def replaced(self, factors: Factors) -> Step:
-        return replace(self, factors=factors)
-
-
-class Duals(Tiles):
-    """Tiles of a dual variable Y, moved on first if there is a step to make."""
-
-    def __init__(self, A: Array, rows: range, Y: Array, step: Step | None) -> None:
-        super().__init__(A, rows)
-        self.Y, self.step = Y, step
-        self.B = None if step is None else self.buffer()
-
-    def made(self, rows: slice, cols: slice) -> tuple[Array, Any]:
-        Y = self.Y[rows, cols]
-        if self.step is None:
-            self.tally.add(Y.size, (Y.size, True, 0.0, 0.0, 0))
-            return Y, None
-        B, step = _part(self.B, rows, cols), self.step
-        np.matmul(step.factors[0][rows], step.factors[1][:, cols], out=B)
-        counted = kernels.ascend(self.A, rows.start, cols.start, B, Y, step.penalty, step.bound, step.box)
-        self.tally.add(Y.size, counted)
-        return Y, None

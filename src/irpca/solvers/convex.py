@@ -5,25 +5,27 @@ The inexact method (Lin, Chen, Ma 2010) makes, with Y the multiplier and p the p
     S ← soft(M − L + Y/p, λ/p),    L' ← svt(M − S + Y/p, 1/p),    Y' ← Y + p (M − L' − S).
 
 With Ŷ = clip(Y + p (M − L), ±λ) one has M − S + Y/p = L + Ŷ/p and Y' = Ŷ + p (L − L'): S is never stored, and Y only as
-Ŷ, which the next step moves on by p' (M − B) with B = L' − (p/p') (L − L') of low rank. One read of M and of Ŷ does it.
+Ŷ, which the next step moves on by p' (M − B) with B = L' − (p/p') (L − L') of low rank.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ..engines.base import Ascent, Engine, Trim
+from ..engines.base import Engine, Trim
 from ..lowrank import Array, LowRank
 from ..result import Doubt, State
+from .dense import DenseMatrix
 from .endings import GROSS, saturation, threshold_floor, typical
 from .options import number
 from .subspace import SPARE, first_look
 
 NOISE = "This program has no noise term, so that noise and rounding count as outliers: raise lam to have fewer"
 BALANCE = 3.0, 30.0  # where the dual residual may lie, in units of the primal one, before the penalty follows
-CLOSE = 1e-8  # relative to L and to the dual variable: smaller residuals are zero in effect
+CLOSE = 1e-8  # relative to L and to the multiplier: smaller residuals are zero in effect
 
 
 @dataclass
@@ -49,11 +51,31 @@ class Multipliers:
     def tolerance(self) -> float:
         return max(CLOSE, self.rounding)
 
-    def step(self, L: LowRank, before: LowRank | None) -> Ascent:
-        """The move of the dual variable that belongs to two iterates of L."""
-        if before is None:
-            return Ascent(L, self.first, self.lam, self.box)
-        return Ascent(extrapolated(L, before, self.previous / self.penalty), self.penalty, self.lam, self.box)
+    def ascend(self, M: DenseMatrix, Y: Any, B: LowRank) -> Trim:
+        """``Ŷ ← p (A − S)``, in place, with ``A = M − B + Ŷ/p``; what is returned is of T = M − B − S.
+
+        S is A shrunk towards zero by λ/p, then brought to within the box of M, if there is one.
+        """
+        penalty, (U, Vt) = self.penalty if self.previous else self.first, M.factors(B)
+
+        def work(rows: slice) -> tuple[int, float, float]:
+            A, old = M.residual(rows, U, Vt), Y[rows]
+            A *= penalty
+            A += old  # p A
+            new = A.clip(-self.lam, self.lam)  # the method: xp.clip of array_api_compat takes three times as long
+            A -= new  # p S
+            if self.box < np.inf:
+                low, high = penalty * (M.M[rows] - self.box), penalty * (M.M[rows] + self.box)
+                inside = M.observed(rows, A.clip(low, high))
+                new += A - inside
+                A = inside
+            old -= new
+            old /= -penalty  # T
+            counted = M.counted(A != 0, old)
+            old[...] = new
+            return counted
+
+        return M.trim(M.over_blocks(work))
 
     def adapt(self, L: LowRank, moved: float, trim: Trim) -> None:
         """Choose the next penalty from ‖M − B − S‖ and from how far L moved."""

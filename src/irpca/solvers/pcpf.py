@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
-from ..engines.base import Ascent, Dual, Engine, Trim
+from ..engines.base import Engine
 from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
 from ..result import State
 from .convex import multipliers, shrunk
+from .dense import DenseMatrix
 
 
 def pcpf(
@@ -26,9 +28,9 @@ def pcpf(
 ) -> Iterator[State]:
     """PCPF: min ‖H‖_* + λ ‖S‖₁ with F1 H F2ᵀ + S = M, by the method of multipliers.
 
-    The singular-value step is exact and d1×d2, the dual step one fused read of M. It needs features of rows or columns
-    and a second matrix of the size of M in memory; the rank is found. Guarantee: a fixed share of all entries corrupted
-    at random places, r up to the order of n² / (d log n log d), features and L incoherent.
+    The singular-value step is exact and d1×d2; one read of M an iteration. It needs features of rows or columns, M in
+    memory or on a GPU and a second matrix of its size there; the rank is found. Guarantee: a fixed share of all entries
+    corrupted at random places, r up to the order of n² / (d log n log d), features and L incoherent.
 
     Parameters
     ----------
@@ -55,15 +57,17 @@ def pcpf(
         raise ValueError(f"features are of size {size:.1g}, whose squares leave double precision; rescale them")
     tau = 1.01 * size**2 if raw else 1.0
 
-    dual = engine.dual()
+    M = DenseMatrix(engine)
+    Y = M.zeros()
     H = np.zeros((F1.d if R1 is None else R1.shape[1], F2.d if R2 is None else R2.shape[1]))
     C = np.zeros((F1.d, F2.d))
-    step = rule.step(LowRank.zero(engine.shape), None)
+    B = LowRank.zero(engine.shape)
     while True:
-        # Y moves on in one read, and S with it.
-        G, trim = _project(dual, step, F1, F2)
-        # H ← svt(H + F1ᵀ Y F2 / (penalty τ), 1 / (penalty τ)).
+        # S ← soft(M − L + Y/p, λ/p); Y ← Y + p (M − L − S).
+        trim = rule.ascend(M, Y, B)
+        # H ← svt(H + F1ᵀ Y F2 / (p τ), 1 / (p τ)).
         scale = rule.penalty * tau
+        G = _project(M, Y, F1.Q, F2.Q)
         G = G if R1 is None else R1.T @ G
         G = G if R2 is None else G @ R2
         u, s, v = singular_triplets(H + G / scale)
@@ -76,17 +80,13 @@ def pcpf(
         moved = float(np.linalg.norm(C - before))
         rule.adapt(L, moved, trim)
         yield rule.state(L, trim, engine.dtype)
-        ahead = C + rule.previous / rule.penalty * (C - before)
-        step = Ascent(LowRank.from_core(F1.Q, ahead, F2.Q), rule.penalty, rule.lam)
+        B = LowRank.from_core(F1.Q, C + rule.previous / rule.penalty * (C - before), F2.Q)
 
 
-def _project(dual: Dual, step: Ascent, F1: Features, F2: Features) -> tuple[Array, Trim]:
-    """Q1ᵀ Y Q2 of the new Y, with the identity for a side without features."""
-    if F1.Q is None:
-        assert F2.Q is not None
-        YQ, _, trim = dual.products(F2.Q, step=step)
-        return YQ.astype(float), trim
-    if F2.Q is None:
-        _, YtQ, trim = dual.products(Y=F1.Q, step=step)
-        return YtQ.T.astype(float), trim
-    return dual.core(F1.Q, F2.Q, step)
+def _project(M: DenseMatrix, Y: Any, Q1: Array | None, Q2: Array | None) -> Array:
+    """Q1ᵀ Y Q2; None stands for the identity."""
+    if Q1 is not None and (Q2 is None or Q1.shape[1] < Q2.shape[1]):
+        G: Array = M.products(Y, Y=Q1)[1].T
+        return G if Q2 is None else G @ Q2
+    YQ: Array = M.products(Y, Q2)[0]
+    return YQ if Q1 is None else Q1.T @ YQ

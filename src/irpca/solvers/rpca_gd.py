@@ -27,9 +27,9 @@ def rpca_gd(
 ) -> Iterator[State]:
     """RPCA-GD on the fully observed matrix; features are not used.
 
-    It needs the rank and the corruption level, and memory for factors alone; three reads of M an iteration, hundreds of
-    iterations or thousands, the more the worse L is conditioned: raise ``max_iter``. Guarantee: a share of any row or
-    column corrupted of the order of 1 / (μ r^1.5).
+    It needs the rank and the corruption level, M in memory or on a GPU and a second matrix of its size there; three
+    reads of M an iteration, hundreds of iterations or thousands, the more the worse L is conditioned: raise
+    ``max_iter``. Guarantee: a share of any row or column corrupted of the order of 1 / (μ r^1.5).
 
     Parameters
     ----------

@@ -26,9 +26,9 @@ def scaledgd(
 ) -> Iterator[State]:
     """ScaledGD for robust PCA; features are not used.
 
-    It needs the rank and the corruption level, and memory for factors alone; three reads of M an iteration, and often
-    hundreds of iterations: raise ``max_iter``. Guarantee: a share of any row or column corrupted of the order of
-    1 / (μ r^1.5 κ), κ the condition number of L.
+    It needs the rank and the corruption level, M in memory or on a GPU and a second matrix of its size there; three
+    reads of M an iteration, and often hundreds of iterations: raise ``max_iter``. Guarantee: a share of any row or
+    column corrupted of the order of 1 / (μ r^1.5 κ), κ the condition number of L.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ..engines.base import Cut, Engine, Trim
+from ..engines.base import Engine, Trim
 from ..lowrank import Array, LowRank
 from ..sampling import check_scale
 
@@ -20,10 +20,16 @@ class Operator(Protocol):
     def t_times(self, X: Array) -> Array: ...
 
 
+class Read(Operator, Protocol):
+    """A part of M, and what rode along on the read that made it."""
+
+    trim: Trim | None
+
+
 class Cleaned:
     """M − S = L + T, for the S that belongs to L and zeta. Each product is one read of M."""
 
-    def __init__(self, engine: Engine, L: LowRank, zeta: float | Cut) -> None:
+    def __init__(self, engine: Engine, L: LowRank, zeta: float) -> None:
         self.engine, self.L, self.zeta = engine, L, zeta
         self.U, self.V = L.thin()
         self.trim: Trim | None = None
@@ -56,7 +62,7 @@ def leading(
     return U, s, V
 
 
-def leading_checked(M: Cleaned, V: Array, wanted: int, dtype: DTypeLike = np.float64) -> tuple[Array, Array, Array]:
+def leading_checked(M: Read, V: Array, wanted: int, dtype: DTypeLike = np.float64) -> tuple[Array, Array, Array]:
     """The same of an M whose scale is not known yet: numbers that cannot be squared are refused by name."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):

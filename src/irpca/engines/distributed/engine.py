@@ -13,8 +13,6 @@ import numpy as np
 from ...lowrank import Array, LowRank
 from .. import passes
 from ..base import (
-    Cut,
-    Dual,
     Look,
     Prior,
     Sink,
@@ -24,7 +22,6 @@ from ..base import (
     all_counted,
     drawn,
     drawn_anywhere,
-    lacking,
     refuse_large_block,
     spread_places,
 )
@@ -314,12 +311,6 @@ class DistributedEngine(PiecedEngine):
         rows, cols, common = self.beyond(L, limit)
         answer = self._read(passes.written, rows, cols, common | {"sink": sink})
         return (answer.rows[0], answer.cols[0]), answer.tally.trim
-
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        raise lacking("cut", self.name)
-
-    def dual(self) -> Dual:
-        raise lacking("dual", self.name)
 
 
 class _NotKnownError(Exception):

@@ -15,7 +15,6 @@ from torch import Tensor
 from ...lowrank import Array, LowRank
 from .. import passes
 from ..base import (
-    Cut,
     Look,
     Prior,
     Sink,
@@ -27,12 +26,13 @@ from ..base import (
     drawn,
     drawn_anywhere,
     in_precision,
-    lacking,
     not_finite,
+    refuse_beyond_memory,
     refuse_large_block,
     spread_places,
 )
-from ..body import PiecedDual, PiecedEngine, Question, of_noise, refuse_nothing
+from ..body import PiecedEngine, Question, of_noise, refuse_nothing
+from ..memory import machine_memory
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
 from . import slabs
@@ -97,7 +97,7 @@ class GPUEngine(PiecedEngine):
         self.holes = holes
         self.reads = 0.0
         self.triton: Any = None if self._listed else _triton(kernels, self.device)
-        self.capabilities = frozenset({"dual"} if self._listed else {"cut", "dual"})
+        self.capabilities = frozenset() if isinstance(self.storage, Streamed) else frozenset({"whole"})
         if not self.storage.entries:
             raise ValueError("every cell of M is missing")
         self._used: set[str] = set()
@@ -197,10 +197,10 @@ class GPUEngine(PiecedEngine):
         along: list[Tensor] = []
         common = self._in_precision(common)
         for slab in self._slabs(self.storage):
-            if self._by_kernel(slab, possible="dual" not in common):
+            if self._by_kernel(slab):
                 product, turned_product, rode = self._fused(slab, here, there, common, X, Y)
             else:
-                A, rode = self._made(slab, here, there, common)
+                A, rode = slabs.asked(slab, here, there, common)
                 product = None if X is None else slab.times(A, X)
                 turned_product = None if Y is None else slab.t_times(A, Y)
             along.append(rode)
@@ -216,36 +216,27 @@ class GPUEngine(PiecedEngine):
         """All of it; a kernel takes as much as there is."""
         return storage.slabs(AT_ONCE if self.triton is None else storage.entries)
 
-    def _by_kernel(self, slab: Slab, possible: bool = True) -> TypeGuard[Dense]:
+    def _by_kernel(self, slab: Slab) -> TypeGuard[Dense]:
         """Whether a question about a slab is answered by a kernel; which it was is remembered."""
-        by_kernel = possible and self.triton is not None and isinstance(slab, Dense)
+        by_kernel = self.triton is not None and isinstance(slab, Dense)
         self._used.add("triton" if by_kernel else "torch")
         return by_kernel
-
-    def _made(self, slab: Slab, rows: Sides, cols: Sides, common: Numbers) -> tuple[Tensor, Tensor]:
-        if "dual" not in common:
-            return slabs.asked(slab, rows, cols, common)
-        Y = common["dual"] if isinstance(slab, Listed) else common["dual"][slab.rows]
-        if common["step"] is not None:
-            return Y, slabs.ascend(slab, rows, cols, common["step"], Y)
-        return Y, torch.tensor([float(Y.numel()), 0.0, 0.0, 0.0, 0.0], dtype=torch.float64, device=self.device)
 
     def _fused(
         self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, X: Tensor | None, Y: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The same by a kernel: one read along rows and, if it is asked for, one along columns."""
         kernels, some, ones = self.triton, slab.rows, bool(common.get("kept"))
-        limits, scale = self._limits(slab, rows, cols, common)
-        L = rows["L"][some], cols["L"]
+        zeta, L = common["zeta"], (rows["L"][some], cols["L"])
+        scale = self._scale(zeta)
         frozen = (rows["frozen"][some], cols["frozen"]) if "frozen" in rows else None
 
         def ask(M: Tensor, B: Tensor | None, turned: bool = False) -> tuple[Tensor | None, Tensor]:
             """The product with a block, as many columns at a time as a kernel takes."""
             factors, others = (L[::-1], frozen and frozen[::-1]) if turned else (L, frozen)
-            limit = limits.turned if turned else limits
             widest = kernels.WIDEST // (self.wide.itemsize // 4)
             blocks = [None] if B is None or not B.shape[1] else B.split(widest, 1)
-            parts = [kernels.trimmed(M, factors, limit, scale, block, ones, others, self.holes) for block in blocks]
+            parts = [kernels.trimmed(M, factors, zeta, scale, block, ones, others, self.holes) for block in blocks]
             product = None if B is None else B.new_zeros((len(M), 0))
             if blocks[0] is not None:
                 product = torch.cat([part.product for part in parts], 1) if len(parts) > 1 else parts[0].product
@@ -265,12 +256,10 @@ class GPUEngine(PiecedEngine):
             return again
         return product, turned, rode
 
-    def _limits(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers) -> tuple[Any, float]:
-        """The thresholds as a kernel takes them; and about the size of T: in that unit float32 can sum its squares."""
-        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
-        bound = common["zeta"] if limits.kind == self.triton.ALONG_ALL else math.inf
+    def _scale(self, bound: float) -> float:
+        """About the size of a T within a bound: in that unit float32 can sum its squares."""
         sizes = [size for size in (bound, self._typical_size()) if 0 < size < math.inf]
-        return limits, 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
+        return 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
 
     def _typical_size(self) -> float:
         if self._typical is None:
@@ -381,7 +370,8 @@ class GPUEngine(PiecedEngine):
 
     def _fused_list(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype) -> slabs.Found:
         """The same by a kernel."""
-        limits, scale = self._limits(slab, rows, cols, common)
+        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
+        scale = self._scale(math.inf if limits.standardised else limits.zeta)
         asked = slab.M, (rows["L"][slab.rows], cols["L"]), limits, scale, index
         found = self.triton.listed(*asked, self.holes)
         if not self.holes and bool(found.rode[0].isnan()):
@@ -392,6 +382,27 @@ class GPUEngine(PiecedEngine):
         counts, tally = self.write_rows(lambda some: _Part(self, self.storage.part(some)), L, limit, sink, 1)
         refuse_nothing(tally)
         return counts, tally.trim
+
+    # All entries
+
+    def whole(self) -> Any:
+        if isinstance(self.storage, Streamed):
+            return super().whole()
+        size, copied = math.prod(self.shape) * self.wide.itemsize, self._listed or self.storage.dtype != self.wide
+        refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
+        self.reads += 1
+        self._used.add("torch")
+        with self._careful():
+            if infinite := self.storage.infinite():
+                raise not_finite(infinite)
+            (slab,) = self.storage.slabs(self._entries)
+            M = slab.values(self.wide)
+            if isinstance(slab, Listed):
+                listed, M = M, torch.full(self.shape, torch.nan, dtype=self.wide, device=self.device)
+                M[slab.at, slab.cols] = listed
+            else:
+                self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
+            return M
 
     # A few entries
 
@@ -430,53 +441,6 @@ class GPUEngine(PiecedEngine):
         self.reads += (values.size - missing) / self.n_observed
         return values
 
-    # Thresholds of lines, and a dual variable
-
-    def cut(self, L: LowRank, per_row: int, per_col: int) -> Cut:
-        if self._listed:
-            raise lacking("cut", "gpu")
-        self.reads += 2
-        self._used.add("torch")
-        rows, cols = self.factors(L)
-        if self.storage.turned:
-            rows, cols, per_row, per_col = cols, rows, per_col, per_row
-        with self._careful():
-            here, there = (self._sides(side) for side in (rows, cols))
-            found = self._next_largest(here, there, per_row), self._next_largest_across(here, there, per_col)
-        return Cut(*(found[::-1] if self.storage.turned else found))
-
-    def _next_largest(self, rows: Sides, cols: Sides, largest: int) -> Array:
-        parts = []
-        for slab in self.storage.slabs(AT_ONCE):
-            parts.append(self._below(slab.values(self.wide), slab.low_rank(rows["L"], cols["L"]), largest))
-        return _to_host(torch.cat(parts))
-
-    def _next_largest_across(self, rows: Sides, cols: Sides, largest: int) -> Array:
-        """Along columns: all rows of some of them at a time."""
-        (n1, n2), parts = self.storage.shape, []
-        step = max(1, AT_ONCE // n1)
-        for first in range(0, n2, step):
-            some = slice(first, min(first + step, n2))
-            whole = self.storage.M[:, some].to(self.device, self.wide)  # type: ignore[attr-defined]
-            parts.append(self._below(whole.T, cols["L"][some] @ rows["L"].T, largest))
-        return _to_host(torch.cat(parts))
-
-    def _below(self, M: Tensor, P: Tensor, largest: int) -> Tensor:
-        """The magnitude of M − P next below the ``largest`` largest of every row, 0 where there is none."""
-        missing = M.isnan()
-        size = torch.where(missing, 0, (M - P).abs())
-        if not bool(size.isfinite().all()):
-            raise not_finite(self.storage.infinite())
-        self.holes |= bool(missing.any())
-        if largest >= size.shape[1]:
-            return size.new_zeros(len(size))
-        return size.kthvalue(size.shape[1] - largest, dim=1).values
-
-    def dual(self) -> PiecedDual:
-        with self._careful():
-            shape = self._entries if self._listed else self.storage.shape
-            return PiecedDual(self, torch.zeros(shape, dtype=self.wide, device=self.device))
-
     # To the device and back
 
     def _sides(self, side: Arrays) -> Sides:
@@ -488,8 +452,6 @@ class GPUEngine(PiecedEngine):
 
     def _in_precision(self, common: Numbers, standardised: bool = False) -> Numbers:
         """Limits as numbers of the precision of M; those in units of the noise stay as they are."""
-        if common.get("step") is not None:
-            return common | {"step": tuple(float(in_precision(x, self.dtype)) for x in common["step"])}
         if "zeta" in common and not standardised:
             return common | {"zeta": float(in_precision(common["zeta"], self.dtype))}
         return common
@@ -543,6 +505,13 @@ def _triton(kernels: str, device: torch.device) -> Any:
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
         return None
     return triton_kernels
+
+
+def _free_memory(device: torch.device) -> float:
+    if device.type != "cuda":
+        return machine_memory()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

@@ -33,9 +33,6 @@ ALIGNED = 32 if INTERPRETED else 128  # every tile divides this
 # Tiles whose outliers are listed, of float32 and of float64: rows, columns, warps, stages
 LISTED = [(16, 32, 4, 1)] * 2 if INTERPRETED else [(64, 32, 4, 3), (64, 32, 4, 1)]
 WEIGHED = (16, 32) if INTERPRETED else (16, 128)  # rows and columns of a tile of weights
-ALONG_ALL = 0
-BY_LINES = 1
-STANDARDISED = 2
 USUAL = (2.0**-40, 2.0**40)  # sizes whose squares float32 can sum
 
 
@@ -91,30 +88,25 @@ def _low_rank(
 
 @triton.jit
 def _limit(
-    zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT: tl.constexpr,
-    MOST: tl.constexpr,
+    zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST: tl.constexpr,
 ):  # fmt: skip
-    """The threshold of every entry of a tile."""
-    if LIMIT == 1:
-        return tl.maximum(row_limit[:, None], col_limit[None, :])
-    else:
-        s2 = row_limit[:, None] * col_limit[None, :]
-        var = row_spread[:, None] * col_spread[None, :] + row_other[:, None] * col_other[None, :]
-        return zeta * tl.sqrt(s2 + tl.minimum(var, MOST * s2))
+    """The threshold of every entry of a tile, in units of its own uncertainty."""
+    s2 = row_scale[:, None] * col_scale[None, :]
+    var = row_spread[:, None] * col_spread[None, :] + row_other[:, None] * col_other[None, :]
+    return zeta * tl.sqrt(s2 + tl.minimum(var, MOST * s2))
 
 
 @triton.autotune(
     _configs(),
-    key=["K", "D", "LIMIT", "FROZEN", "DOUBLE", "FULL", "HOLES", "STORED"],
+    key=["K", "D", "FROZEN", "DOUBLE", "FULL", "HOLES", "STORED"],
     prune_configs_by={"early_config_prune": _worth_trying},
 )
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _trim_kernel(
-    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, F_hi, F_lo, G_hi, G_lo, numbers, row_limits, col_limits,
-    row_spreads, col_spreads, X_hi, X_lo, OUT, KEPT, BEYOND, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
-    K: tl.constexpr, KF: tl.constexpr, CHUNK: tl.constexpr, CHUNK_F: tl.constexpr, D: tl.constexpr,
-    LIMIT: tl.constexpr, FROZEN: tl.constexpr, ONES: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
-    HOLES: tl.constexpr, SCALED: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, F_hi, F_lo, G_hi, G_lo, numbers, X_hi, X_lo, OUT, KEPT, BEYOND,
+    MISSING, BAD, ENERGY, LARGEST, n1, n2, share, K: tl.constexpr, KF: tl.constexpr, CHUNK: tl.constexpr,
+    CHUNK_F: tl.constexpr, D: tl.constexpr, FROZEN: tl.constexpr, ONES: tl.constexpr, DOUBLE: tl.constexpr,
+    FULL: tl.constexpr, HOLES: tl.constexpr, SCALED: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """T of some rows times a block, and what rides along, all of which is as long as those rows.
@@ -137,13 +129,6 @@ def _trim_kernel(
             a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
         else:
             a_lo = a_hi
-    if LIMIT != 0:
-        row_limit = tl.load(row_limits + rows, mask=there, other=0.0)
-        if LIMIT == 2:
-            row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
-            row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
-        else:
-            row_spread, row_other = row_limit, row_limit
     if D > 0:
         acc = tl.zeros((BM, D), wide)
     counts = tl.zeros((BM,), tl.int32)
@@ -176,17 +161,7 @@ def _trim_kernel(
         else:
             R = m - P
         size = tl.abs(R)
-        if LIMIT == 0:
-            kept = size <= zeta
-        else:
-            col_limit = tl.load(col_limits + cols, mask=cols < n2, other=0.0)
-            if LIMIT == 2:
-                col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
-                col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
-            else:
-                col_spread, col_other = col_limit, col_limit
-            limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
-            kept = size <= limit
+        kept = size <= zeta
         if not FULL:
             kept = kept & inside
         T = tl.where(kept, R, 0.0)
@@ -247,9 +222,9 @@ def _trim_kernel(
 
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
-    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_limits, col_limits, row_spreads, col_spreads,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, row_spreads, col_spreads,
     STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
-    K: tl.constexpr, CHUNK: tl.constexpr, LIMIT: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+    K: tl.constexpr, CHUNK: tl.constexpr, STANDARDISED: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
     HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr,
 ):  # fmt: skip
@@ -277,8 +252,8 @@ def _list_kernel(
             a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
         else:
             a_lo = a_hi
-    if LIMIT != 0:
-        row_limit = tl.load(row_limits + rows, mask=there, other=0.0)
+    if STANDARDISED:
+        row_scale = tl.load(row_scales + rows, mask=there, other=0.0)
         row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
         row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
     within = tl.arange(0, BN)
@@ -318,14 +293,13 @@ def _list_kernel(
             P = _low_rank(A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL)
         R = m - P
         size = tl.abs(R)
-        if LIMIT == 0:
-            beyond = size > zeta
-        else:
-            col_limit = tl.load(col_limits + cols, mask=cols < n2, other=0.0)
+        if STANDARDISED:
+            col_scale = tl.load(col_scales + cols, mask=cols < n2, other=0.0)
             col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
             col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
-            limit = _limit(zeta, row_limit, col_limit, row_spread, row_other, col_spread, col_other, LIMIT, MOST)
-            beyond = size > limit
+            beyond = size > _limit(zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST)
+        else:
+            beyond = size > zeta
         if HOLES:
             beyond = beyond & (size < float("inf"))
         if WRITE:
@@ -497,9 +471,9 @@ def _power_of_2(k: int) -> int:
 
 @dataclass(eq=False)
 class Limits:
-    """How the threshold of an entry is made."""
+    """How the threshold of an entry is made: zeta, or so many times its own uncertainty."""
 
-    kind: int
+    standardised: bool
     zeta: float
     rows: Tensor
     cols: Tensor
@@ -509,18 +483,10 @@ class Limits:
     @classmethod
     def of(cls, rows: Sides, cols: Sides, common: dict[str, Any], some: slice) -> Limits:
         nothing = rows["L"]
-        if "limit" in rows:
-            mine, other = rows["limit"][some].contiguous(), cols["limit"].contiguous()
-            return cls(BY_LINES, 0.0, mine, other, mine, other)
         if "scale" in rows:
             sides = rows["scale"][some], cols["scale"], rows["spread"][some], cols["spread"]
-            return cls(STANDARDISED, common["zeta"], *(side.to(nothing.dtype).contiguous() for side in sides))
-        return cls(ALONG_ALL, common["zeta"], nothing, nothing, nothing, nothing)
-
-    @property
-    def turned(self) -> Limits:
-        """Of the transposed matrix."""
-        return Limits(self.kind, self.zeta, self.cols, self.rows, self.col_spread, self.row_spread)
+            return cls(True, common["zeta"], *(side.to(nothing.dtype).contiguous() for side in sides))
+        return cls(False, common["zeta"], nothing, nothing, nothing, nothing)
 
 
 @dataclass(eq=False)
@@ -553,7 +519,7 @@ def _even(M: Tensor) -> bool:
 
 
 def trimmed(
-    M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, X: Tensor | None = None, ones: bool = False,
+    M: Tensor, L: tuple[Tensor, Tensor], zeta: float, scale: float, X: Tensor | None = None, ones: bool = False,
     frozen: tuple[Tensor, Tensor] | None = None, holes: bool = False,
 ) -> Trimmed:  # fmt: skip
     """T of a dense M times X, in one read; see :func:`.slabs.trimmed`. The factors have a row for each row of M."""
@@ -566,15 +532,14 @@ def trimmed(
     out = M.new_empty((parts, n1, D) if D else 1, dtype=wide)
     kept, beyond, missing = M.new_empty((3, parts, n1), dtype=torch.int32)
     energy, (bad, largest) = M.new_empty((parts, n1), dtype=torch.float64), M.new_empty((2, parts, n1), dtype=wide)
-    numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
+    numbers = torch.tensor([zeta, 1 / scale], dtype=wide).to(M.device)
     scaled = wide == torch.float32 and not USUAL[0] < scale < USUAL[1]
     hi, lo = (A.hi, A.lo) if block is None else (block.hi, block.lo)
     _trim_kernel[lambda tile: (triton.cdiv(n1, tile["BM"]), parts)](
-        M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, F.hi, F.lo, G.hi, G.lo, numbers, limits.rows, limits.cols,
-        limits.row_spread, limits.col_spread, hi, lo, out, kept, beyond, missing, bad, energy, largest, n1, n2, share,
-        K=A.columns, KF=F.columns, CHUNK=A.chunk, CHUNK_F=F.chunk, D=D, LIMIT=limits.kind, FROZEN=frozen is not None,
-        ONES=ones, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes, SCALED=scaled, STORED=str(M.dtype),
-        WIDENED=INTERPRETED, MOST=MOST_SPREAD,
+        M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, F.hi, F.lo, G.hi, G.lo, numbers, hi, lo, out, kept, beyond,
+        missing, bad, energy, largest, n1, n2, share, K=A.columns, KF=F.columns, CHUNK=A.chunk, CHUNK_F=F.chunk, D=D,
+        FROZEN=frozen is not None, ONES=ones, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes, SCALED=scaled,
+        STORED=str(M.dtype), WIDENED=INTERPRETED,
     )  # fmt: skip
     product = None if X is None else (out[0] if parts == 1 else out.sum(0))[:, : X.shape[1]]
     total = energy.sum() * (scale**2 if scaled else 1.0)
@@ -603,9 +568,9 @@ def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, in
         _list_kernel[(triton.cdiv(n1, height), parts)](
             M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, limits.row_spread,
             limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
-            n2, share, K=A.columns, CHUNK=A.chunk, LIMIT=limits.kind, DOUBLE=wide == torch.float64, FULL=_even(M),
-            HOLES=holes, WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width, num_warps=warps,
-            num_stages=stages,
+            n2, share, K=A.columns, CHUNK=A.chunk, STANDARDISED=limits.standardised, DOUBLE=wide == torch.float64,
+            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width,
+            num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
     read(counts, counts, across, energy, write=False)

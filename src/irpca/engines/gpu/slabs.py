@@ -179,8 +179,6 @@ def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, 
 
 def limits(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> Any:
     """The threshold of each entry, or one for all."""
-    if "limit" in rows:
-        return torch.maximum(slab.of_rows(rows["limit"]), slab.of_cols(cols["limit"]))
     if "scale" in rows:
         s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
         var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
@@ -193,10 +191,10 @@ def trimmed(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tup
     decided = "frozen" if "frozen" in rows else "L"
     M = slab.values(rows[decided].dtype)
     R = M - slab.low_rank(rows[decided], cols[decided])
-    size, limit = R.abs(), limits(slab, rows, cols, common)
-    kept = size <= limit
+    size, zeta = R.abs(), common["zeta"]
+    kept = size <= zeta
     T = torch.where(kept, R, 0)
-    return T, kept, rode(M, size, limit, kept, T)
+    return T, kept, rode(M, size, zeta, kept, T)
 
 
 def rode(M: Tensor, size: Tensor, limit: Any, kept: Tensor, T: Tensor) -> Tensor:
@@ -226,26 +224,6 @@ def asked(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple
     if "frozen" in rows:
         T = torch.where(kept, slab.low_rank(rows["L"], cols["L"]), 0)
     return kept.to(T.dtype) if common.get("kept") else T, along
-
-
-def ascend(slab: Slab, rows: Sides, cols: Sides, step: tuple[float, float, float], Y: Tensor) -> Tensor:
-    """Move a dual variable on, in place; see :class:`~irpca.engines.base.Ascent`. What rides along is of M − B − S."""
-    penalty, bound, box = step
-    M = slab.values(Y.dtype)
-    missing = M.isnan()
-    M = torch.where(missing, 0, M)
-    raised = torch.where(missing, 0, Y + penalty * (M - slab.low_rank(rows["L"], cols["L"])))
-    new = raised.clamp(-bound, bound)
-    S = (raised - new) / penalty
-    inside = torch.minimum(torch.maximum(S, M - box), M + box)
-    new += penalty * (S - inside)
-    T = (new - Y) / penalty
-    Y.copy_(new)
-    kept = (inside == 0) & ~missing
-    flagged = raised.isfinite() & (inside != 0) & ~missing
-    wide = T.double()
-    found = kept.sum(), missing.sum(), flagged.sum(), (wide * wide).sum(), wide.abs().max()
-    return torch.stack([part.double() for part in found])
 
 
 @dataclass(eq=False)
