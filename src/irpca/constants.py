@@ -47,7 +47,6 @@ MIN_FEATURE_SINGULAR_VALUE = 1e-6  # relative: below, a feature is collinear wit
 LINE_REFITS = 1  # times that poorly fitted lines are fitted again from another start
 MIN_INLIER_SHARE = 0.5  # of the median share: a line with fewer inliers may have been fitted to its own errors
 MAX_NOISE_RATIO = 100.0  # times the median variance: the same
-MAX_UNSUPPORTED = 2.0  # standard deviations, of the prediction from the other entries: 95 % of clean ones are within
 MAX_POORLY_FITTED = 0.2  # of all lines: if more are poorly fitted, the cause is not in the lines
 NEW_LINE_SCALE_DECREASE = 1.7  # factor by which s decreases for lines that were not in the fit
 NEW_LINE_FINAL_PASSES = 4  # passes at the last s
@@ -70,7 +69,7 @@ SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the 
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
 START_SCALE_FACTOR = 3.0  # times the noise of a fit: where another begins that starts from it
 MIN_START_SCALE = 1e-3  # of the spread of the entries: no start is trusted to be closer
-MODE_SHARES = (0.5, 0.2)  # of the residuals, whose shortest interval is taken for the clean ones
+MODE_SHARE = 0.2  # of the residuals, whose shortest interval is taken for the clean ones
 MIN_MODE_OFFSET = 0.25  # of that interval's half width: a mode nearer to zero is no other start
 STUDENT_DEGREES_OF_FREEDOM = 2.0  # of the noise where gross errors are not larger than it
 MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck
@@ -108,8 +107,6 @@ MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that numbe
 
 # The fit to all of M (solvers/irpca.py); docs/design.md, Fit to all of M
 FINAL_TOLERANCE = 1e-4  # relative step of L that ends the fit to all of M
-MAX_FINAL_SWEEPS = 40
-MAX_LARGE_SWEEPS = 3  # the same where M is too large to be held in memory
 LARGE_STEPS = 2  # of least squares there, where features determine L
 MAX_REMAINING_STEP = 0.1  # of the standard error of L: the next step may be so long; it adds 0.5 % to the error
 EQUAL_NOISE_SPREAD = 0.1  # standard deviation of the log variances of lines, up to which one scale serves all (5 %)

@@ -182,7 +182,6 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    before_refit: Fit | None = None  # as it was when its noise was first fitted again
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
     col_variances: Array | None = None  # see line_variances
@@ -226,7 +225,6 @@ class Fit:
         """Rows given columns, columns given rows, priors and noise: two reads."""
         n, rows, cols = self.sweeps + 1, self.rows, self.cols
         if refit_noise and n in constants.NOISE_RESTART_SWEEPS and (found := refit_mixture(self.noise, self.residuals)):
-            self.before_refit = self.before_refit or self.copy()
             self.noise = found
         self.sweeps = n
         noise, before = self.noise, self.L
@@ -337,7 +335,7 @@ class Fit:
         """Another fit to the same M, to continue from."""
         rows, cols = (side.some(np.arange(len(side.mean))) for side in (self.rows, self.cols))
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
-        return replace(self, rows=rows, cols=cols, noise=noise, before_refit=None)
+        return replace(self, rows=rows, cols=cols, noise=noise)
 
     def least_squares(self, rank: int) -> Fit:
         """Trimmed least squares of this rank, with a threshold that decreases to rounding."""
@@ -415,28 +413,17 @@ class Fit:
     def done(self, step: float, settled: int) -> bool:
         return self.sweeps > settled and self.step < step and (self.nearly_exact or not self.noise.falling)
 
-    def run(
-        self,
-        refit_noise: bool = False,
-        step: float = constants.SWEEP_TOLERANCE,
-        settled: int = constants.MIN_SWEEPS,
-        first: int | None = None,
-    ) -> Fit:
-        """Sweep until L and the noise have converged; poorly fitted lines are fitted again.
-
-        Sweeps after the ``first`` count; None: after those that were made.
-        """
-        first = self.sweeps if first is None else first
-        most, settled = first + constants.MAX_SWEEPS, first + settled
+    def run(self, refit_noise: bool, step: float) -> None:
+        """Sweep until L and the noise have converged; poorly fitted lines are fitted again."""
+        most, settled = self.sweeps + constants.MAX_SWEEPS, self.sweeps + constants.MIN_SWEEPS
         for refits_left in reversed(range(constants.LINE_REFITS + 1)):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(refit_noise)
                 if not np.isfinite(self.step):
-                    return self
+                    return
             if not refits_left or not self.refit_lines():
                 break
             most, settled = self.sweeps + constants.MIN_SWEEPS, self.sweeps + constants.SWEEPS_BEFORE_PRIORS
-        return self
 
     def poorly_fitted(self, axis: int) -> Array:
         """Lines with far fewer inliers than others, or with far larger residuals."""
@@ -595,25 +582,20 @@ def begin(
     bases: tuple[Array, Array],
     tied: tuple[bool, bool],
     L0: LowRank,
-    s0: float,
-    least: Array,
-    rank: int | None,
-    directions: int,
+    noise: NoiseModel,
     sample: tuple[Array, Array, Array],
+    directions: int,
     rng: np.random.Generator,
-    nu: float = np.inf,
-    target: float | None = None,
 ) -> Fit:
-    """A fit that begins at L0, whose error is about s0, with random components in addition to those of L0.
+    """A fit of at most ``directions`` components that begins at L0, whose error is about ``noise.s``.
 
-    ``rank`` None: at most ``directions`` components, of which those hidden by noise are dropped at the end.
+    Random components are added to those of L0. Those hidden by noise are dropped at the end, unless ``Fit.directions``
+    says how many there are.
     """
-    n1, n2 = engine.shape
-    s0 = max(s0, 10 * float(least.min()))
+    (n1, n2), s0 = engine.shape, noise.s
     L0 = LowRank.from_product(*L0.thin())
     sv = np.diag(L0.core)
-    most = min(n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
-    directions = min(directions if rank is None else rank, most)
+    directions = min(directions, n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
     kept = int(np.count_nonzero(sv > 1e-9 * sv.max(initial=0.0)))
     kept = min(kept, directions, max(int(constants.START_SHARE * directions), constants.START_COMPONENTS))
     new = directions - kept
@@ -627,7 +609,6 @@ def begin(
         variance = np.r_[(B[:, :kept] ** 2).mean(axis=0), np.full(new, s0)]
         sides.append(Side(B, basis, fixed, variance, variance.copy()))
     i, j, values = sample
-    wide = 3 * float(np.std(values - L0.entries(i, j))) + s0
-    model = NoiseModel(s0, least, np.ones(n1), np.ones(n2), wide, nu=nu, target=target)
+    model = replace(noise, broad=3 * float(np.std(values - L0.entries(i, j))) + s0)
     largest = max(float(side.variance.max(initial=TINY)) for side in sides)
-    return Fit(engine, sides[0], sides[1], model, sample, 1e-10 * largest, rank)
+    return Fit(engine, sides[0], sides[1], model, sample, 1e-10 * largest)

@@ -26,6 +26,7 @@ from .entry_scale import Judge
 from .features import Features
 from .lowrank import Array, LowRank
 from .outlier_files import OutlierFiles
+from .problem import Problem
 from .result import Doubt, History, Result, State, Status
 from .sampling import stored_precision
 from .solvers import Solver, solver_named
@@ -84,7 +85,8 @@ def solve(
     rank : int or "auto"
     solver : str
         ``"irpca"``: robust matrix factorisation with features in the priors; exact where the data are exact.
-        ``"trimmed"``: trimmed least squares, for data without noise; needs features of rows or columns.
+        ``"trimmed"``: its exact fit alone, trimmed least squares, for data without noise; needs features.
+        ``"bayes"``: its model of noisy data alone.
         ``"irpca_iht"``: the paper's Algorithm 1; needs ``rank``.
         ``"pcpf"``: the convex program with features; finds its own rank.
         ``"pcp"``, ``"altproj"``, ``"accaltproj"``, ``"rpca_gd"``, ``"scaledgd"``, ``"ircur"``, ``"pca"``: methods that
@@ -155,16 +157,15 @@ def solve(
         seeds = seeds_of(random_state)
         if journal is not None:
             journal.begin(_asked(solver, method, rank, tol, options, seeds, (F1, F2)))
+        problem = Problem(owner, F1, F2, chosen_rank, seeds["solver"])
         if owner.dear:
-            owner.survey(_looks(method, owner.shape, F1, F2, chosen_rank, options, seeds))
+            owner.survey(_looks(method, problem, options, seeds))
         if method.rank != "found":
             _check_enough(owner, F1, F2, chosen_rank or 1)
         before = owner.reads
         _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
         looks = owner.reads - before  # those of solve() itself are few, and not the solver's
-        if "random_state" in inspect.signature(method.run).parameters:
-            seed = seeds["solver"]
-            options = {**options, "random_state": seed if method.spawns else np.random.default_rng(seed)}
+        ending = {name: value for name, value in (("tol", tol), ("max_iter", max_iter)) if method.takes(name)}
 
         history = History()
         state: State | None = None
@@ -172,7 +173,7 @@ def solve(
         sink: OutlierFiles | None = None
         status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
         try:
-            for state in _quietly(method.run(owner, F1, F2, chosen_rank, **options)):
+            for state in _quietly(method.run(problem, **options, **ending)):
                 history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
                 if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
                     status = Status.DIVERGED
@@ -206,6 +207,8 @@ def solve(
             journal.ending()
         assert state is not None
         state = state.whole() if state.whole else state
+        if status is Status.CONVERGED and not state.converged:
+            status = Status.MAX_ITER
         if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
             status = Status.SATURATED
 
@@ -304,21 +307,15 @@ def _watched(engine: Engine, watchers: Iterable[Callback]) -> Iterator[None]:
 
 
 def _looks(
-    method: Solver,
-    shape: tuple[int, int],
-    F1: Features,
-    F2: Features,
-    rank: int | None,
-    options: dict[str, Any],
-    seeds: dict[str, np.random.SeedSequence],
+    method: Solver, problem: Problem, options: dict[str, Any], seeds: dict[str, np.random.SeedSequence]
 ) -> list[Look]:
     """Where M will be looked at, from the glance at the start to the checks at the end."""
     looks = [
         Look(size=constants.ZERO_CHECK_ENTRIES, seed=seeds["glance"]),
         Look(size=constants.CALIBRATION_ENTRIES, seed=seeds["calibration"]),
-        *Places(shape, seeds["check"]).looks(),
+        *Places(problem.shape, seeds["check"]).looks(),
     ]
-    return looks + (method.looks(shape, F1, F2, rank, seeds["solver"], **options) if method.looks else [])
+    return looks + (method.looks(problem, **options) if method.looks else [])
 
 
 Outliers = tuple["Sparse | None", tuple[Array, Array] | None, Trim]  # S, or how many there are per line; the others

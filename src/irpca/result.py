@@ -175,6 +175,7 @@ class State:
     noise : standard deviation of the noise as far as it is known
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
     settled : whether a small step may end the run
+    converged : whether a run that this state ends has converged
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
     expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
     shares : what part of the energy of L each of its parts holds, if it has several
@@ -195,6 +196,7 @@ class State:
     noise: float | None = None
     tolerance: float = 0.0
     settled: bool = True
+    converged: bool = True
     expected_corruption: float | None = None
     expected: tuple[Expected | None, Expected | None] | None = None
     shares: dict[str, float] = field(default_factory=dict)

@@ -10,17 +10,22 @@ from typing import Literal
 from ..arguments import text
 from ..engines.base import Look
 from ..result import State
-from .accaltproj import accaltproj
-from .altproj import altproj
-from .ircur import ircur
-from .irpca import irpca, irpca_looks
-from .irpca_iht import irpca_iht
-from .pca import pca
-from .pcp import pcp
-from .pcpf import pcpf
-from .rpca_gd import rpca_gd
-from .scaledgd import scaledgd
-from .trimmed import trimmed
+from . import (
+    accaltproj,
+    altproj,
+    bayes,
+    ircur,
+    irpca,
+    irpca_iht,
+    pca,
+    pcp,
+    pcpf,
+    rpca_gd,
+    scaledgd,
+    trimmed,
+)
+
+OF_SOLVE = ("tol", "max_iter")  # arguments of solve() that some solvers take, too
 
 
 @dataclass(frozen=True)
@@ -29,18 +34,16 @@ class Solver:
 
     Attributes
     ----------
-    run : generator of States
+    run : generator of States; takes a Problem, and options
     rank : "chosen" if it chooses one where none is given, "needed" if one must be given, "found" if it takes none
     features : whether it uses them
-    spawns : whether it takes a SeedSequence for ``random_state``, and spawns from it; else a Generator
     needs : what an engine must be capable of
-    looks : what it will look at first, as far as that does not depend on M; takes what ``run`` takes, and a shape
+    looks : what it will look at first, as far as that does not depend on M; takes what ``run`` takes
     """
 
     run: Callable[..., Iterator[State]]
     rank: Literal["chosen", "needed", "found"]
     features: bool
-    spawns: bool = False
     needs: frozenset[str] = frozenset()
     looks: Callable[..., list[Look]] | None = None
 
@@ -48,28 +51,32 @@ class Solver:
     def options(self) -> tuple[str, ...]:
         """Names of its options besides rank and features."""
         known = inspect.signature(self.run).parameters.values()
-        return tuple(p.name for p in known if p.kind is p.KEYWORD_ONLY and p.name != "random_state")
+        return tuple(p.name for p in known if p.kind is p.KEYWORD_ONLY and p.name not in (*OF_SOLVE, "start"))
+
+    def takes(self, name: str) -> bool:
+        """Whether it takes an argument of solve()."""
+        return name in inspect.signature(self.run).parameters
 
 
+WHOLE = frozenset({"whole"})
 SOLVERS = {
-    "irpca": Solver(irpca, "chosen", features=True, spawns=True, looks=irpca_looks),
-    "trimmed": Solver(trimmed, "chosen", features=True, spawns=True),
-    "irpca_iht": Solver(irpca_iht, "needed", features=True),
-    "pcpf": Solver(pcpf, "found", features=True, needs=frozenset({"whole"})),
-    "pcp": Solver(pcp, "found", features=False, needs=frozenset({"whole"})),
-    "altproj": Solver(altproj, "needed", features=False),
-    "accaltproj": Solver(accaltproj, "needed", features=False),
-    "rpca_gd": Solver(rpca_gd, "needed", features=False, needs=frozenset({"whole"})),
-    "scaledgd": Solver(scaledgd, "needed", features=False, needs=frozenset({"whole"})),
-    "ircur": Solver(ircur, "needed", features=False),
-    "pca": Solver(pca, "needed", features=False),
+    "irpca": Solver(irpca.iterate, "chosen", features=True, looks=irpca.looks),
+    "trimmed": Solver(trimmed.iterate, "chosen", features=True),
+    "bayes": Solver(bayes.iterate, "chosen", features=True, looks=lambda problem, **_: bayes.looks(problem)),
+    "irpca_iht": Solver(irpca_iht.iterate, "needed", features=True),
+    "pcpf": Solver(pcpf.iterate, "found", features=True, needs=WHOLE),
+    "pcp": Solver(pcp.iterate, "found", features=False, needs=WHOLE),
+    "altproj": Solver(altproj.iterate, "needed", features=False),
+    "accaltproj": Solver(accaltproj.iterate, "needed", features=False),
+    "rpca_gd": Solver(rpca_gd.iterate, "needed", features=False, needs=WHOLE),
+    "scaledgd": Solver(scaledgd.iterate, "needed", features=False, needs=WHOLE),
+    "ircur": Solver(ircur.iterate, "needed", features=False),
+    "pca": Solver(pca.iterate, "needed", features=False),
 }
 
 
 def solver_named(name: str) -> Solver:
     """The solver of this name, or an error that lists them."""
-    if text(name, "solver") == "bayes":
-        raise ValueError("solver='bayes' no longer exists: the default solver does its job now; leave solver out")
-    if name not in SOLVERS:
+    if text(name, "solver") not in SOLVERS:
         raise ValueError(f"solver={name!r} is unknown; choose one of {', '.join(map(repr, SOLVERS))}")
     return SOLVERS[name]

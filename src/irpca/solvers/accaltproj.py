@@ -7,25 +7,16 @@ from itertools import count
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import LowRank, relative_distance
+from ..problem import Problem
 from ..result import Choice, State
 from .endings import nothing_left, saturation, threshold_floor
 from .options import number
 from .subspace import SPARE, Cleaned, first_look, leading
 
 
-def accaltproj(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    beta: float | None = None,
-    beta_init: float | None = None,
-    decay: float = 0.7,
-    random_state: np.random.Generator,
+def iterate(
+    problem: Problem, *, beta: float | None = None, beta_init: float | None = None, decay: float = 0.7
 ) -> Iterator[State]:
     """AccAltProj; features are not used.
 
@@ -42,6 +33,7 @@ def accaltproj(
     decay : float
         γ: the closer to 1, the more corruption is tolerated, in more iterations.
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape
     later = (n1 * n2) ** -0.25 / 2 if beta is None else number("beta", beta, 0)

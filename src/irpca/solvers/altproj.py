@@ -7,25 +7,15 @@ from itertools import count
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import LowRank, relative_distance
+from ..problem import Problem
 from ..result import Choice, State
 from .endings import nothing_left, saturation, threshold_floor
 from .options import number
 from .subspace import SPARE, Cleaned, first_look, leading
 
 
-def altproj(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    beta: float | None = None,
-    decay: float = 0.5,
-    random_state: np.random.Generator,
-) -> Iterator[State]:
+def iterate(problem: Problem, *, beta: float | None = None, decay: float = 0.5) -> Iterator[State]:
     """AltProj, in stages of growing rank; features are not used.
 
     ``ζ = β (σ_{k+1} + 2⁻ᵗ σ_k)``, with the singular values of M − S. A stage ends when the second term is no longer
@@ -41,6 +31,7 @@ def altproj(
     decay : float
         The ½ in 2⁻ᵗ: the closer to 1, the more corruption is tolerated, in more iterations.
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape
     scale = (n1 * n2) ** -0.25 / 2 if beta is None else number("beta", beta, 0)

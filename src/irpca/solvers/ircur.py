@@ -7,9 +7,8 @@ from itertools import count
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import Array, LowRank, relative_distance
+from ..problem import Problem
 from ..result import State
 from ..sampling import check_scale
 from .endings import saturation, threshold_floor
@@ -20,17 +19,7 @@ ADVICE = "Raise sampling, set decay closer to 1"
 CLOSE = 1e-5  # the authors' tolerance: the residual on rows and columns, relative to M
 
 
-def ircur(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    sampling: float = 4.0,
-    decay: float = 0.7,
-    resample: bool = True,
-    random_state: np.random.Generator,
-) -> Iterator[State]:
+def iterate(problem: Problem, *, sampling: float = 4.0, decay: float = 0.7, resample: bool = True) -> Iterator[State]:
     """IRCUR; features are not used.
 
     ``sampling · r · log n`` rows and columns are sampled, in every iteration or once: the larger M, the smaller the
@@ -47,6 +36,7 @@ def ircur(
     resample : bool
         True is more robust, False faster, for matrices of a thousand rows and columns or more.
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     number("sampling", sampling, 0)
     number("decay", decay, 0, 1)
     n1, n2 = engine.shape

@@ -9,22 +9,15 @@ import numpy as np
 from ..engines.base import Engine, Trim
 from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
+from ..problem import Problem
 from ..result import Choice, State
 from ..sampling import check_scale
 from ..threshold import paper_schedule, paper_start
 from .endings import GROSS, MAX_SHARE_IN_S
 
 
-def irpca_iht(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    variant: str = "whitened",
-    c_W: float | None = None,
-    nu: float = 0.0,
-    decay: float = 5.0,
+def iterate(
+    problem: Problem, *, variant: str = "whitened", c_W: float | None = None, nu: float = 0.0, decay: float = 5.0
 ) -> Iterator[State]:
     """IRPCA-IHT (Niranjan, Rajkumar and Tulabandhula, UAI 2017).
 
@@ -41,6 +34,7 @@ def irpca_iht(
     decay : float
         Factor by which ζ − ν falls per iteration; the paper's is 5.
     """
+    engine, F1, F2, rank = problem.engine, problem.F1, problem.F2, problem.needed_rank
     if variant not in ("paper", "whitened"):
         raise ValueError(f"variant={variant!r} is unknown; choose 'paper' or 'whitened'")
     if not (F1.given or F2.given):

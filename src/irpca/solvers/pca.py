@@ -6,20 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engines.base import Engine, Trim
-from ..features import Features
+from ..engines.base import Trim
 from ..lowrank import LowRank, relative_distance
+from ..problem import Problem
 from ..result import State
 from .subspace import SPARE, Cleaned, first_look, leading
 
 ROUNDS = 4  # of subspace iteration in one iteration: singular values that lie close together take many
 
 
-def pca(engine: Engine, F1: Features, F2: Features, rank: int, *, random_state: np.random.Generator) -> Iterator[State]:
+def iterate(problem: Problem) -> Iterator[State]:
     """The best approximation of M of the given rank, by subspace iteration: eight reads of M an iteration.
 
     It needs the rank. S is empty: no entry is called an outlier.
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     L = LowRank.zero(engine.shape)
     M = Cleaned(engine, L, np.inf)
     _, V, all_of_it = first_look(engine, 2 * rank + SPARE, random_state)

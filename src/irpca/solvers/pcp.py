@@ -6,25 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import LowRank, relative_distance
+from ..problem import Problem
 from ..result import State
 from .convex import extrapolated, multipliers, shrunk
 from .dense import DenseMatrix, Sum
 from .subspace import SPARE, leading, random_block
 
 
-def pcp(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: None,
-    *,
-    lam: float | None = None,
-    linf_bound: float | None = None,
-    growth: float = 1.5,
-    random_state: np.random.Generator,
+def iterate(
+    problem: Problem, *, lam: float | None = None, linf_bound: float | None = None, growth: float = 1.5
 ) -> Iterator[State]:
     """PCP: min ‖L‖_* + λ ‖S‖₁ with L + S = M, by the inexact method of multipliers; features are not used.
 
@@ -42,6 +33,7 @@ def pcp(
     growth : float
         Factor by which the penalty follows the residuals.
     """
+    engine, random_state = problem.engine, problem.generator()
     rule = multipliers(engine, lam, growth, linf_bound, random_state)
     M = DenseMatrix(engine)
     Y = M.zeros()

@@ -7,24 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
+from ..problem import Problem
 from ..result import State
 from .convex import multipliers, shrunk
 from .dense import DenseMatrix
 
 
-def pcpf(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: None,
-    *,
-    program: str = "whitened",
-    lam: float | None = None,
-    growth: float = 1.5,
-    random_state: np.random.Generator,
+def iterate(
+    problem: Problem, *, program: str = "whitened", lam: float | None = None, growth: float = 1.5
 ) -> Iterator[State]:
     """PCPF: min ‖H‖_* + λ ‖S‖₁ with F1 H F2ᵀ + S = M, by the method of multipliers.
 
@@ -44,6 +35,7 @@ def pcpf(
     growth : float
         Factor by which the penalty follows the residuals.
     """
+    engine, F1, F2, random_state = problem.engine, problem.F1, problem.F2, problem.generator()
     if program not in ("whitened", "raw"):
         raise ValueError(f"program={program!r} is unknown; choose 'whitened' or 'raw'")
     if not (F1.given or F2.given):

@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import Array
+from ..problem import Problem
 from ..result import State
 from .gradient import Update, checked_corruption, descend
 from .options import number
 
 
-def rpca_gd(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    corruption: float | None = None,
-    inflation: float = 1.5,
-    step_size: float = 0.5,
-    random_state: np.random.Generator,
+def iterate(
+    problem: Problem, *, corruption: float | None = None, inflation: float = 1.5, step_size: float = 0.5
 ) -> Iterator[State]:
     """RPCA-GD on the fully observed matrix; features are not used.
 
@@ -40,6 +29,7 @@ def rpca_gd(
     step_size : float
         In units of 1 / σ_1 of the start.
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     share = checked_corruption("rpca_gd", corruption)
     number("step_size", step_size, 0)
     number("inflation", inflation, 1, closed=True)

@@ -6,24 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ..engines.base import Engine
-from ..features import Features
 from ..lowrank import Array
+from ..problem import Problem
 from ..result import State
 from .gradient import checked_corruption, descend
 from .options import number
 
 
-def scaledgd(
-    engine: Engine,
-    F1: Features,
-    F2: Features,
-    rank: int,
-    *,
-    corruption: float | None = None,
-    step_size: float = 0.5,
-    random_state: np.random.Generator,
-) -> Iterator[State]:
+def iterate(problem: Problem, *, corruption: float | None = None, step_size: float = 0.5) -> Iterator[State]:
     """ScaledGD for robust PCA; features are not used.
 
     It needs the rank and the corruption level, M in memory or on a GPU and a second matrix of its size there; three
@@ -36,6 +26,7 @@ def scaledgd(
         The largest share of corrupted entries in any row or column; after the start twice as much is taken.
     step_size : float
     """
+    engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     share = checked_corruption("scaledgd", corruption)
     number("step_size", step_size, 0)
 

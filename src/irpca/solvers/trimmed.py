@@ -9,7 +9,7 @@ first, and larger ones, up to all of M, as long as they may tell more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -18,6 +18,7 @@ from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
 from ..lowrank import Array, LowRank, relative_change
+from ..problem import Problem
 from ..regression import conjugate_gradients
 from ..result import MIN_LINE_EVIDENCE, Choice, State, unfitted_lines
 from ..sampling import (
@@ -26,8 +27,6 @@ from ..sampling import (
     FeatureBlock,
     Sample,
     blocks,
-    check_scale,
-    children,
     draw_lines,
     in_memory,
 )
@@ -40,29 +39,32 @@ NOT_EXACT = (
 )
 
 
-def trimmed(
-    engine: Engine, F1: Features, F2: Features, rank: int | None, *, random_state: np.random.SeedSequence
-) -> Iterator[State]:
+def iterate(problem: Problem) -> Iterator[State]:
     """Trimmed least squares in feature space, for data without noise; needs features of both sides, or of one.
 
     In a large table it recovers L from one clean cell in a hundred with features of both sides, from one to three in
     ten with those of one side; and it certifies itself: so many residuals at rounding cannot be chance. Where there is
     no exact fit, the result says so.
     """
-    if not (F1.given or F2.given):
+    if not any(problem.given):
         raise ValueError("solver='trimmed' needs features of rows or columns; solver='irpca' does without")
-    at, lines, rng = (np.random.default_rng(seed) for seed in children(random_state, 3))
-    sample = Sample.draw(engine, constants.TABLE_SAMPLE, at)
-    check_scale(float(np.abs(sample.values).max()))
-    search, found = Search(engine, F1, F2, rank, sample, lines, rng), None
-    for found in search.fits():
+    found = yield from search(problem)
+    if found and found.certified:
+        yield found.state(problem)
+    L = LowRank.zero(problem.shape) if found is None else found.L
+    while True:
+        yield State(L, float(np.median(problem.sample.sizes(L))), 0.0, failure=NOT_EXACT)
+
+
+def search(problem: Problem) -> Generator[State, None, Trimmed | None]:
+    """Look for an exact fit; the best that was found, with the states on the way to it."""
+    looking, found = Search(problem, problem.rng("blocks"), problem.rng("block fits")), None
+    for found in looking.fits():
         if found.exact.zeta is None:
             yield State(found.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
-    if found and found.exact.zeta is not None and not search.missed_lines(found):
-        yield search.state(found)
-    L = LowRank.zero(engine.shape) if found is None else found.L
-    while True:
-        yield State(L, float(np.median(sample.sizes(L))), 0.0, failure=NOT_EXACT)
+    if found and found.exact.zeta is not None and not looking.missed_lines(found):
+        return replace(found, certified=True)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,11 +131,29 @@ class Trimmed:
     ----------
     L, exact : LowRank, Exactness
     unfitted : rows and columns that it does not fit
+    certified : whether it is exact at lines of high leverage, too
     """
 
     L: LowRank
     exact: Exactness
     unfitted: tuple[Array, ...] = ()
+    certified: bool = False
+
+    def state(self, problem: Problem) -> State:
+        """An exact fit of the features."""
+        L, exact = self.L, self.exact
+        assert exact.zeta is not None
+        reason = (
+            f"the singular values after the first {L.rank} are rounding errors"
+            if L.rank < min(problem.F1.d, problem.F2.d)
+            else "all singular values are larger than rounding errors"
+        )
+        chosen = () if problem.rank else (Choice("rank", L.rank, reason),)
+        doubts = tuple(unfitted_lines(axis, lines) for axis, lines in enumerate(self.unfitted) if len(lines))
+        corruption = 1 - exact.clean
+        return State(
+            L, exact.zeta, 0.0, noise=0.0, expected_corruption=corruption, choices=(*chosen, EXACT), doubts=doubts
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,59 +162,38 @@ class Search:
 
     Attributes
     ----------
-    engine, F1, F2, rank : as a solver takes them
-    sample : entries of M by which fits are judged
+    problem : Problem
     lines, rng : choose the rows and columns that are looked at, and the entries by which thresholds are set
     """
 
-    engine: Engine
-    F1: Features
-    F2: Features
-    rank: int | None
-    sample: Sample
+    problem: Problem
     lines: np.random.Generator
     rng: np.random.Generator
 
     def fits(self) -> Iterator[Trimmed]:
         """Fits, each the best so far; the last is exact, or no exact fit was found."""
-        return _on_blocks(self) if self.F1.given and self.F2.given else _on_lines(self)
+        return _on_blocks(self) if all(self.problem.given) else _on_lines(self)
 
     def judged(self, L: LowRank, unknowns: int) -> Exactness:
         """Whether an L with so many unknowns is exact."""
-        return exactness(self.sample, L, self.engine.n_observed, unknowns)
+        return exactness(self.problem.sample, L, self.problem.engine.n_observed, unknowns)
 
     def missed_lines(self, found: Trimmed) -> bool:
         """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sample."""
         L, exact, rng = found.L, found.exact, self.rng
         assert exact.zeta is not None
-        n = self.engine.shape
-        for axis, F in enumerate((self.F1, self.F2)):
+        engine, n = self.problem.engine, self.problem.shape
+        for axis, F in enumerate(self.problem.features):
             if F.given and F.coherent:
                 lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
                 across = rng.integers(n[1 - axis], size=(len(lines), 128))
                 along = np.broadcast_to(lines[:, None], across.shape)
                 rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
-                sizes = np.abs(self.engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
+                sizes = np.abs(engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
                 seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
                 if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
                     return True
         return False
-
-    def state(self, found: Trimmed) -> State:
-        """An exact fit of the features."""
-        L, exact = found.L, found.exact
-        assert exact.zeta is not None
-        reason = (
-            f"the singular values after the first {L.rank} are rounding errors"
-            if L.rank < min(self.F1.d, self.F2.d)
-            else "all singular values are larger than rounding errors"
-        )
-        chosen = () if self.rank else (Choice("rank", L.rank, reason),)
-        doubts = tuple(unfitted_lines(axis, lines) for axis, lines in enumerate(found.unfitted) if len(lines))
-        corruption = 1 - exact.clean
-        return State(
-            L, exact.zeta, 0.0, noise=0.0, expected_corruption=corruption, choices=(*chosen, EXACT), doubts=doubts
-        )
 
 
 def _on_blocks(search: Search) -> Iterator[Trimmed]:
@@ -203,11 +202,12 @@ def _on_blocks(search: Search) -> Iterator[Trimmed]:
     Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
     the fit is smaller on a larger block, and so is the width of the peak; noise is the same on every block.
     """
-    F1, F2, rank, rng = search.F1, search.F2, search.rank, search.rng
+    problem, rng = search.problem, search.rng
+    F1, F2, rank = problem.F1, problem.F2, problem.rank
     best: Trimmed | None = None
     small, fitted, before = False, 0, np.inf
     enough = min(constants.ENTRIES_PER_COEFFICIENT * F1.d * F2.d, constants.MAX_FIRST_BLOCK)
-    for block in blocks(search.engine, F1, F2, search.lines):
+    for block in blocks(problem.engine, F1, F2, search.lines):
         start = Descent.begin(block, rank, rng)
         large = block.engine.n_observed >= enough
         minority = start.peak.share < constants.MAJORITY and not large
@@ -265,7 +265,7 @@ def _on_lines(search: Search) -> Iterator[Trimmed]:
     has an exact fit, or on none; the components found there are few, and the other lines need to tell no more than
     those. If lines are left that do not fit, more entries of each are taken.
     """
-    for at in first_lines(search.engine.shape, search.F1, search.F2, search.lines):
+    for at in first_lines(search.problem.shape, *search.problem.features, search.lines):
         found = _line_by_line(search, at)
         if found is not None:
             yield found
@@ -288,8 +288,9 @@ def first_lines(
 
 def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     """The fit by components found at some rows and columns."""
-    engine, rank, rng = search.engine, search.rank, search.rng
-    axis, F = (1, search.F1) if search.F1.given else (0, search.F2)  # axis is that of the side without features
+    problem, rng = search.problem, search.rng
+    engine, rank = problem.engine, problem.rank
+    axis, F = (1, problem.F1) if problem.F1.given else (0, problem.F2)  # axis is that of the side without features
     some, across = at[axis], at[1 - axis]
 
     def entries_of(some: Array) -> Array:

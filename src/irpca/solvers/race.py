@@ -17,7 +17,7 @@ from ..cached import cached_property
 from ..choice import Candidate, HeldOut, choose
 from ..factors import Fit, begin, moved, restricted
 from ..lowrank import Array, LowRank
-from ..noise import with_piles
+from ..noise import NoiseModel, with_piles
 from ..sampling import children, in_memory
 
 Tied = tuple[bool, bool]
@@ -32,9 +32,8 @@ class Recipe:
     tied : for rows and columns: whether features determine the factors
     start : "columns" or "rows": from the median of each; "trimmed": from an earlier robust fit; or another recipe
     few : whether it has few components: cheap, and robust to a bad start
-    afresh : whether the noise mixture is fitted again from new starts after some sweeps
-    mode : L starts shifted by the mode of the residuals, the shortest interval that holds this share of them; None: not
-        shifted. One-sided errors bias L, and the clean residuals are a narrow mode away from zero
+    shifted : whether L starts shifted by the mode of the residuals: one-sided errors bias L, and the clean residuals
+        are a narrow mode away from zero
     student : whether noise is Student's in place of the mixture: for gross errors that are not larger than the noise
     piles : whether entries with a value that occurs far too often (stuck, a code, a limit) are left out
     """
@@ -42,8 +41,7 @@ class Recipe:
     tied: Tied
     start: str | Recipe = "columns"
     few: bool = False
-    afresh: bool = True
-    mode: float | None = None
+    shifted: bool = False
     student: bool = False
     piles: bool = False
 
@@ -51,8 +49,8 @@ class Recipe:
     def name(self) -> str:
         start = self.start if isinstance(self.start, str) else f"({self.start.name})"
         parts = ["features only" if any(self.tied) else "", "few directions" if self.few else "", f"from {start}"]
-        parts += [f"mode of {self.mode:.0%}" if self.mode else "", "" if self.afresh else "noise not looked for afresh"]
-        parts += ["Student noise" if self.student else "", "without piled-up values" if self.piles else ""]
+        parts += ["shifted" if self.shifted else "", "Student noise" if self.student else ""]
+        parts += ["without piled-up values" if self.piles else ""]
         return ", ".join(filter(None, parts))
 
 
@@ -71,7 +69,6 @@ class Table:
     offered : number of components that a fit begins with where it is to choose
     trimmed : a robust fit of M to start from, if there is one
     fits : those that were made
-    unrefitted : of those whose noise was fitted again: as they were before
     """
 
     values: Array
@@ -85,7 +82,6 @@ class Table:
     seeds: np.random.SeedSequence
     trimmed: LowRank | None = None
     fits: dict[Recipe, Fit] = field(default_factory=dict)
-    unrefitted: dict[Recipe, Fit] = field(default_factory=dict)
 
     @cached_property
     def piles(self) -> Array:
@@ -94,27 +90,21 @@ class Table:
     def without(self, out: Array) -> Table:
         """The same table with some entries held out."""
         values = np.where(out, np.nan, self.values)
-        return replace(self, values=values, fits={}, unrefitted={})
+        return replace(self, values=values, fits={})
 
     def make(self, recipe: Recipe) -> Fit:
         """The fit of a recipe to this table; kept, since other recipes start from it."""
-        if recipe not in self.fits:
-            self.fits[recipe] = self._made(recipe)
-        return self.fits[recipe]
-
-    def _made(self, recipe: Recipe) -> Fit:
-        X = self._values(recipe)
-        same = self.unrefitted.get(replace(recipe, afresh=True))  # up to there this fit would be the same
-        fit = self._begun(recipe, X) if recipe.afresh or same is None else same.copy()
-        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE, first=0)
-        if fit.before_refit is not None:
-            self.unrefitted[recipe], fit.before_refit = fit.before_refit, None
+        if recipe in self.fits:
+            return self.fits[recipe]
+        fit = self.fits[recipe] = self._begun(recipe)
+        fit.run(not recipe.student, constants.COMPARISON_TOLERANCE)
         if recipe.piles:
             fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
         return fit
 
-    def _begun(self, recipe: Recipe, X: Array) -> Fit:
-        """A fit of a recipe to the entries X, before its first sweep."""
+    def _begun(self, recipe: Recipe) -> Fit:
+        """The fit of a recipe before its first sweep."""
+        X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
         nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
         if isinstance(recipe.start, Recipe):
             before = self.make(recipe.start)
@@ -123,8 +113,8 @@ class Table:
             L0 = self._start(X, recipe.start)
             q, k = constants.NOISE_STARTS[1 if recipe.start == "trimmed" else 0]  # that one is close, and robust
             s0 = 1.4826 * k * float(np.nanquantile(np.abs(X - L0.dense()), q))
-        if recipe.mode is not None:
-            shift, s0 = densest(X - L0.dense(), recipe.mode)
+        if recipe.shifted:
+            shift, s0 = densest(X - L0.dense(), constants.MODE_SHARE)
             L0 = _plus(L0, shift)
         rows, cols = np.nonzero(np.isfinite(X))
         start, look = (np.random.default_rng(child) for child in children(self.seeds, 2))
@@ -134,10 +124,13 @@ class Table:
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
         directions = constants.SIMPLE_MODEL_RANK if recipe.few else self.offered
-        return begin(
-            in_memory(X), self.bases[recipe.tied], recipe.tied, L0, s0, self.least, self._rank(recipe), directions,
-            sample, start, nu, self.noise,
-        )  # fmt: skip
+        model = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, nu=nu, target=self.noise)
+        model = replace(model, s=max(s0, 10 * model.lowest))
+        rank = self._rank(recipe)
+        directions = directions if rank is None else rank
+        fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, model, sample, directions, start)
+        fit.directions = rank
+        return fit
 
     def _rank(self, recipe: Recipe) -> int | None:
         """Number of components of a fit; None: chosen by the fit."""
@@ -148,9 +141,6 @@ class Table:
             return None
         explained = self.rank or self.make(Recipe(simplest)).principal().rank
         return min(explained + self.extra, *self.values.shape)
-
-    def _values(self, recipe: Recipe) -> Array:
-        return np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
 
     def _start(self, X: Array, kind: str) -> LowRank:
         if kind == "trimmed":
@@ -257,14 +247,10 @@ class Comparison:
                     continue  # fits that start from this one were made already
                 yield self._best_fit
                 ends.append(fit)
-                if first in table.unrefitted:
-                    self._run(replace(first, afresh=False))
+                middle, width = densest(table.values - fit.L.dense(), constants.MODE_SHARE)
+                if abs(middle) > constants.MIN_MODE_OFFSET * width:
+                    self._run(Recipe(ties[0], first, few, shifted=True, piles=piles))
                     yield self._best_fit
-                for share in constants.MODE_SHARES:
-                    middle, width = densest(table.values - fit.L.dense(), share)
-                    if abs(middle) > constants.MIN_MODE_OFFSET * width:
-                        self._run(Recipe(ties[0], first, few, mode=share, piles=piles))
-                        yield self._best_fit
         for tied in ties[1:] or ties[:few]:
             for piles in with_piles:
                 self._run(Recipe(tied, self._best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
@@ -276,7 +262,7 @@ class Comparison:
             self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
             self.winner = self._best()
             return
-        self._run(replace(winner, start=winner, mode=None, student=True))
+        self._run(replace(winner, start=winner, shifted=False, student=True))
         yield self._best_fit
         if (student := self._best()).student:
             self._run(replace(student, start=student, student=False))

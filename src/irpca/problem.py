@@ -1,0 +1,75 @@
+"""What a solver is to solve: who owns M, what is known about its rows and columns, and the seeds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from . import constants
+from .cached import cached_property
+from .engines.base import Engine
+from .features import Features
+from .sampling import Sample, check_scale, children
+
+PURPOSES = ("sample", "blocks", "lines", "race", "held out", "block fits", "growth", "units")  # a new one at the end
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A matrix to be taken apart.
+
+    Attributes
+    ----------
+    engine : Engine
+        The owner of M.
+    F1, F2 : Features
+        Of the rows and of the columns.
+    rank : int or None
+        Of L; with features, of the part of L that they explain. None: to be chosen.
+    seed : SeedSequence
+    """
+
+    engine: Engine
+    F1: Features
+    F2: Features
+    rank: int | None
+    seed: np.random.SeedSequence
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.engine.shape
+
+    @property
+    def features(self) -> tuple[Features, Features]:
+        return self.F1, self.F2
+
+    @property
+    def given(self) -> tuple[bool, bool]:
+        """Whether rows, and columns, have features."""
+        return self.F1.given, self.F2.given
+
+    @property
+    def needed_rank(self) -> int:
+        """The rank, for solvers that cannot choose one."""
+        assert self.rank is not None  # solve() has seen to it
+        return self.rank
+
+    def generator(self) -> np.random.Generator:
+        """Random numbers for a solver with one use for them; the same at every call."""
+        return np.random.default_rng(self.seed)
+
+    def seed_for(self, purpose: str) -> np.random.SeedSequence:
+        """A seed of its own for each purpose: one question more for one of them changes no answer to another."""
+        return children(self.seed, len(PURPOSES))[PURPOSES.index(purpose)]
+
+    def rng(self, purpose: str) -> np.random.Generator:
+        """Random numbers for a purpose; the same at every call."""
+        return np.random.default_rng(self.seed_for(purpose))
+
+    @cached_property
+    def sample(self) -> Sample:
+        """Scattered entries of M, by which fits are judged; numbers that cannot be squared are refused."""
+        sample = Sample.draw(self.engine, constants.TABLE_SAMPLE, self.rng("sample"))
+        check_scale(float(np.abs(sample.values).max()))
+        return sample
