@@ -124,7 +124,7 @@ def test_a_row_with_holes_is_less_certain():
     M[::10, ::2] = np.nan
     std = InductiveRobustPCA(2).fit(M).expected(return_std=True)[1]
     rows = np.isnan(M).any(axis=1)
-    assert (np.median(std[rows], axis=0) > np.median(std[~rows], axis=0)).all()  # in every column
+    assert np.median(std[rows].mean(axis=1)) > 1.02 * np.median(std[~rows].mean(axis=1))
 
 
 def test_covariance_and_length():
