@@ -20,6 +20,7 @@ import pytest
 import irpca
 from irpca import constants, loop, outlier_files, persistence
 from irpca.engines import choose
+from irpca.entry_scale import Judge
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -232,7 +233,7 @@ def sink_at(path, n=40, seed=0, **more):
     files = OutlierFiles.at(path, (n, n), np.dtype(float), "irpca", **more)
     rng = np.random.default_rng(seed)
     L = irpca.LowRank.from_product(rng.standard_normal((n, 2)), rng.standard_normal((n, 2)))
-    return files.of(L, 1.0, (np.ones(n, bool), np.ones(n, bool)), None, True)
+    return files.of(L, Judge(1.0, exact=True), None)
 
 
 def piece(i, size=9, n=40):

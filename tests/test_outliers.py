@@ -9,58 +9,22 @@ from scipy.sparse import csr_array
 from scipy.stats import betabinom, binom
 
 import irpca
-from irpca.calibration import Calibration
-from irpca.engines.base import MOST_SPREAD, Noise
-from irpca.outliers import _correlation, _log_tails, _lower_median, probabilities, reported, score_lines, standardised
+from irpca.entry_scale import Judge
+from irpca.outliers import _correlation, _log_tails, _lower_median, reported, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 
 
-def weights_of(rows, cols, row_spread=0.0, col_spread=0.0):
-    """A noise model with these scales, and this uncertainty of L."""
-    n1, n2 = len(rows), len(cols)
-    spread = np.full((n1, 2), row_spread), np.full((n2, 2), col_spread)
-    return Noise(np.asarray(rows, float), np.asarray(cols, float), *spread, np.array([0.8, 0.15, 0.05]), 0.05, 100.0)
-
-
 # Single entries
-
-
-def test_residuals_in_units_of_their_own_uncertainty():
-    S = csr_array(np.array([[0, 6.0, 0], [-3.0, 0, 9.0]]))
-    z = standardised(S, weights_of([1.0, 4.0], [1.0, 9.0, 0.25], 0.5, 2.0), 1.0)
-    variance = np.array([1 * 9, 4 * 1, 4 * 0.25]) + np.minimum(2 * 0.5 * 2.0, MOST_SPREAD * np.array([9, 4, 1]))
-    assert_allclose(z.data, np.array([6.0, -3.0, 9.0]) / np.sqrt(variance))
-    assert_array_equal(z.indices, S.indices)
-    assert_array_equal(S.data, [6, -3, 9])  # left alone
-
-
-def test_what_little_is_known_of_is_no_outlier_for_that():
-    """The uncertainty of L counts, up to a limit."""
-    S = csr_array(np.array([[10.0], [10.0]]))
-    sure, unsure = (standardised(S, weights_of([1, 1], [1], spread, 1.0), 1.0).data for spread in (0.0, 1e6))
-    assert_allclose(sure, 10)
-    assert_allclose(unsure, 10 / np.sqrt(1 + MOST_SPREAD))
 
 
 @pytest.mark.parametrize("zeta", [0.0, np.inf])
 def test_without_a_noise_model_the_threshold_is_the_unit(zeta):
     S = csr_array(np.array([[0, 3.0, 0], [12.0, 0, -6.0]]))
-    assert_allclose(standardised(S, None, 2.0).data, [1.5, 6, -3])
-    assert_allclose(standardised(S, None, zeta).data, [3, 12, -6])  # there is no threshold either
-
-
-def test_probabilities():
-    rng = np.random.default_rng(0)
-    z = rng.standard_normal(20_000)
-    z[:1000] += 20
-    calibration = Calibration(z)
-    assert_array_equal(probabilities(z, calibration, exact=False), calibration(z))
-    assert probabilities(np.array([25.0]), calibration, exact=False) > 0.99
-    assert probabilities(np.array([1.0]), calibration, exact=False) < 0.01
-    assert_array_equal(probabilities(z[:5], None, exact=True), 1)
-    assert np.isnan(probabilities(z[:5], None, exact=False)).all()
+    assert_allclose(standardised(S, Judge(2.0)).data, [1.5, 6, -3])
+    assert_allclose(standardised(S, Judge(zeta)).data, [3, 12, -6])  # there is no threshold either
+    assert_array_equal(S.data, [3, 12, -6])  # left alone
 
 
 def test_so_many_are_reported_that_the_share_of_false_ones_is_as_asked():
@@ -85,7 +49,7 @@ def test_what_cannot_be_reported():
 
 def test_nothing_flagged():
     S = csr_array((4, 5))
-    assert standardised(S, weights_of(np.ones(4), np.ones(5)), 3.0).nnz == 0
+    assert standardised(S, Judge(3.0)).nnz == 0
     lines = score_lines(S, 0)
     assert_array_equal(lines["position"], range(4))
     assert not lines["broken"].any() and not lines["score"].any() and not lines["share"].any()
@@ -94,7 +58,7 @@ def test_nothing_flagged():
 
 def test_single_precision_is_scored_in_double():
     S = csr_array(np.array([[0, 3.0], [7.0, 0]], dtype=np.float32))
-    z = standardised(S, None, 2.0)
+    z = standardised(S, Judge(2.0))
     assert z.dtype == score_lines(z, 1)["mean_size"].dtype == float
 
 
@@ -127,7 +91,7 @@ def test_a_dead_sensor_a_drifting_one_and_an_attacker_come_first():
     M[:, 60] = problem.L[:, 60] + 0.3 * size
     M[33] = 2 * size * rng.standard_normal(80)
     result = irpca.solve(M, problem.F1, problem.F2, rank=2)
-    z = standardised(result.S, result.weights, result.zeta)
+    z = standardised(result.S, result.judge)
     columns, rows = score_lines(z, 1), score_lines(z, 0)
     assert set(columns["position"][:2]) == {17, 60} and rows["position"][0] == 33
     assert columns["broken"].sum() == 2 and rows["broken"].sum() == 1

@@ -10,8 +10,8 @@ from scipy.sparse import csr_array
 import irpca
 from irpca import verdict
 from irpca.engines import ReferenceEngine
-from irpca.engines.base import Noise, Standardised
 from irpca.engines.sparse_part import flagged
+from irpca.entry_scale import EntryScale, Judge
 from irpca.features import Features
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
@@ -27,31 +27,29 @@ def low_rank(rng, shape=SHAPE, rank=2):
     return LowRank.from_product(*(rng.standard_normal((n, rank)) for n in shape))
 
 
-def noise_model(shape, scale=NOISE):
-    """The same scale everywhere, and an L that is known well."""
+def entry_scale(shape, cols=1.0):
+    """The same scale in all rows, and an L that is known well."""
     n1, n2 = shape
-    spread = np.full((n1, 2), 1e-6), np.full((n2, 2), 1e-6)
-    return Noise(np.full(n1, scale**2), np.ones(n2), *spread, np.array([1.0, 0.0, 0.0]), 0.1, 9.0)
+    return EntryScale(np.full(n1, NOISE**2), cols * np.ones(n2), np.full((n1, 2), 1e-6), np.full((n2, 2), 1e-6))
 
 
-def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, model=True, **changes):
+def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, model=True, cols=1.0, known=None, **changes):
     """A right fit: M is L, Gaussian noise and 5 % of gross errors."""
     rng = np.random.default_rng(seed)
     L = low_rank(rng) if L is None else L
     if M is None:
         M = L.dense() + (NOISE * rng.standard_normal(L.shape) if noise is None else noise)
         M[rng.random(L.shape) < 0.05] += 10.0
-    engine, weights = ReferenceEngine(M), noise_model(L.shape) if model else None
-    limit = Standardised(weights, limit) if model else limit * NOISE
-    S, _ = engine.corruption(L, limit)
-    state = State(L, 5 * NOISE, 0.0, noise=NOISE, certificate=certificate, weights=weights)
+    engine, scale = ReferenceEngine(M), entry_scale(L.shape, cols) if model else None
+    known = tuple(np.ones(n, bool) for n in L.shape) if known is None else known
+    judge = Judge(limit if model else limit * NOISE, scale, known=known)
+    S = judge.outliers(engine.corruption(L, judge.candidates)[0])
     fields = {
         "engine": engine,
         "features": tuple(Features.identity(n) for n in L.shape),
-        "state": state,
+        "state": State(L, 5 * NOISE, 0.0, noise=NOISE, certificate=certificate, scale=scale),
         "outliers": (flagged(S, 0), flagged(S, 1)),
-        "known": tuple(np.ones(n, bool) for n in L.shape),
-        "limit": limit,
+        "judge": judge,
         "status": Status.CONVERGED,
         "explained": 0.95,
         "seed": np.random.SeedSequence(seed + 1000),
@@ -95,12 +93,7 @@ def test_nor_under_other_noise(kind):
         if kind == "unequal":
             scale = np.exp(rng.standard_normal(shape[1]))
             M = L.dense() + NOISE * noise * scale
-            case = a_case(seed, M=M, L=L)
-            weights = replace(case.state.weights, cols=scale**2)
-            limit = Standardised(weights, 6.0)
-            S, _ = case.engine.corruption(L, limit)
-            outliers = flagged(S, 0), flagged(S, 1)
-            case = replace(case, state=replace(case.state, weights=weights), limit=limit, outliers=outliers)
+            case = a_case(seed, M=M, L=L, limit=6.0, cols=scale**2)
         doubted += kinds(case)
     assert set(doubted) <= {"empty"}
 
@@ -361,9 +354,10 @@ def test_many_outliers():
 def test_no_outliers():
     case = a_case(M=a_case().L.dense() + 0.0, L=a_case().L)
     assert kinds(case) == ["empty"]
-    assert kinds(replace(case, limit=np.inf, state=replace(case.state, zeta=np.inf))) == ["empty"]
-    none = replace(case.state, zeta=np.inf, weights=None)  # none are looked for
-    assert kinds(replace(case, limit=np.inf, state=none)) == []
+    none = replace(case, judge=replace(case.judge, limit=np.inf), state=replace(case.state, zeta=np.inf))
+    assert kinds(none) == ["empty"]
+    plain = replace(case, judge=replace(none.judge, scale=None), state=replace(none.state, scale=None))
+    assert kinds(plain) == []  # none are looked for
 
 
 def test_lines_with_errors_throughout_are_named():

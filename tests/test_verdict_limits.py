@@ -7,6 +7,7 @@ import pytest
 
 from irpca import verdict
 from irpca.engines import ReferenceEngine
+from irpca.entry_scale import Judge
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.result import Certificate, Choice, State, Status
@@ -32,7 +33,7 @@ def case(**fields):
         "engine": SimpleNamespace(shape=(40, 30), counts=(np.full(40, 30), np.full(30, 40)), n_observed=1200),
         "features": (Features.identity(40), Features.identity(30)),
         "state": SimpleNamespace(
-            certificate=None, fit=None, shares={}, choices=(), expected=None, weights=None, doubts=()
+            certificate=None, fit=None, shares={}, choices=(), expected=None, scale=None, doubts=()
         ),
     }
     return SimpleNamespace(**usual | fields)
@@ -80,8 +81,7 @@ def a_fit(shape, rank=2, noise=0.1, seed=0, features=(None, None)):
         tuple(Features.of(F, n) for F, n in zip(features, shape, strict=True)),
         State(L, 1.0, 0.0, noise=noise),
         None,
-        tuple(np.ones(n, bool) for n in shape),
-        1.0,
+        Judge(1.0, known=tuple(np.ones(n, bool) for n in shape)),
         Status.CONVERGED,
         0.9,
         np.random.SeedSequence(5),
@@ -396,14 +396,14 @@ def test_the_share_of_outliers(monkeypatch, share, separated, seen):
 def test_outliers_are_apart_from_the_noise_if_few_are_near_the_limit(near, apart):
     """Five of a hundred, within a factor of 1.5."""
     R = np.r_[np.full(1000 - sum(x > 1 for x in near), -3.0), near, np.zeros(5000)]
-    assert verdict._separated(case(sample=residuals(2 * R), limit=2.0)) == apart
+    assert verdict._separated(case(sample=residuals(2 * R), judge=Judge(2.0))) == apart
 
 
 def small_outliers(beyond=(30, 0), below=(10, 2), error=2.3e-4, side=1, **fields):
     """Residuals just beyond the limit, and just below it, above and below L."""
     sizes = np.repeat([1.4, -1.4, 0.75, -0.75, -2.5], [*beyond, *below, 40])  # the last are beyond twice the limit
     R = side * 0.3 * np.r_[sizes, np.full(9_990 - len(sizes), 0.01), np.zeros(10)]
-    fields = {"outliers": (), "sample": residuals(R), "limit": 0.3, "error": lambda *_: error} | fields
+    fields = {"outliers": (), "sample": residuals(R), "judge": Judge(0.3), "error": lambda *_: error} | fields
     return doubted(verdict.one_sided, **fields)
 
 

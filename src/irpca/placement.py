@@ -151,8 +151,8 @@ class Placement:
         scores, V : arrays of shape (m, r) and (k, r)
             ``scores @ V.T`` is expected.
         """
-        factors, columns, tail = scores @ self._back, V @ self.turn.T, self._tail
-        usual = np.ones(len(self.unit)) if fitted is None else fitted.cols
+        factors, columns = scores @ self._back, V @ self.turn.T
+        usual, tail = (np.ones(len(self.unit)), 1.0) if fitted is None else (fitted.cols, fitted.tail)
         rows, cols = np.full(len(scores), self.row_scale), np.full(len(V), np.median(usual))
         if fitted is None or new[0]:
             own = self.posterior if not new[0] else self.whole if vague else self.new_rows
@@ -177,11 +177,6 @@ class Placement:
     def _of_columns(self, factors: Array) -> tuple[Array, Array]:
         """The part of the uncertainty that is due to the columns of the fit."""
         return factors[:, : self.col_variances.shape[1]] ** 2, self.col_variances * self.unit[:, None] ** 2
-
-    @property
-    def _tail(self) -> float:
-        """The standard deviation of clean noise in units of its scale."""
-        return float(self.noise.deviation / self.noise.s)
 
     def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""
