@@ -66,8 +66,8 @@ def stub(monkeypatch):
     """Register a solver that yields what it is told, under the name "stub"."""
 
     def register(states):
-        def run(engine, F1, F2, rank):
-            yield from states(engine) if callable(states) else states
+        def run(problem):
+            yield from states(problem.engine) if callable(states) else states
 
         monkeypatch.setitem(SOLVERS, "stub", Solver(run, "chosen", features=True))
 

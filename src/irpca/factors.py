@@ -182,6 +182,7 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
+    refitted: bool = False  # whether its noise was fitted again from new starts
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
     col_variances: Array | None = None  # see line_variances
@@ -225,7 +226,7 @@ class Fit:
         """Rows given columns, columns given rows, priors and noise: two reads."""
         n, rows, cols = self.sweeps + 1, self.rows, self.cols
         if refit_noise and n in constants.NOISE_RESTART_SWEEPS and (found := refit_mixture(self.noise, self.residuals)):
-            self.noise = found
+            self.noise, self.refitted = found, True
         self.sweeps = n
         noise, before = self.noise, self.L
         learn = n > constants.SWEEPS_BEFORE_PRIORS

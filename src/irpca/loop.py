@@ -127,9 +127,7 @@ def solve(
     ('CONVERGED', 2, True)
     """
     started = time.perf_counter()
-    sparse = flag(sparse, "sparse")
-    method = _solver(solver, options)
-    owner = choose(M, engine)
+    method, owner = _solver(solver, options), choose(M, engine)
     if not method.needs <= owner.capabilities:
         raise not_whole(owner.name, f"solver={solver!r}")
     n1, n2 = owner.shape
@@ -138,7 +136,7 @@ def solve(
     F1, F2 = (_features(F, n, *names) for F, n, names in ((F1, n1, ("F1", "rows")), (F2, n2, ("F2", "columns"))))
     if (F1.n, F2.n) != owner.shape:
         raise ValueError(f"these Features are of a {F1.n} × {F2.n} matrix, M is {n1} × {n2}")
-    given = F1.given or F2.given
+    unused = _unused(solver, method, rank, F1.given or F2.given)
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
@@ -146,8 +144,7 @@ def solve(
         raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
     if not number(tol, "tol") >= 0:
         raise ValueError(f"tol must not be negative, got {tol!r}")
-    files = _outlier_files(outliers_to, sparse, M, owner, solver)
-    streamed = files is not None and n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY
+    files = _outlier_files(outliers_to, flag(sparse, "sparse"), M, owner, solver)
     watchers = listed(callbacks)
     with _watched(owner, watchers):
         journal = Journal.asked_for(owner, watchers, None if resume is None else checked(resume, "resume"))
@@ -162,113 +159,180 @@ def solve(
             owner.survey(_looks(method, problem, options, seeds))
         if method.rank != "found":
             _check_enough(owner, F1, F2, chosen_rank or 1)
-        before = owner.reads
-        _refuse_zero(owner, np.random.default_rng(seeds["glance"]))
-        looks = owner.reads - before  # those of solve() itself are few, and not the solver's
+        run = _Run(problem, seeds, started, sparse, files)
         ending = {name: value for name, value in (("tol", tol), ("max_iter", max_iter)) if method.takes(name)}
-
-        history = History()
-        state: State | None = None
-        final: Outliers | None = None
-        sink: OutlierFiles | None = None
-        status = Status.CONVERGED  # a solver that ends by itself has nothing left to do
-        try:
-            for state in _quietly(method.run(problem, **options, **ending)):
-                history.append(state, time.perf_counter() - started, round(owner.reads - looks, 9))
-                if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
-                    status = Status.DIVERGED
-                    break
-                stop = [watch(state, history) for watch in watchers]
-                if any(stop):
-                    status = Status.STOPPED
-                    break
-                if state.settled and state.step <= max(tol, state.tolerance):
-                    if not sparse or state.trim is not None or state.expected_corruption is None:
-                        break  # all of M was seen, or nothing is expected
-                    judge = Judge(state.zeta, exact=not state.failure, known=known_lines(owner, F1, F2, state))
-                    if files is not None and streamed:
-                        sink = files.of(state.L, judge, getattr(owner, "edges", None))
-                    final = _outliers(owner, state.L, judge, sink and sink.trial(), seeds["check"])
-                    if _as_expected(state, final[2]):
-                        if sink is not None:
-                            sink.begin()  # it refuses a folder that holds part of another fit
-                        break
-                    if sink is not None:
-                        sink.discard()
-                    final = sink = None
-                if history.stage.count("") >= max_iter:
-                    status = Status.MAX_ITER
-                    break
-        except KeyboardInterrupt:
-            if state is None:
-                raise
-            status = Status.INTERRUPTED
+        run.iterate(method.run(problem, **options, **ending), watchers, tol, max_iter)
         if journal is not None:
             journal.ending()
-        assert state is not None
-        state = state.whole() if state.whole else state
-        if status is Status.CONVERGED and not state.converged:
-            status = Status.MAX_ITER
-        if state.failure and status in (Status.CONVERGED, Status.MAX_ITER):
-            status = Status.SATURATED
+        return replace(run.result(solver), doubts=unused + run.doubts)
 
-        judge = Judge(state.zeta, exact=state.noise == 0, known=known_lines(owner, F1, F2, state))
-        zeta = state.zeta
-        S, counted, trim = final or (None, None, state.trim)
-        if status is not Status.DIVERGED:
-            try:
-                if state.scale is not None:
-                    judge, zeta = _calibrated(owner, state, judge, np.random.default_rng(seeds["calibration"]))
-                if status is Status.SATURATED:
-                    judge = replace(judge, calibration=None, exact=False)
-                if files is not None and (sink is None or final is None):
-                    sink = files.of(state.L, judge, getattr(owner, "edges", None))
-                if sparse and final is None:
-                    S, counted, trim = _outliers(owner, state.L, judge, sink if streamed else None, seeds["check"])
-            except KeyboardInterrupt:  # the fit is there, and all but its S
-                status, sink = Status.INTERRUPTED, None
-                if sparse and not streamed:
-                    S, counted, trim = _outliers(owner, state.L, judge, None, seeds["check"])
+
+class _Run:
+    """One call of solve(): the iterations, the final read of M, and the result.
+
+    Attributes
+    ----------
+    state, status, history : the last iterate, how the iterations ended, and what happened
+    read : what the final read of M found, if it was made
+    judge : says which entries are outliers
+    zeta : the limit of a typical entry
+    files, streamed : where outliers are written, and whether they are never in memory as a whole
+    doubts : what to doubt, once there is a result
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        seeds: dict[str, np.random.SeedSequence],
+        started: float,
+        sparse: bool,
+        files: OutlierFiles | None,
+    ) -> None:
+        self.problem, self.owner, self.seeds, self.started = problem, problem.engine, seeds, started
+        self.sparse, self.files = sparse, files
+        self.streamed = files is not None and np.prod(problem.shape) > constants.MAX_ENTRIES_IN_MEMORY
+        self.history, self.status = History(), Status.CONVERGED  # a solver that ends by itself has nothing left to do
+        self.state: State | None = None
+        self.read: Outliers | None = None
+        self.sink: OutlierFiles | None = None
+        self.doubts: tuple[Doubt, ...] = ()
+        before = self.owner.reads
+        _refuse_zero(self.owner, np.random.default_rng(seeds["glance"]))
+        self.looks = self.owner.reads - before  # those of solve() itself are few, and not the solver's
+
+    @property
+    def reads(self) -> float:
+        return round(self.owner.reads - self.looks, 9)
+
+    def iterate(self, states: Iterator[State], watchers: Iterable[Callback], tol: float, max_iter: int) -> None:
+        """Take states from a solver until one is final, a callback stops, or max_iter were made."""
+        try:
+            going_on = True
+            while going_on:
+                # A fit that is not finite is given up, and told: NumPy need not warn.
+                with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                    state = next(states, None)
+                if state is None:
+                    break
+                self.state = state
+                going_on = self._goes_on(state, watchers, tol, max_iter)
+        except KeyboardInterrupt:
+            if self.state is None:
+                raise
+            self.status = Status.INTERRUPTED
+
+    def _goes_on(self, state: State, watchers: Iterable[Callback], tol: float, max_iter: int) -> bool:
+        """Whether the iteration goes on after a state."""
+        self.history.append(state, time.perf_counter() - self.started, self.reads)
+        if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
+            self.status = Status.DIVERGED
+        elif any([watch(state, self.history) for watch in watchers]):
+            self.status = Status.STOPPED
+        elif state.settled and state.step <= max(tol, state.tolerance) and self._is_final(state):
+            return False
+        elif self.history.stage.count("") >= max_iter:
+            self.status = Status.MAX_ITER
+        return self.status is Status.CONVERGED
+
+    def _is_final(self, state: State) -> bool:
+        """Whether all of M confirms what a solver expects from a part of it; that is the final read then."""
+        if not self.sparse or state.trim is not None or state.expected_corruption is None:
+            return True
+        judge = self._first_judge(state)
+        if self.streamed:
+            self.sink = self._sink(state, judge)
+        self.read = self._outliers(state, judge, self.sink and self.sink.trial())
+        if _as_expected(state, self.read[2]):
+            if self.sink is not None:
+                self.sink.begin()  # it refuses a folder that holds part of another fit
+            return True
+        if self.sink is not None:
+            self.sink.discard()
+        self.read = self.sink = None
+        return False
+
+    def _first_judge(self, state: State) -> Judge:
+        known = known_lines(self.owner, *self.problem.features, state)
+        return Judge(state.zeta, exact=state.noise == 0 and not state.failure, known=known)
+
+    def _sink(self, state: State, judge: Judge) -> OutlierFiles | None:
+        return self.files and self.files.of(state.L, judge, getattr(self.owner, "edges", None))
+
+    def _outliers(self, state: State, judge: Judge, sink: OutlierFiles | None) -> Outliers:
+        """The final read of M: candidates of S, or S written to files, and then how many each line has."""
+        owner, L = self.owner, state.L
+        if owner.asynchronous:  # the device will be busy with S while a fit is checked
+            owner.survey(Places(owner.shape, self.seeds["check"]).looks())
+        if sink is None:
+            S, trim = owner.corruption(L, judge.candidates)
+            return S, None, trim
+        if not sink.counting:
+            sink.begin()
+        counted, trim = owner.write(L, judge.candidates, sink)
+        return None, counted, trim
+
+    def _separate(self, state: State) -> tuple[State, Judge, float]:
+        """Learn which entries are outliers, and make the final read if there was none."""
+        judge, zeta = self._first_judge(state), state.zeta
+        if self.status is Status.DIVERGED:
+            return state, judge, zeta
+        try:
+            state = state.whole() if state.whole else state
+            judge, zeta = self._first_judge(state), state.zeta
+            if state.scale is not None:
+                judge, zeta = _calibrated(self.owner, state, judge, np.random.default_rng(self.seeds["calibration"]))
+            if self.status is Status.SATURATED:
+                judge = replace(judge, calibration=None, exact=False)
+            if self.files is not None and (self.sink is None or self.read is None):
+                self.sink = self._sink(state, judge)
+            if self.sparse and self.read is None:
+                self.read = self._outliers(state, judge, self.sink if self.streamed else None)
+        except KeyboardInterrupt:  # the fit is there, and all but its S
+            self.status, self.sink = Status.INTERRUPTED, None
+            if self.sparse and not self.streamed:
+                self.read = self._outliers(state, judge, None)
+        return state, judge, zeta
+
+    def result(self, solver: str) -> Result:
+        """The last state, what it leaves of M, and what to doubt."""
+        assert self.state is not None
+        if self.status is Status.CONVERGED and not self.state.converged:
+            self.status = Status.MAX_ITER
+        if self.state.failure and self.status in (Status.CONVERGED, Status.MAX_ITER):
+            self.status = Status.SATURATED
+        state, judge, zeta = self._separate(self.state)
+        S, counted, trim = self.read or (None, None, state.trim)
         if S is not None:
             S = judge.outliers(S)
             counted = flagged(S, 0), flagged(S, 1)
-            if sink is not None:
-                _put(sink, owner, state.L, to_host(S, "outliers_to"))
+            if self.sink is not None:
+                _put(self.sink, self.owner, state.L, to_host(S, "outliers_to"))
         if counted is not None and trim is not None:
             trim = _less(trim, trim.trimmed - int(counted[0].sum()))
-        share = explained(state.L, left_over(trim, state.noise))
-        reads = round(owner.reads - looks, 9)
-        case = Case(
-            owner,
-            (F1, F2),
-            replace(state, zeta=zeta),
-            counted,
-            judge,
-            status,
-            share,
-            seeds["check"],
-        )
-        doubts = _unused(solver, method, rank, given) + doubts_of(case)
-        path = None if sink is None or counted is None else sink.finish(int(counted[0].sum()))
+        share, reads = explained(state.L, left_over(trim, state.noise)), self.reads
+        judged = replace(state, zeta=zeta)
+        case = Case(self.owner, self.problem.features, judged, counted, judge, self.status, share, self.seeds["check"])
+        self.doubts = doubts_of(case)
+        path = None if self.sink is None or counted is None else self.sink.finish(int(counted[0].sum()))
         return Result(
             L=state.L,
             S=S,
-            W=None if status is Status.DIVERGED else _latent(state, F1, F2),
+            W=None if self.status is Status.DIVERGED else _latent(state, *self.problem.features),
             rank=state.L.rank,
             noise=state.noise,
             corruption=_corruption(state, trim, judge.calibration),
             zeta=zeta,
             residual=left_over(trim, state.noise),
             explained=share,
-            status=status,
-            history=history,
+            status=self.status,
+            history=self.history,
             choices=state.choices,
-            doubts=doubts,
+            doubts=self.doubts,
             solver=solver,
-            engine=title(owner),
+            engine=title(self.owner),
             reads=reads,
-            seconds=time.perf_counter() - started,
-            counts=owner.counts,
+            seconds=time.perf_counter() - self.started,
+            counts=self.owner.counts,
             shares=state.shares,
             expected=state.expected,
             known=judge.known,
@@ -278,16 +342,6 @@ def solve(
             fit=state.fit,
             outliers_path=path,
         )
-
-
-def _quietly(states: Iterator[State]) -> Iterator[State]:
-    """The same without NumPy's warnings: a fit that is not finite is given up, and told."""
-    while True:
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            state = next(states, None)
-        if state is None:
-            return
-        yield state
 
 
 @contextmanager
@@ -329,21 +383,6 @@ def _outlier_files(path: str | Path | None, sparse: bool, M: Any, owner: Engine,
         raise ValueError("sparse=False asks for no outliers and outliers_to for a file of them; give one of the two")
     labels = getattr(owner, "labels", None) or (getattr(M, "row_labels", None), getattr(M, "col_labels", None))
     return OutlierFiles.at(checked(path, "outliers_to"), owner.shape, owner.dtype, solver, labels)
-
-
-def _outliers(
-    owner: Engine, L: LowRank, judge: Judge, sink: OutlierFiles | None, checks: np.random.SeedSequence
-) -> Outliers:
-    """The final read of M: candidates of S, or S written to files, and then how many each row and each column has."""
-    if owner.asynchronous:
-        owner.survey(Places(owner.shape, checks).looks())  # now: the device will be busy with S while a fit is checked
-    if sink is None:
-        S, trim = owner.corruption(L, judge.candidates)
-        return S, None, trim
-    if not sink.counting:
-        sink.begin()
-    counted, trim = owner.write(L, judge.candidates, sink)
-    return None, counted, trim
 
 
 def _put(sink: OutlierFiles, owner: Engine, L: LowRank, S: csr_array) -> None:

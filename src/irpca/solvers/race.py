@@ -32,6 +32,7 @@ class Recipe:
     tied : for rows and columns: whether features determine the factors
     start : "columns" or "rows": from the median of each; "trimmed": from an earlier robust fit; or another recipe
     few : whether it has few components: cheap, and robust to a bad start
+    afresh : whether the noise mixture is fitted again from new starts after some sweeps
     shifted : whether L starts shifted by the mode of the residuals: one-sided errors bias L, and the clean residuals
         are a narrow mode away from zero
     student : whether noise is Student's in place of the mixture: for gross errors that are not larger than the noise
@@ -41,6 +42,7 @@ class Recipe:
     tied: Tied
     start: str | Recipe = "columns"
     few: bool = False
+    afresh: bool = True
     shifted: bool = False
     student: bool = False
     piles: bool = False
@@ -50,6 +52,7 @@ class Recipe:
         start = self.start if isinstance(self.start, str) else f"({self.start.name})"
         parts = ["features only" if any(self.tied) else "", "few directions" if self.few else "", f"from {start}"]
         parts += ["shifted" if self.shifted else "", "Student noise" if self.student else ""]
+        parts += ["" if self.afresh else "noise not looked for afresh"]
         parts += ["without piled-up values" if self.piles else ""]
         return ", ".join(filter(None, parts))
 
@@ -97,7 +100,7 @@ class Table:
         if recipe in self.fits:
             return self.fits[recipe]
         fit = self.fits[recipe] = self._begun(recipe)
-        fit.run(not recipe.student, constants.COMPARISON_TOLERANCE)
+        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
         if recipe.piles:
             fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
         return fit
@@ -247,6 +250,9 @@ class Comparison:
                     continue  # fits that start from this one were made already
                 yield self._best_fit
                 ends.append(fit)
+                if fit.refitted:
+                    self._run(replace(first, afresh=False))
+                    yield self._best_fit
                 middle, width = densest(table.values - fit.L.dense(), constants.MODE_SHARE)
                 if abs(middle) > constants.MIN_MODE_OFFSET * width:
                     self._run(Recipe(ties[0], first, few, shifted=True, piles=piles))
