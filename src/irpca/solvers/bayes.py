@@ -210,23 +210,29 @@ def _lines_of_part(problem: Problem, offered: int, share: float, factor: float =
 
 
 def _raced(setup: Setup, start: LowRank | None) -> Generator[State, None, tuple[Part, Race]]:
-    """The part on which fits were compared, and what came of it."""
+    """The part on which fits were compared, and what came of it.
+
+    A second part is larger if residuals are skewed: on more entries one-sided errors may show. Further ones offer more
+    components, as long as these help.
+    """
     rank = setup.problem.rank
     offered = rank or constants.FIRST_COMPONENTS
-    part, many = setup.part(offered, start), offered > constants.FIRST_COMPONENTS
-    race = yield from _race(part, many)
-    if not part.is_all and part.held.skewed(race.best.fit):  # on more entries one-sided errors may show
-        part = setup.part(offered, start, constants.MAX_COMPARISON_FACTOR)
-        race = yield from _race(part, many)
-    while rank is None and (wanted := part.more_components(race.best.fit, offered)):
-        offered = wanted
-        whole = part.extended(race.best.fit)
-        wider = setup.part(offered, part.in_units_of_M(whole))
-        grown = yield from _race(wider, short=True)
-        if not better(grown.best, wider.candidate("fewer components", whole)):
-            break
-        part, race = wider, grown
-    return part, race
+    part, short = setup.part(offered, start), offered > constants.FIRST_COMPONENTS
+    enlarged, fewer = part.is_all, None
+    while True:
+        comparison = Comparison(part.nine_tenths, part.held, setup.ties, short)
+        for k, fit in enumerate(comparison, 1):
+            yield part.interim(fit, f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
+        race = Race.of(part, comparison)
+        if fewer and not better(race.best, part.candidate("fewer components", fewer[2])):
+            return fewer[0], fewer[1]
+        if not enlarged and part.held.skewed(race.best.fit):
+            part, enlarged = setup.part(offered, start, constants.MAX_COMPARISON_FACTOR), True
+        elif rank is None and (wanted := part.more_components(race.best.fit, offered)):
+            offered, fewer, short, enlarged = wanted, (part, race, part.extended(race.best.fit)), True, True
+            part = setup.part(offered, part.in_units_of_M(fewer[2]))
+        else:
+            return part, race
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +251,15 @@ class Race:
     tied: list[Candidate]
     candidates: list[Candidate]
 
+    @classmethod
+    def of(cls, part: Part, comparison: Comparison) -> Race:
+        """The choice among the fits of a comparison, when all were made."""
+        assert comparison.winner is not None
+        candidates = list(comparison.tried.values())
+        best, tied = choose(part.held, candidates)
+        best.fit.strict = best.fit.directions is None and part.held.strict(best.fit)
+        return cls(best, comparison.winner, tied, candidates)
+
     def certificate(self, L: LowRank) -> Certificate:
         """With L fitted to all entries of the part, in units of its columns."""
         scores = ((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in self.candidates)
@@ -254,18 +269,6 @@ class Race:
             chosen=self.best.name,
             disagreement=max((moved(self.best.fit.L, c.fit.L) for c in self.tied), default=0.0),
         )
-
-
-def _race(part: Part, short: bool) -> Generator[State, None, Race]:
-    """Make the fits of a comparison, and choose one."""
-    comparison = Comparison(part.nine_tenths, part.held, part.setup.ties, short)
-    for k, fit in enumerate(comparison, 1):
-        yield part.interim(fit, f"comparing fits, {k} made", 0.7 * min(k / comparison.about, 1.0))
-    assert comparison.winner is not None
-    candidates = list(comparison.tried.values())
-    best, tied = choose(part.held, candidates)
-    best.fit.strict = best.fit.directions is None and part.held.strict(best.fit)
-    return Race(best, comparison.winner, tied, candidates)
 
 
 @dataclass(frozen=True, eq=False)
