@@ -198,6 +198,8 @@ def solve(
                 if history.stage.count("") >= max_iter:
                     status = Status.MAX_ITER
                     break
+            if status is Status.CONVERGED and state is not None and state.whole:
+                state = state.whole()  # before the journal ends: a fit that is resumed asks for the same
         except KeyboardInterrupt:
             if state is None:
                 raise

@@ -206,6 +206,8 @@ def irpca_looks(
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     seeds = _seeds(random_state)
     looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
+    if constants.TABLE_SAMPLE < ENTRIES_PER_COLUMN * n2:
+        looks.append(Look(size=_unit_entries(n2), seed=seeds["units"]))
     offered = rank or constants.FIRST_COMPONENTS
     looks.append(Look(lines=_compared(shape, (F1, F2), rank, offered, 1.0, seeds)))
     if F1.given != F2.given and noise in (None, 0) and not imperfect:
@@ -739,8 +741,7 @@ def column_units(engine: Engine, F2: Features, sample: Sample, seed: np.random.S
     """
     n2, cols, values = engine.shape[1], sample.cols, sample.values
     if len(values) < ENTRIES_PER_COLUMN * n2 and engine.n_observed > len(values):
-        size = min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
-        _, cols, values = engine.draw(size, np.random.default_rng(seed))
+        _, cols, values = engine.draw(_unit_entries(n2), np.random.default_rng(seed))
     unit = _spreads(values.astype(float), cols, n2)
     known = np.isfinite(unit) & (np.bincount(cols, minlength=n2) >= constants.MIN_ENTRIES)
     if not known.any():
@@ -751,6 +752,11 @@ def column_units(engine: Engine, F2: Features, sample: Sample, seed: np.random.S
             return np.ones(n2), _spread(sample.values)
     middle = float(np.exp(np.mean(np.log(unit[known]))))
     return np.where(known, unit / middle, 1.0), middle
+
+
+def _unit_entries(n2: int) -> int:
+    """How many entries are drawn for the units of the columns, where those of the sample are too few."""
+    return min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
 
 
 def _spread(x: Array) -> float:
