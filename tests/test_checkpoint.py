@@ -230,18 +230,6 @@ def test_a_whole_replay_reads_one_chunk(large, tables, tmp_path, monkeypatch, so
     assert again.reads < first.reads
 
 
-def test_a_small_table_in_chunks_is_read_once(tables, tmp_path):
-    """Then all of M is in the file."""
-    stored, path = Stored(tables["holes"][0]), tmp_path / "run"
-    first = solve(stored.chunks(), rank=2, callbacks=checkpoint(path))
-    assert path.stat().st_size > stored.M.nbytes
-    stored.read = 0
-    again = solve(stored.chunks(), rank=2, resume=path, sparse=False)
-    assert stored.read == 1
-    np.testing.assert_array_equal(again.L.dense(), first.L.dense())
-    assert_same(solve(stored.chunks(), rank=2, resume=path), first)
-
-
 def test_all_but_S_is_replayed(exact, tmp_path):
     path = tmp_path / "run"
     solve(exact.M, exact.F1, exact.F2, callbacks=checkpoint(path), **IHT)

@@ -216,6 +216,8 @@ class _Run:
                     break
                 self.state = state
                 going_on = self._goes_on(state, watchers, tol, max_iter)
+            if self.status is Status.CONVERGED and self.state is not None and self.state.whole:
+                self.state = self.state.whole()  # before a journal ends: a fit that is resumed asks for the same
         except KeyboardInterrupt:
             if self.state is None:
                 raise

@@ -189,7 +189,7 @@ class _Csv:
         """A column that is not all numbers: booleans, dates or text."""
         if self.names[j] in self.options.labels:
             return objects(text or None for text in fields)
-        values = {text: None if self._is_missing(text) else text for text in set(fields)}
+        values = {text: None if self._is_missing(text) else text for text in dict.fromkeys(fields)}
         if self.names[j] not in self.options.text:
             words = [text for text in values.values() if text is not None]
             if words and all(word.lower() in ("true", "false") for word in words):

@@ -32,7 +32,7 @@ from ..threshold import rounding_floor
 from .race import Comparison, Recipe, Table, Tied, bases_of, sub_table
 from .trimmed import EXACT, exactness, extend
 
-ENTRIES_PER_COLUMN = 32  # from which its spread is known to a sixth
+ENTRIES_PER_COLUMN = 64  # drawn on average: hardly any column has fewer than MIN_ENTRIES then, and no unit
 
 
 def iterate(
@@ -112,10 +112,13 @@ def looks(problem: Problem) -> list[Look]:
     if n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY:
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     offered = problem.rank or constants.FIRST_COMPONENTS
-    return [
+    wanted = [
         Look(size=constants.TABLE_SAMPLE, seed=problem.seed_for("sample")),
         Look(lines=_lines_of_part(problem, offered, 1.0)),
     ]
+    if constants.TABLE_SAMPLE < ENTRIES_PER_COLUMN * n2:
+        wanted.append(Look(size=_unit_entries(n2), seed=problem.seed_for("units")))
+    return wanted
 
 
 @dataclass(frozen=True, eq=False)
@@ -720,8 +723,7 @@ def column_units(problem: Problem) -> tuple[Array, float]:
     engine, sample = problem.engine, problem.sample
     n2, cols, values = engine.shape[1], sample.cols, sample.values
     if len(values) < ENTRIES_PER_COLUMN * n2 and engine.n_observed > len(values):
-        size = min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
-        _, cols, values = engine.draw(size, problem.rng("units"))
+        _, cols, values = engine.draw(_unit_entries(n2), problem.rng("units"))
     unit = _spreads(values.astype(float), cols, n2)
     known = np.isfinite(unit) & (np.bincount(cols, minlength=n2) >= constants.MIN_ENTRIES)
     if not known.any():
@@ -732,6 +734,11 @@ def column_units(problem: Problem) -> tuple[Array, float]:
             return np.ones(n2), _spread(sample.values)
     middle = float(np.exp(np.mean(np.log(unit[known]))))
     return np.where(known, unit / middle, 1.0), middle
+
+
+def _unit_entries(n2: int) -> int:
+    """How many entries are drawn for the units of the columns, where those of the sample are too few."""
+    return min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
 
 
 def _spread(x: Array) -> float:
