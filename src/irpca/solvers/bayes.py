@@ -116,7 +116,7 @@ def looks(problem: Problem) -> list[Look]:
         Look(size=constants.TABLE_SAMPLE, seed=problem.seed_for("sample")),
         Look(lines=_lines_of_part(problem, offered, 1.0)),
     ]
-    if constants.TABLE_SAMPLE < ENTRIES_PER_COLUMN * n2:
+    if ENTRIES_PER_COLUMN * n2 > constants.TABLE_SAMPLE:
         wanted.append(Look(size=_unit_entries(n2), seed=problem.seed_for("units")))
     return wanted
 
