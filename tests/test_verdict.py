@@ -42,7 +42,7 @@ def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, mode
         M = L.dense() + (NOISE * rng.standard_normal(L.shape) if noise is None else noise)
         M[rng.random(L.shape) < 0.05] += 10.0
     engine, weights = ReferenceEngine(M), noise_model(L.shape) if model else None
-    limit = Standardised(weights, limit) if model else limit * NOISE
+    limit = Standardised(weights.rows, weights.cols, limit) if model else limit * NOISE
     S, _ = engine.corruption(L, limit)
     state = State(L, 5 * NOISE, 0.0, noise=NOISE, certificate=certificate, weights=weights)
     fields = {
@@ -97,7 +97,7 @@ def test_nor_under_other_noise(kind):
             M = L.dense() + NOISE * noise * scale
             case = a_case(seed, M=M, L=L)
             weights = replace(case.state.weights, cols=scale**2)
-            limit = Standardised(weights, 6.0)
+            limit = Standardised(weights.rows, weights.cols, 6.0)
             S, _ = case.engine.corruption(L, limit)
             outliers = flagged(S, 0), flagged(S, 1)
             case = replace(case, state=replace(case.state, weights=weights), limit=limit, outliers=outliers)

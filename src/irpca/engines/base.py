@@ -98,11 +98,6 @@ class Noise:
         common = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
         return Noise(rows, cols, row_spread, col_spread, *common)
 
-    @property
-    def scales(self) -> tuple[Array, Array, Array, Array]:
-        """What it says of single rows and columns."""
-        return self.rows, self.cols, self.row_spread, self.col_spread
-
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
         return self.rows[rows], self.cols, self.row_spread[rows], self.col_spread, self.parameters
@@ -114,33 +109,21 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class Standardised:
-    """A threshold for residuals in units of their own uncertainty: ``|M − L| > limit · sqrt(s² + var L)`` is flagged.
+    """A threshold for each entry: ``|M − L| > limit · sqrt(rows_i · cols_j)`` is listed.
 
-    s² and the variance of L are those of the noise model; the latter counts for no more than MOST_SPREAD · s².
+    Attributes
+    ----------
+    rows, cols : arrays of shape (n1,) and (n2,)
+    limit : float
     """
 
-    noise: Noise
+    rows: Any
+    cols: Any
     limit: float
-
-    def of_tile(self, rows: slice, cols: slice) -> Array:
-        """The thresholds of a tile of M."""
-        noise = self.noise
-        s2 = np.multiply.outer(noise.rows[rows], noise.cols[cols])
-        return self._within(s2, noise.row_spread[rows] @ noise.col_spread[cols].T)
-
-    def of_entries(self, rows: Array, cols: Array) -> Array:
-        """The thresholds of scattered entries."""
-        noise = self.noise
-        var = np.einsum("kq,kq->k", noise.row_spread[rows], noise.col_spread[cols])
-        return self._within(noise.rows[rows] * noise.cols[cols], var)
-
-    def _within(self, s2: Array, var: Array) -> Array:
-        thresholds: Array = self.limit * np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
-        return thresholds
 
     @property
     def T(self) -> Standardised:
-        return Standardised(self.noise.T, self.limit)
+        return Standardised(self.cols, self.rows, self.limit)
 
 
 @dataclass(frozen=True, eq=False)

@@ -109,8 +109,7 @@ class PiecedEngine(ABC):
         rows, cols = self.factors(L)
         if not isinstance(limit, Standardised):
             return rows, cols, {"zeta": limit}
-        of_rows, of_cols, common = of_noise(limit.noise)
-        return rows | of_rows, cols | of_cols, common | {"zeta": limit.limit}
+        return rows | {"scale": limit.rows}, cols | {"scale": limit.cols}, {"zeta": limit.limit}
 
     def factors(self, L: LowRank) -> tuple[Arrays, Arrays]:
         U, V = L.short()  # less to compute, less to move

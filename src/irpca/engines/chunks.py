@@ -200,7 +200,8 @@ class Flagged(Chunks):
         P, count = self.low_rank(chunk, self.factors, self.P), np.empty(1, np.int64)
         values, limit, flag = self.M.values[chunk.at], self.limit, kernels.flag
         if isinstance(limit, Standardised):
-            limit, flag = limit.of_entries(chunk.row_of_each, chunk.indices)[None], kernels.flag_each
+            scale = limit.rows[chunk.row_of_each] * limit.cols[chunk.indices]
+            limit, flag = limit.limit * np.sqrt(scale)[None], kernels.flag_each
         counted = flag(values[None], 0, 0, P[None], limit, self.where, self.found, count)
         self.tally.add(len(P), counted)
         return self.where[: count[0]], self.found[: count[0]]

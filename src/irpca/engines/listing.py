@@ -66,7 +66,6 @@ class Lister:
     ) -> None:
         self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
         self.holes = holes or None
-        self.scales = limit.noise.scales if isinstance(limit, Standardised) else None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
         step = -(-step // WIDTH) * WIDTH if across else step
@@ -111,10 +110,10 @@ class Lister:
     ) -> kernels.Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
-        if self.scales is not None:
-            limit, at = self.limit.limit, (rows.start, cols.start)
-            return kernels.flag_scaled(self.A, *at, P, limit, self.scales, where, values, counts, holes)
-        return kernels.flag(self.A, rows.start, cols.start, P, self.limit, where, values, counts, holes)
+        at, limit = (self.A, rows.start, cols.start, P), self.limit
+        if isinstance(limit, Standardised):
+            return kernels.flag_scaled(*at, limit.limit, limit.rows, limit.cols, where, values, counts, holes)
+        return kernels.flag(*at, limit, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

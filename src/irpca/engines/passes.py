@@ -121,7 +121,7 @@ def listed(piece: Piece, rows: Arrays, cols: Arrays, common: Numbers, threads: i
         rows, cols = cols, rows
     limit = common["zeta"]
     if "scale" in rows:
-        limit = Standardised(_noise(rows, cols, common), limit)
+        limit = Standardised(rows["scale"], cols["scale"], limit)
     return piece.listed((rows["L"], cols["L"]), limit, threads)
 
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import (
-    MOST_SPREAD,
     Lines,
     Look,
     Noise,
@@ -94,10 +93,7 @@ class ReferenceEngine:
         residual = self._residual(L)
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Standardised):
-            noise = zeta.noise
-            s2 = np.multiply.outer(noise.rows, noise.cols)
-            var = np.minimum(noise.row_spread @ noise.col_spread.T, MOST_SPREAD * s2)
-            kept = np.abs(residual) <= zeta.limit * np.sqrt(s2 + var)
+            kept = np.abs(residual) <= zeta.limit * np.sqrt(np.multiply.outer(zeta.rows, zeta.cols))
         else:
             kept = np.abs(residual) <= in_precision(zeta, self.dtype)
         kept &= self.observed

@@ -31,7 +31,7 @@ from ..base import (
     refuse_large_block,
     spread_places,
 )
-from ..body import PiecedEngine, Question, of_noise, refuse_nothing
+from ..body import PiecedEngine, Question, refuse_nothing
 from ..memory import machine_memory
 from ..passes import Answer, Arrays, Numbers
 from ..tiles import Tally
@@ -483,8 +483,7 @@ class _Part:
     def listed(self, L: tuple[Array, Array], limit: float | Standardised, threads: int) -> tuple[Any, Tally]:
         rows, cols, common = {"L": L[0]}, {"L": L[1]}, {"zeta": limit}
         if isinstance(limit, Standardised):
-            of_rows, of_cols, _ = of_noise(limit.noise)
-            rows, cols, common = rows | of_rows, cols | of_cols, {"zeta": limit.limit}
+            rows, cols, common = rows | {"scale": limit.rows}, cols | {"scale": limit.cols}, {"zeta": limit.limit}
         S, tally = self.engine.outliers(self.storage, rows, cols, common)
         return S.to_scipy(), tally
 

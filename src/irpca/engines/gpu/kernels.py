@@ -86,16 +86,6 @@ def _low_rank(
     return P
 
 
-@triton.jit
-def _limit(
-    zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST: tl.constexpr,
-):  # fmt: skip
-    """The threshold of every entry of a tile, in units of its own uncertainty."""
-    s2 = row_scale[:, None] * col_scale[None, :]
-    var = row_spread[:, None] * col_spread[None, :] + row_other[:, None] * col_other[None, :]
-    return zeta * tl.sqrt(s2 + tl.minimum(var, MOST * s2))
-
-
 @triton.autotune(
     _configs(),
     key=["K", "D", "FROZEN", "DOUBLE", "FULL", "HOLES", "STORED"],
@@ -222,11 +212,10 @@ def _trim_kernel(
 
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
-    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, row_spreads, col_spreads,
-    STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, STARTS,
+    ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
     K: tl.constexpr, CHUNK: tl.constexpr, STANDARDISED: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
-    HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr,
+    HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
@@ -254,8 +243,6 @@ def _list_kernel(
             a_lo = a_hi
     if STANDARDISED:
         row_scale = tl.load(row_scales + rows, mask=there, other=0.0)
-        row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
-        row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
     within = tl.arange(0, BN)
     if WRITE:
         begin = tl.load(STARTS + strip.to(tl.int64) * BM * parts)  # of the strip: the rest is counted from there
@@ -295,9 +282,7 @@ def _list_kernel(
         size = tl.abs(R)
         if STANDARDISED:
             col_scale = tl.load(col_scales + cols, mask=cols < n2, other=0.0)
-            col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
-            col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
-            beyond = size > _limit(zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST)
+            beyond = size > zeta * tl.sqrt(row_scale[:, None] * col_scale[None, :])
         else:
             beyond = size > zeta
         if HOLES:
@@ -471,22 +456,20 @@ def _power_of_2(k: int) -> int:
 
 @dataclass(eq=False)
 class Limits:
-    """How the threshold of an entry is made: zeta, or so many times its own uncertainty."""
+    """How the threshold of an entry is made: zeta, or so many times its own scale."""
 
     standardised: bool
     zeta: float
     rows: Tensor
     cols: Tensor
-    row_spread: Tensor
-    col_spread: Tensor
 
     @classmethod
     def of(cls, rows: Sides, cols: Sides, common: dict[str, Any], some: slice) -> Limits:
         nothing = rows["L"]
         if "scale" in rows:
-            sides = rows["scale"][some], cols["scale"], rows["spread"][some], cols["spread"]
+            sides = rows["scale"][some], cols["scale"]
             return cls(True, common["zeta"], *(side.to(nothing.dtype).contiguous() for side in sides))
-        return cls(False, common["zeta"], nothing, nothing, nothing, nothing)
+        return cls(False, common["zeta"], nothing, nothing)
 
 
 @dataclass(eq=False)
@@ -566,10 +549,10 @@ def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, in
 
     def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, write: bool) -> None:
         _list_kernel[(triton.cdiv(n1, height), parts)](
-            M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, limits.row_spread,
-            limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
+            M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, starts,
+            ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
             n2, share, K=A.columns, CHUNK=A.chunk, STANDARDISED=limits.standardised, DOUBLE=wide == torch.float64,
-            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width,
+            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, BM=height, BN=width,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
 

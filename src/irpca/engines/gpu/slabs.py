@@ -180,9 +180,7 @@ def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, 
 def limits(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> Any:
     """The threshold of each entry, or one for all."""
     if "scale" in rows:
-        s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
-        var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
-        return common["zeta"] * torch.sqrt(s2 + var)
+        return common["zeta"] * torch.sqrt(slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"]))
     return common["zeta"]
 
 
