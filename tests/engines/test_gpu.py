@@ -247,13 +247,13 @@ def test_many_components_and_columns(rank):
 
 def test_what_the_user_set_for_products_stays(monkeypatch):
     """Residuals need all digits, whatever the user lets others lose."""
-    case, asked, during = Case((40, 33), np.float32), slabs.asked, []
+    case, asked, during = Case((40, 33), np.float32), slabs.trimmed, []
 
     def spied(*args):
         during.append(torch.get_float32_matmul_precision())
         return asked(*args)
 
-    monkeypatch.setattr(slabs, "asked", spied)
+    monkeypatch.setattr(slabs, "trimmed", spied)
     torch.set_float32_matmul_precision("medium")
     try:
         made(tensor(case.M)).core(case.L, ZETA, case.Q1, case.Q2)
@@ -442,7 +442,7 @@ def test_memory_that_ends_is_told_and_nothing_is_left(monkeypatch):
         made_before.append(weakref.ref(half_done))
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(engine_module.slabs, "asked", full)
+    monkeypatch.setattr(engine_module.slabs, "trimmed", full)
     with pytest.raises(MemoryError, match="streamed from host memory") as told:
         engine.core(case.L, ZETA, case.Q1, case.Q2)
     assert made_before[0]() is None and told.value is not None  # who keeps the error keeps nothing else

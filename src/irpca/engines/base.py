@@ -7,8 +7,8 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -43,12 +43,59 @@ class Trim:
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (docs/design.md)
 MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
 CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
-NOTHING = np.zeros(0)
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of clean noise, in units of its scale (docs/design.md)
 
 
+class Sided:
+    """A dataclass with arrays that are as long as M has rows, and as many that are as long as it has columns.
+
+    PAIRS names these fields: that of the rows, then that of the columns. Other fields may be Sided themselves.
+    """
+
+    PAIRS: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    @property
+    def sides(self) -> tuple[list[Any], list[Any]]:
+        """The arrays of the rows and those of the columns, with those of fields; None for what is not there."""
+        rows, cols = ([getattr(self, pair[axis]) for pair in self.PAIRS] for axis in (0, 1))
+        for inner in self._inner.values():
+            of_rows, of_cols = inner.sides
+            rows, cols = rows + of_rows, cols + of_cols
+        return rows, cols
+
+    def with_sides(self, rows: Sequence[Any], cols: Sequence[Any]) -> Self:
+        """The same with other arrays, in the order of ``sides``."""
+        changed: dict[str, Any] = {}
+        for k, (row, col) in enumerate(self.PAIRS):
+            changed[row], changed[col] = rows[k], cols[k]
+        first = len(self.PAIRS)
+        for name, inner in self._inner.items():
+            last = first + len(inner.sides[0])
+            changed[name] = inner.with_sides(rows[first:last], cols[first:last])
+            first = last
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def cut(self, rows: slice, cols: slice) -> Self:
+        """What belongs to some rows and columns."""
+        of_rows, of_cols = self.sides
+        return self.with_sides(
+            [None if A is None else A[rows] for A in of_rows], [None if A is None else A[cols] for A in of_cols]
+        )
+
+    @property
+    def T(self) -> Self:
+        """The same for the transposed M."""
+        rows, cols = self.sides
+        return self.with_sides(cols, rows)
+
+    @property
+    def _inner(self) -> dict[str, Sided]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Sided)}
+
+
 @dataclass(frozen=True, eq=False)
-class Noise:
+class Noise(Sided):
     """How noise and gross errors are distributed: it decides what an entry counts for, and whether it is wrong.
 
     An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
@@ -71,6 +118,7 @@ class Noise:
         The regressions of lines are of ``M / units``: all of the above is in these units of the columns.
     """
 
+    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"))
     rows: Array
     cols: Array
     row_spread: Array
@@ -88,27 +136,13 @@ class Noise:
         """The numbers, in the order that kernels take them."""
         return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
 
-    @property
-    def of_all(self) -> Noise:
-        """Without what it says of single rows and columns."""
-        return self.of_lines(NOTHING, NOTHING, NOTHING, NOTHING)
-
-    def of_lines(self, rows: Array, cols: Array, row_spread: Array, col_spread: Array) -> Noise:
-        """The same for other rows and columns."""
-        common = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
-        return Noise(rows, cols, row_spread, col_spread, *common)
-
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
         return self.rows[rows], self.cols, self.row_spread[rows], self.col_spread, self.parameters
 
-    @property
-    def T(self) -> Noise:
-        return self.of_lines(self.cols, self.rows, self.col_spread, self.row_spread)
-
 
 @dataclass(frozen=True, eq=False)
-class Standardised:
+class Standardised(Sided):
     """A threshold for each entry: ``|M − L| > limit · sqrt(rows_i · cols_j)`` is listed.
 
     Attributes
@@ -117,13 +151,10 @@ class Standardised:
     limit : float
     """
 
+    PAIRS = (("rows", "cols"),)
     rows: Any
     cols: Any
     limit: float
-
-    @property
-    def T(self) -> Standardised:
-        return Standardised(self.cols, self.rows, self.limit)
 
 
 @dataclass(frozen=True, eq=False)

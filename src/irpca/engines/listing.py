@@ -14,7 +14,7 @@ import numpy as np
 from ..lowrank import Array
 from . import kernels
 from .base import Standardised
-from .tiles import Factors, Tally
+from .questions import Tally
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -62,7 +62,14 @@ class Lister:
     """
 
     def __init__(
-        self, A: Array, factors: Factors, limit: Any, index: np.dtype, across: bool, parts: int, holes: bool = False
+        self,
+        A: Array,
+        factors: tuple[Array, Array],
+        limit: Any,
+        index: np.dtype,
+        across: bool,
+        parts: int,
+        holes: bool = False,
     ) -> None:
         self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
         self.holes = holes or None
