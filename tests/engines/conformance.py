@@ -635,6 +635,7 @@ class Owner:
         normal.products(case.L, Q2, Q1)
         found = engine.survey([Look((np.arange(5), np.arange(5)))])
         engine.recall(found)
+        engine.forget()
         assert len(engine.glance(100)) == 100
         engine.place(Q1)
         engine.core(case.L, ZETA, Q1, Q2)

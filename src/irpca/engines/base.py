@@ -335,14 +335,37 @@ class Engine(Protocol):
     dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
     asynchronous : whether S may still be being written when it is returned, so that it is worth to ``survey`` before
     watch : where a read takes long: told how many chunks of M have been read, and of how many
+    reads : how many times M was read
+    holes : whether some entries of a dense M are known to be NaN; a solve that goes on may set it
     """
 
     name: str
-    capabilities: frozenset[str]
-    dear: bool
-    asynchronous: bool
-    watch: Callable[[int, int], None] | None
-    reads: float
+    capabilities: frozenset[str] = frozenset()
+    dear: bool = False
+    asynchronous: bool = False
+    watch: Callable[[int, int], None] | None = None
+    reads: float = 0.0
+    holes: bool = False
+
+    @property
+    def ran(self) -> str | None:
+        """What answered the questions so far, such as "triton on NVIDIA H200", where there is a choice."""
+        return None
+
+    @property
+    def source(self) -> Any:
+        """Where the chunks of M come from, if it has any."""
+        return None
+
+    @property
+    def edges(self) -> Any:
+        """Where the rows and the columns of a chunk of M end, and those of the next begin, if it has any."""
+        return None
+
+    @property
+    def labels(self) -> tuple[Any, Any] | None:
+        """Those of the rows and of the columns, where M brings its own."""
+        return None
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -363,11 +386,15 @@ class Engine(Protocol):
 
         Answers what was found, to be given to :meth:`recall` of another engine of the same M.
         """
-        ...
+        return None
 
     def recall(self, found: Any) -> None:
         """Take what a survey found as known."""
-        ...
+        return
+
+    def forget(self) -> None:
+        """What was looked at ahead is no longer needed."""
+        return
 
     def glance(self, size: int) -> Array:
         """Some entries of M, at places that are always the same; where random access is dear, in one chunk."""
@@ -375,7 +402,7 @@ class Engine(Protocol):
 
     def place(self, B: Array) -> Array:
         """Keep a tall thin block next to M, in M's precision."""
-        ...
+        return np.ascontiguousarray(B, dtype=self.dtype)
 
     def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
@@ -410,7 +437,7 @@ class Engine(Protocol):
 
         Not to be written to, and no copy if M is stored so. For engines with the capability "whole"; others refuse it.
         """
-        ...
+        raise not_whole(self.name)
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         """* S = M − L where that exceeds the limit in magnitude, as a CSR array; what rides along is of the others.
@@ -511,8 +538,7 @@ def bad_entries(values: Array) -> tuple[int, int]:
 
 def title(engine: Engine) -> str:
     """The name of an engine and, of one that says so, what runs: ``"gpu (triton on NVIDIA H200)"``."""
-    ran = getattr(engine, "ran", None)
-    return engine.name if ran is None else f"{engine.name} ({ran})"
+    return engine.name if engine.ran is None else f"{engine.name} ({engine.ran})"
 
 
 def not_whole(engine: str, solver: str = "this solver") -> NotImplementedError:

@@ -14,34 +14,15 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array, LowRank
-from .base import Lines, Noise, Prior, Sink, Standardised, Sums, Trim, not_whole, refuse_wrong_length
+from .base import Engine, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
 from .lines import solved
 from .questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed, Writing
 
 WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 
 
-class PiecedEngine(ABC):
-    """What engines have in common; see :class:`~irpca.engines.base.Engine` for the questions."""
-
-    name: str
-    capabilities: frozenset[str] = frozenset()
-    dear = False
-    asynchronous = False
-    watch: Callable[[int, int], None] | None = None
-    reads: float
-
-    @property
-    @abstractmethod
-    def shape(self) -> tuple[int, int]: ...
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype: ...
-
-    @property
-    @abstractmethod
-    def n_observed(self) -> int: ...
+class PiecedEngine(Engine, ABC):
+    """What engines have in common."""
 
     @abstractmethod
     def ask(self, question: Question) -> Answer:
@@ -51,9 +32,6 @@ class PiecedEngine(ABC):
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
         """The moments of all rows or columns: how to ask every band of them, and the sums that rode along."""
 
-    def place(self, B: Array) -> Array:
-        return np.ascontiguousarray(B, dtype=self.dtype)
-
     def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         answer = self.read(Core(self.trimmed(L, zeta), self.placed(Q1, 0), self.placed(Q2, 1)))
         return answer.whole[0], answer.tally.trim
@@ -62,9 +40,6 @@ class PiecedEngine(ABC):
         self, L: LowRank, zeta: float, X: Array | None = None, Y: Array | None = None, kept: bool = False
     ) -> tuple[Any, Any, Trim]:
         return self.products_of(replace(self.trimmed(L, zeta), ones=kept), X, Y)
-
-    def whole(self) -> Any:
-        raise not_whole(self.name)
 
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         return FrozenNormal(self, L, zeta, Q1, Q2)

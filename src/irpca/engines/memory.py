@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from ..lowrank import Array, LowRank
 from ..threads import available_cores
 from .base import (
     Lines,
-    Look,
     Prior,
     Sink,
     Standardised,
@@ -92,12 +91,6 @@ class MemoryEngine(PiecedEngine):
     def holes(self, holes: bool) -> None:
         if isinstance(self.piece, Dense):
             self.piece.holes = holes
-
-    def survey(self, looks: Sequence[Look]) -> Any:
-        """Nothing to prepare: any entry is at hand."""
-
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
 
     def glance(self, size: int) -> Array:
         return self.piece.entries(*spread_places(self.shape, size))

@@ -58,7 +58,7 @@ class DistributedEngine(PiecedEngine):
     dear = True
 
     def __init__(self, source: Source) -> None:
-        self.source, self.chunks = source, Chunks(source)
+        self._source, self.chunks = source, Chunks(source)
         self.reads = 0.0
         self._known: dict[bytes, Any] = {}
         self._room = KEPT_ENTRIES
@@ -79,13 +79,15 @@ class DistributedEngine(PiecedEngine):
         return self.source.shape
 
     @property
+    def source(self) -> Source:
+        return self._source
+
+    @property
     def edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where the rows and the columns of a chunk end, and those of the next begin."""
         return self.chunks.edges
 
     @property
     def labels(self) -> tuple[Array | None, Array | None]:
-        """Those of the rows and of the columns, where M is a table of (row, column, value)."""
         return self.source.labels
 
     @property
@@ -126,7 +128,6 @@ class DistributedEngine(PiecedEngine):
             self._remember(bytes.fromhex(key), answer)
 
     def forget(self) -> None:
-        """What was looked at ahead is no longer needed."""
         self._known.clear()
         self._room = KEPT_ENTRIES
 

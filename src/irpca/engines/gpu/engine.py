@@ -66,7 +66,6 @@ class GPUEngine(PiecedEngine):
 
     Attributes
     ----------
-    ran : what answered the questions so far, such as "triton on NVIDIA H200"
     in_kind : whether M was given as a tensor, so that S stays on the device
     asynchronous : the device may still be writing S when it is returned
 
@@ -157,9 +156,6 @@ class GPUEngine(PiecedEngine):
                     self.draw(look.size, np.random.default_rng(look.seed))
         finally:
             self._surveying = False
-
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
 
     def glance(self, size: int) -> Array:
         return self.storage.at(*spread_places(self.shape, size))
