@@ -12,7 +12,6 @@ import irpca
 from irpca import Doubt, Status, solve
 from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine, ReferenceEngine
-from irpca.engines.base import Standardised
 from irpca.features import Features, FeatureWarning
 from irpca.loop import known_lines, seeds_of
 from irpca.lowrank import LowRank
@@ -398,7 +397,7 @@ def test_an_L_that_explains_little_is_doubted(stub, problem):
 def test_S_is_what_the_calibration_calls_more_likely_wrong_than_not(noisy):
     result = solve(noisy.M)
     R = noisy.M - result.L.dense()
-    scale = Standardised(result.weights, 1.0).of_tile(slice(None), slice(None))
+    scale = result.scale.unit_table(R)
     np.testing.assert_array_equal(result.S.toarray() != 0, result.calibration(R / scale) > 0.5)
     np.testing.assert_array_equal(result.S.toarray()[noisy.corrupted] != 0, np.abs(R[noisy.corrupted]) > result.zeta)
     assert result.zeta == pytest.approx(result.calibration.limit * np.median(scale), rel=1e-3)

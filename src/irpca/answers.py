@@ -467,8 +467,8 @@ class Answers:
         if self.container_ not in ("numpy", "xarray"):
             return None
         engine: Any = getattr(self, "_M", None) if owner is None or owner == self._owner else owner()
-        source = getattr(engine, "source", None) if is_engine(engine) else None
-        return engine if getattr(source, "name", None) == "dask array" else None
+        chunked = is_engine(engine) and engine.source is not None
+        return engine if chunked and engine.source.name == "dask array" else None
 
     def _product(self, scores: Array, V: Array, new: tuple[bool, bool], like: Given) -> Any:
         """Expected values from factors of rows and columns, that are new or those of the fit."""

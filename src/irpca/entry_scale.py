@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 
 from . import constants
 from .calibration import Calibration
-from .engines.base import MOST_SPREAD, Noise, Standardised
+from .engines.base import MOST_SPREAD, Standardised
 from .engines.sparse_part import on_device, only, places
 
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
@@ -115,9 +115,7 @@ class Judge:
         """A limit for an engine that no outlier is within: it knows nothing about the uncertainty of L."""
         if self.scale is None or np.isinf(self.limit):
             return self.limit
-        rows, cols = self.scale.rows, self.scale.cols
-        none = np.zeros((len(rows), 2)), np.zeros((len(cols), 2))
-        return Standardised(Noise(rows, cols, *none, np.array([1.0, 0.0, 0.0]), 0.0, 1.0), self.limit)
+        return Standardised(self.scale.rows, self.scale.cols, self.limit)
 
     def standardised(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Residuals at some entries in units of their uncertainty; without a model of it, of the limit."""

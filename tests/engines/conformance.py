@@ -251,13 +251,10 @@ def shared_lines(shape, K=3, mode="mixture", prior="basis", dtype=np.float64):
     return case, M, [answer for (answer,) in ask_lines((ReferenceEngine(M),), case)]
 
 
-def standard_noise(shape):
-    """Thresholds that differ between entries; the variance of L is nothing, a little, or more than counts."""
+def standardised(shape):
+    """Thresholds that differ between entries, in all lines between the kinds of residuals."""
     rows, cols = (np.arange(n) for n in shape)
-    spread = np.column_stack([np.array([0.0, 0.3, 1000.0])[cols % 3], 0 * cols])
-    return Noise(
-        1.0 + rows % 2, 1.0 + 0.2 * (cols % 2), np.ones((len(rows), 2)), spread, np.array([1.0, 0, 0]), 0.1, 9.0
-    )
+    return Standardised(1.0 + rows % 2, np.array([1.0, 1.2, 4.0])[cols % 3], 1.25)
 
 
 @dataclass(frozen=True)
@@ -393,9 +390,9 @@ class Owner:
 
     def test_write(self, stored_setting, tmp_path):
         """All of S goes to the sink, piece by piece; what it does not keep counts as kept."""
-        dtype, layout, holes, standardised = stored_setting
+        dtype, layout, holes, by_scale = stored_setting
         case = Case((30, 17), dtype)
-        limit = Standardised(standard_noise(case.M.shape), 1.25) if standardised else ZETA
+        limit = standardised(case.M.shape) if by_scale else ZETA
         missing = np.arange(case.M.size).reshape(case.M.shape) % 7 == 3
         M = laid_out(np.where(missing, dtype(np.nan), case.M) if holes else case.M, layout)
         engine, sink = self.make(M), EvenRows(tmp_path)
@@ -638,6 +635,7 @@ class Owner:
         normal.products(case.L, Q2, Q1)
         found = engine.survey([Look((np.arange(5), np.arange(5)))])
         engine.recall(found)
+        engine.forget()
         assert len(engine.glance(100)) == 100
         engine.place(Q1)
         engine.core(case.L, ZETA, Q1, Q2)
@@ -813,7 +811,7 @@ class EngineSuite(Owner):
         assert S.nnz == trim.trimmed
 
     def test_corruption_by_standardised_residuals(self, case, either):
-        limit = Standardised(standard_noise(case.M.shape), 1.25)  # in all lines between the kinds of residuals
+        limit = standardised(case.M.shape)
         M = np.where(np.arange(case.M.size).reshape(case.M.shape) % 7 == 3, np.nan, case.M) if either else case.M
         engine, reference = self.pair(M)
         S, trim = engine.corruption(case.L, limit)
@@ -821,10 +819,8 @@ class EngineSuite(Owner):
         same_sparse(S, expected, case.dtype)
         same_trim(trim, expected_trim, case.dtype)
         assert S.nnz == trim.trimmed and engine.reads == 1
-        R, noise = M - case.L.dense(), limit.noise
-        s2 = np.outer(noise.rows, noise.cols)
-        own = 1.25 * np.sqrt(s2 + np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2))
-        np.testing.assert_array_equal(S.toarray() != 0, np.abs(R) > own)
+        own = 1.25 * np.sqrt(np.outer(limit.rows, limit.cols))
+        np.testing.assert_array_equal(S.toarray() != 0, np.abs(M - case.L.dense()) > own)
         turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
         same_sparse(turned, S.T.tocsr(), case.dtype)
         assert turned_trim.kept == trim.kept

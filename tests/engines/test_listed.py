@@ -38,26 +38,25 @@ from irpca.engines import (
     as_matrix,
     body,
     choose,
-    chunks,
     holes,
     kernels,
     lines,
     listing,
     observed,
     pieces,
-    tiles,
+    walks,
 )
 from irpca.lowrank import LowRank
 
 
 def few_at_a_time(monkeypatch):
     """Chunks of a few entries, and threads for the smallest matrix."""
-    monkeypatch.setattr(chunks, "CHUNK", 17)
+    monkeypatch.setattr(walks, "LISTED_ENTRIES", 17)
     monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
     monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
     monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
-    monkeypatch.setattr(tiles, "TILE_BYTES", 512)
-    monkeypatch.setattr(tiles, "TILE_ROWS", 5)
+    monkeypatch.setattr(walks, "TILE_BYTES", 512)
+    monkeypatch.setattr(walks, "TILE_ROWS", 5)
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
@@ -103,7 +102,7 @@ class TestManyChunks(CompleteSuite):
 
     @pytest.fixture(autouse=True)
     def cut_up(self, monkeypatch):
-        monkeypatch.setattr(chunks, "CHUNK", 100)
+        monkeypatch.setattr(walks, "LISTED_ENTRIES", 100)
         monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
         monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
 
@@ -302,7 +301,8 @@ def test_normal_equations(case, pair):
 
 def test_normal_equations_without_a_memory(case, pair, monkeypatch):
     """As far from M as an engine can be: what is kept is decided again by each question."""
-    monkeypatch.setattr(MemoryEngine, "remembered", lambda self: {})
+    monkeypatch.setattr(MemoryEngine, "remembered", lambda self: None)
+    monkeypatch.setattr(MemoryEngine, "normal", body.PiecedEngine.normal)
     test_normal_equations(case, pair)
 
 
@@ -530,9 +530,9 @@ def test_nothing_is_copied_and_nothing_can_be_written():
 
 def test_rows_are_shared_out_by_their_entries():
     ends = np.array([0, 0, 0, 100, 101, 102, 103, 203, 203])
-    assert chunks.even_runs(ends, 2) == [range(0, 4), range(4, 8)]
-    assert chunks.even_runs(ends, 1) == [range(0, 8)]
-    runs = chunks.even_runs(ends, 20)
+    assert walks.even_runs(ends, 2) == [range(0, 4), range(4, 8)]
+    assert walks.even_runs(ends, 1) == [range(0, 8)]
+    runs = walks.even_runs(ends, 20)
     assert [line for run in runs for line in run] == list(range(8))
 
 

@@ -43,7 +43,7 @@ from irpca.engines import (
     memory,
     pieces,
     single_threaded_blas,
-    tiles,
+    walks,
 )
 from irpca.engines.base import Sums
 from irpca.lowrank import LowRank
@@ -53,8 +53,8 @@ from irpca.threads import in_order
 @pytest.fixture
 def many_tiles(monkeypatch):
     """Tiles of a few entries, and threads for the smallest matrix."""
-    monkeypatch.setattr(tiles, "TILE_BYTES", 512)
-    monkeypatch.setattr(tiles, "TILE_ROWS", 5)
+    monkeypatch.setattr(walks, "TILE_BYTES", 512)
+    monkeypatch.setattr(walks, "TILE_ROWS", 5)
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
@@ -69,7 +69,7 @@ def many_tiles(monkeypatch):
 class TestOneTile(EngineSuite):
     @pytest.fixture(autouse=True)
     def one_tile(self, monkeypatch):
-        monkeypatch.setattr(tiles, "TILE_BYTES", 1 << 30)
+        monkeypatch.setattr(walks, "TILE_BYTES", 1 << 30)
         monkeypatch.setattr(pieces, "INLINE_ENTRIES", 1 << 30)
 
     def make(self, M):

@@ -1,9 +1,8 @@
 import numpy as np
 import pytest
-from engines.conformance import Case, Owner, few_settings, given_by, standard_noise
+from engines.conformance import Case, Owner, few_settings, given_by, standardised
 
 from irpca.engines import ReferenceEngine
-from irpca.engines.base import Standardised
 from irpca.lowrank import LowRank
 
 
@@ -51,9 +50,8 @@ def test_every_question_against_its_formula():
     np.testing.assert_allclose(S.toarray(), R - T, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(engine.whole(), case.M)
 
-    limit = Standardised(standard_noise(case.M.shape), 1.25)
-    s2 = np.outer(limit.noise.rows, limit.noise.cols)
-    own = 1.25 * np.sqrt(s2 + np.minimum(limit.noise.row_spread @ limit.noise.col_spread.T, 9 * s2))
+    limit = standardised(case.M.shape)
+    own = 1.25 * np.sqrt(np.outer(limit.rows, limit.cols))
     S, trim = engine.corruption(case.L, limit)
     np.testing.assert_allclose(S.toarray(), np.where(np.abs(R) > own, R, 0), rtol=0, atol=1e-13)
     assert trim.trimmed == (np.abs(R) > own).sum() > 0

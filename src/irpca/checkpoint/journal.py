@@ -206,7 +206,7 @@ class Journal:
         if record is None:
             return self._live(asked, live)
         if record["holes"]:
-            self.engine.holes = True  # type: ignore[attr-defined]
+            self.engine.holes = True
         if record["raised"]:
             kind, text = record["raised"]
             raise RAISED[kind](text)
@@ -258,7 +258,7 @@ class Journal:
             "question": asdict(asked),
             "answer": answer,
             "raised": raised[0] if raised else None,
-            "holes": bool(getattr(self.engine, "holes", False)),  # of an array: known from when one is met
+            "holes": self.engine.holes,  # of an array: known from when one is met
         }
         try:
             data = parts(record)
@@ -322,10 +322,11 @@ def _check_missing(path: Path, begin: bool) -> None:
         raise FileNotFoundError(errno.ENOENT, "the folder of the checkpoint does not exist; create it first", str(path))
 
 
-def _chunks(engine: Any) -> Array | None:
+def _chunks(engine: Engine) -> Array | None:
     """Where the chunks of M end, if it has any: what was found in some does not belong to others."""
-    edges = getattr(engine, "edges", None)
-    return None if edges is None else np.concatenate([np.asarray(side, np.int64) for side in edges])
+    if engine.edges is None:
+        return None
+    return np.concatenate([np.asarray(side, np.int64) for side in engine.edges])
 
 
 def _plain(value: Any) -> Any:

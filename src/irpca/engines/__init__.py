@@ -98,8 +98,7 @@ def choose(M: Any, engine: str | Engine = "auto") -> Engine:
         raise ValueError(f"engine={engine!r} is unknown; choose one of {', '.join(map(repr, _NAMES))}")
     if (owner := M if is_engine(M) else _chunked(M)) is not None:
         if engine not in ("auto", owner.name):
-            source = getattr(owner, "source", None)
-            what = f"owned by the {owner.name} engine" if source is None else _article(source.name)
+            what = f"owned by the {owner.name} engine" if owner.source is None else _article(owner.source.name)
             where = "in chunks" if engine == "distributed" else "in memory"
             raise ValueError(f"engine={engine!r} needs M {where}, and M is {what}; leave engine out")
         found: Engine = owner

@@ -7,8 +7,8 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
 
@@ -43,12 +43,59 @@ class Trim:
 MOST_SPREAD = 9.0  # times s²: the variance of L counts for no more in the density of an entry (docs/design.md)
 MEDIAN = 0.6744897501960817  # of |x| for a standard normal x: a Cauchy variable of this half-width has the same
 CAUCHY = float(np.sqrt(2 / np.pi)) / MEDIAN  # the peak of its density, relative to the normal one
-NOTHING = np.zeros(0)
 COMPONENTS = (1.0, 2.0, 4.0)  # standard deviations of clean noise, in units of its scale (docs/design.md)
 
 
+class Sided:
+    """A dataclass with arrays that are as long as M has rows, and as many that are as long as it has columns.
+
+    PAIRS names these fields: that of the rows, then that of the columns. Other fields may be Sided themselves.
+    """
+
+    PAIRS: ClassVar[tuple[tuple[str, str], ...]] = ()
+
+    @property
+    def sides(self) -> tuple[list[Any], list[Any]]:
+        """The arrays of the rows and those of the columns, with those of fields; None for what is not there."""
+        rows, cols = ([getattr(self, pair[axis]) for pair in self.PAIRS] for axis in (0, 1))
+        for inner in self._inner.values():
+            of_rows, of_cols = inner.sides
+            rows, cols = rows + of_rows, cols + of_cols
+        return rows, cols
+
+    def with_sides(self, rows: Sequence[Any], cols: Sequence[Any]) -> Self:
+        """The same with other arrays, in the order of ``sides``."""
+        changed: dict[str, Any] = {}
+        for k, (row, col) in enumerate(self.PAIRS):
+            changed[row], changed[col] = rows[k], cols[k]
+        first = len(self.PAIRS)
+        for name, inner in self._inner.items():
+            last = first + len(inner.sides[0])
+            changed[name] = inner.with_sides(rows[first:last], cols[first:last])
+            first = last
+        return replace(self, **changed)  # type: ignore[type-var]
+
+    def cut(self, rows: slice, cols: slice) -> Self:
+        """What belongs to some rows and columns."""
+        of_rows, of_cols = self.sides
+        return self.with_sides(
+            [None if A is None else A[rows] for A in of_rows], [None if A is None else A[cols] for A in of_cols]
+        )
+
+    @property
+    def T(self) -> Self:
+        """The same for the transposed M."""
+        rows, cols = self.sides
+        return self.with_sides(cols, rows)
+
+    @property
+    def _inner(self) -> dict[str, Sided]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        return {name: value for name, value in values.items() if isinstance(value, Sided)}
+
+
 @dataclass(frozen=True, eq=False)
-class Noise:
+class Noise(Sided):
     """How noise and gross errors are distributed: it decides what an entry counts for, and whether it is wrong.
 
     An entry has the scale ``s² = rows[i] · cols[j]``. Clean noise is a mixture of Gaussians of standard deviations 1, 2
@@ -71,6 +118,7 @@ class Noise:
         The regressions of lines are of ``M / units``: all of the above is in these units of the columns.
     """
 
+    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"))
     rows: Array
     cols: Array
     row_spread: Array
@@ -88,59 +136,25 @@ class Noise:
         """The numbers, in the order that kernels take them."""
         return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
 
-    @property
-    def of_all(self) -> Noise:
-        """Without what it says of single rows and columns."""
-        return self.of_lines(NOTHING, NOTHING, NOTHING, NOTHING)
-
-    def of_lines(self, rows: Array, cols: Array, row_spread: Array, col_spread: Array) -> Noise:
-        """The same for other rows and columns."""
-        common = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
-        return Noise(rows, cols, row_spread, col_spread, *common)
-
-    @property
-    def scales(self) -> tuple[Array, Array, Array, Array]:
-        """What it says of single rows and columns."""
-        return self.rows, self.cols, self.row_spread, self.col_spread
-
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
         return self.rows[rows], self.cols, self.row_spread[rows], self.col_spread, self.parameters
 
-    @property
-    def T(self) -> Noise:
-        return self.of_lines(self.cols, self.rows, self.col_spread, self.row_spread)
-
 
 @dataclass(frozen=True, eq=False)
-class Standardised:
-    """A threshold for residuals in units of their own uncertainty: ``|M − L| > limit · sqrt(s² + var L)`` is flagged.
+class Standardised(Sided):
+    """A threshold for each entry: ``|M − L| > limit · sqrt(rows_i · cols_j)`` is listed.
 
-    s² and the variance of L are those of the noise model; the latter counts for no more than MOST_SPREAD · s².
+    Attributes
+    ----------
+    rows, cols : arrays of shape (n1,) and (n2,)
+    limit : float
     """
 
-    noise: Noise
+    PAIRS = (("rows", "cols"),)
+    rows: Any
+    cols: Any
     limit: float
-
-    def of_tile(self, rows: slice, cols: slice) -> Array:
-        """The thresholds of a tile of M."""
-        noise = self.noise
-        s2 = np.multiply.outer(noise.rows[rows], noise.cols[cols])
-        return self._within(s2, noise.row_spread[rows] @ noise.col_spread[cols].T)
-
-    def of_entries(self, rows: Array, cols: Array) -> Array:
-        """The thresholds of scattered entries."""
-        noise = self.noise
-        var = np.einsum("kq,kq->k", noise.row_spread[rows], noise.col_spread[cols])
-        return self._within(noise.rows[rows] * noise.cols[cols], var)
-
-    def _within(self, s2: Array, var: Array) -> Array:
-        thresholds: Array = self.limit * np.sqrt(s2 + np.minimum(var, MOST_SPREAD * s2))
-        return thresholds
-
-    @property
-    def T(self) -> Standardised:
-        return Standardised(self.noise.T, self.limit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,14 +335,37 @@ class Engine(Protocol):
     dear : whether to look at a few entries costs about as much as to read all of M, so that it is worth to ``survey``
     asynchronous : whether S may still be being written when it is returned, so that it is worth to ``survey`` before
     watch : where a read takes long: told how many chunks of M have been read, and of how many
+    reads : how many times M was read
+    holes : whether some entries of a dense M are known to be NaN; a solve that goes on may set it
     """
 
     name: str
-    capabilities: frozenset[str]
-    dear: bool
-    asynchronous: bool
-    watch: Callable[[int, int], None] | None
-    reads: float
+    capabilities: frozenset[str] = frozenset()
+    dear: bool = False
+    asynchronous: bool = False
+    watch: Callable[[int, int], None] | None = None
+    reads: float = 0.0
+    holes: bool = False
+
+    @property
+    def ran(self) -> str | None:
+        """What answered the questions so far, such as "triton on NVIDIA H200", where there is a choice."""
+        return None
+
+    @property
+    def source(self) -> Any:
+        """Where the chunks of M come from, if it has any."""
+        return None
+
+    @property
+    def edges(self) -> Any:
+        """Where the rows and the columns of a chunk of M end, and those of the next begin, if it has any."""
+        return None
+
+    @property
+    def labels(self) -> tuple[Any, Any] | None:
+        """Those of the rows and of the columns, where M brings its own."""
+        return None
 
     @property
     def shape(self) -> tuple[int, int]: ...
@@ -349,11 +386,15 @@ class Engine(Protocol):
 
         Answers what was found, to be given to :meth:`recall` of another engine of the same M.
         """
-        ...
+        return None
 
     def recall(self, found: Any) -> None:
         """Take what a survey found as known."""
-        ...
+        return
+
+    def forget(self) -> None:
+        """What was looked at ahead is no longer needed."""
+        return
 
     def glance(self, size: int) -> Array:
         """Some entries of M, at places that are always the same; where random access is dear, in one chunk."""
@@ -361,7 +402,7 @@ class Engine(Protocol):
 
     def place(self, B: Array) -> Array:
         """Keep a tall thin block next to M, in M's precision."""
-        ...
+        return np.ascontiguousarray(B, dtype=self.dtype)
 
     def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         """* ``Q1.T @ T @ Q2``, d1×d2. Costs 2·n1·n2·(r + d2) flops."""
@@ -396,7 +437,7 @@ class Engine(Protocol):
 
         Not to be written to, and no copy if M is stored so. For engines with the capability "whole"; others refuse it.
         """
-        ...
+        raise not_whole(self.name)
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         """* S = M − L where that exceeds the limit in magnitude, as a CSR array; what rides along is of the others.
@@ -497,8 +538,7 @@ def bad_entries(values: Array) -> tuple[int, int]:
 
 def title(engine: Engine) -> str:
     """The name of an engine and, of one that says so, what runs: ``"gpu (triton on NVIDIA H200)"``."""
-    ran = getattr(engine, "ran", None)
-    return engine.name if ran is None else f"{engine.name} ({ran})"
+    return engine.name if engine.ran is None else f"{engine.name} ({engine.ran})"
 
 
 def not_whole(engine: str, solver: str = "this solver") -> NotImplementedError:

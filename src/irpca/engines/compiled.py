@@ -16,7 +16,6 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from ..lowrank import Array
-from .base import MOST_SPREAD
 from .kernels import Counts
 
 LINE = 64  # bytes of a line of cache
@@ -223,21 +222,20 @@ def flag_scaled(
     j: int,
     P: Array,
     limit: float,
-    scales: Any,
+    rows: Array,
+    cols: Array,
     where: Array,
     values: Array,
     counts: Array,
     holes: bool | None = None,
 ) -> Counts:
-    rows, cols, row_spread, col_spread = scales
     n, missing, energy, square = 0, 0, 0.0, limit * limit
     zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
     peak = top = bits(zero)
     variances, flagged = square * cols[j : j + width], np.empty(width, P.dtype)
-    first, second = square * col_spread[j : j + width, 0], square * col_spread[j : j + width, 1]
     for p in range(P.shape[0]):
         start, row_missing, row_energy = n, zero, 0.0
-        a, b, c = rows[i + p], row_spread[i + p, 0], row_spread[i + p, 1]
+        a = rows[i + p]
         m, r = M[i + p][j : j + width], P[p]
         for q in range(width):
             value = m[q] - r[q]
@@ -248,9 +246,7 @@ def flag_scaled(
                 seen = m[q] == m[q]
                 top = max(top, bits(size if seen else zero))
                 row_missing += zero if seen else one
-            s2 = a * variances[q]
-            most = s2 + min(b * first[q] + c * second[q], MOST_SPREAD * s2)
-            keep = np.float64(size) * np.float64(size) <= most
+            keep = np.float64(size) * np.float64(size) <= a * variances[q]
             flagged[q] = zero if keep else value
             size = size if keep else zero
             row_energy += np.float64(size) * np.float64(size)

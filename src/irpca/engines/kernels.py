@@ -113,21 +113,16 @@ def _flag_scaled(
     j: int,
     P: Array,
     limit: float,
-    scales: tuple[Array, Array, Array, Array],
+    rows: Array,
+    cols: Array,
     where: Array,
     values: Array,
     counts: Array,
     holes: bool | None = None,
 ) -> Counts:
-    """As :func:`flag`, with a limit in units of each entry's own uncertainty.
-
-    ``scales`` are the rows, cols, row_spread and col_spread of a :class:`~irpca.engines.base.Noise`.
-    """
-    at, across = slice(i, i + P.shape[0]), slice(j, j + P.shape[1])
-    rows, cols, row_spread, col_spread = scales
-    s2 = np.multiply.outer(rows[at], cols[across])
-    square = s2 + np.minimum(row_spread[at] @ col_spread[across].T, MOST_SPREAD * s2)
-    return _flag(M, i, j, P, limit * np.sqrt(square), where, values, counts, holes)
+    """As :func:`flag`, with the limit of a :class:`~irpca.engines.base.Standardised` for each entry."""
+    scales = np.multiply.outer(rows[i : i + P.shape[0]], cols[j : j + P.shape[1]])
+    return _flag(M, i, j, P, limit * np.sqrt(scales), where, values, counts, holes)
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:

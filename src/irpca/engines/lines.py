@@ -19,9 +19,10 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from . import kernels
-from .base import Lines, Noise, Prior, Sums
-from .chunks import Entries, read_only
+from .base import Lines, Prior, Sums
 from .kernels import LANES
+from .questions import Regression
+from .walks import Entries, ListedTiles, read_only
 
 Answer = TypeVar("Answer")
 
@@ -76,20 +77,13 @@ class Moments:
         self.kappa += other.kappa
 
 
-Units = tuple[Array | None, Array | None]  # of rows, and of columns, as stored
-
-
-def dense_moments(
-    A: Array, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
-) -> tuple[Moments, Sums]:
-    """The moments of the rows (``axis=0``) or columns of a dense array; NaN is not observed.
-
-    ``spread`` says how uncertain the factors of each line of the other side are, ``units`` what A is divided by.
-    """
+def dense_moments(A: Array, asked: Regression, threads: int) -> tuple[Moments, Sums]:
+    """The moments of the rows (``axis=0``) or columns of a dense array; NaN is not observed."""
     n1, n2 = A.shape
-    K = U.shape[1]
-    V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
+    V, U = np.ascontiguousarray(asked.V), np.ascontiguousarray(asked.U)
+    K, axis, noise, units = U.shape[1], asked.axis, asked.noise, (asked.row_units, asked.col_units)
     Vt = np.ascontiguousarray(V.T)
+    spread = asked.other[1]
     other = V if axis == 0 else U
     moments_of = rooms.room("pairs", (len(other), K * (K + 1) // 2))
     kernels.pairs(other, moments_of)
@@ -127,30 +121,28 @@ def dense_moments(
     return _gathered(in_order(work, range(parts), parts, ahead=parts), shared=axis == 0)
 
 
-def listed_moments(
-    M: Entries, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, shares: list[range]
-) -> tuple[Moments, Sums]:
+def listed_moments(M: Entries, asked: Regression, shares: list[range]) -> tuple[Moments, Sums]:
     """The same for entries listed row by row, each share of the rows by a thread."""
-    K = U.shape[1]
-    V, U = np.ascontiguousarray(V), np.ascontiguousarray(U)
+    V, U = np.ascontiguousarray(asked.V), np.ascontiguousarray(asked.U)
+    K, axis, noise, units = U.shape[1], asked.axis, asked.noise, (asked.row_units, asked.col_units)
+    spread = np.ascontiguousarray(asked.other[1])
     found = [Moments.zero(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
-    spread = np.ascontiguousarray(spread)
 
     def work(part: int) -> tuple[Moments, Sums]:
         mine, sums = found[part if axis else 0], Sums.zero(M.shape)
-        for chunk in M.chunks(shares[part]):
-            values = M.values[chunk.at]
-            for unit, lines in zip(units, (chunk.row_of_each, chunk.indices), strict=True):
+        for tile in ListedTiles(M, shares[part]).tiles():
+            values = tile.M[0]
+            for unit, lines in zip(units, (tile.row_of_each, tile.indices), strict=True):
                 values = values if unit is None else read_only(values / unit[lines])
             T, W = np.empty((2, len(values)))
-            u = U[chunk.rows]
-            kernels.low_rank(chunk.starts, chunk.indices, u, V, T)
-            kernels.weigh_list(chunk.starts, chunk.indices, values, T, W, noise.part(chunk.rows), sums.part(chunk.rows))
+            u = U[tile.rows]
+            kernels.low_rank(tile.starts, tile.indices, u, V, T)
+            kernels.weigh_list(tile.starts, tile.indices, values, T, W, noise.part(tile.rows), sums.part(tile.rows))
             if axis == 0:
-                at = chunk.rows
-                kernels.sum_along(chunk.starts, chunk.indices, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
+                at = tile.rows
+                kernels.sum_along(tile.starts, tile.indices, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
             else:
-                kernels.sum_across(chunk.starts, chunk.indices, T, W, u, spread[chunk.rows], mine.H, mine.g, mine.kappa)
+                kernels.sum_across(tile.starts, tile.indices, T, W, u, spread[tile.rows], mine.H, mine.g, mine.kappa)
         return mine, sums
 
     parts = len(shares)

@@ -14,7 +14,7 @@ import numpy as np
 from ..lowrank import Array
 from . import kernels
 from .base import Standardised
-from .tiles import Factors, Tally
+from .questions import Tally
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -62,11 +62,17 @@ class Lister:
     """
 
     def __init__(
-        self, A: Array, factors: Factors, limit: Any, index: np.dtype, across: bool, parts: int, holes: bool = False
+        self,
+        A: Array,
+        factors: tuple[Array, Array],
+        limit: Any,
+        index: np.dtype,
+        across: bool,
+        parts: int,
+        holes: bool = False,
     ) -> None:
         self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
         self.holes = holes or None
-        self.scales = limit.noise.scales if isinstance(limit, Standardised) else None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
         step = -(-step // WIDTH) * WIDTH if across else step
@@ -111,10 +117,10 @@ class Lister:
     ) -> kernels.Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
-        if self.scales is not None:
-            limit, at = self.limit.limit, (rows.start, cols.start)
-            return kernels.flag_scaled(self.A, *at, P, limit, self.scales, where, values, counts, holes)
-        return kernels.flag(self.A, rows.start, cols.start, P, self.limit, where, values, counts, holes)
+        at, limit = (self.A, rows.start, cols.start, P), self.limit
+        if isinstance(limit, Standardised):
+            return kernels.flag_scaled(*at, limit.limit, limit.rows, limit.cols, where, values, counts, holes)
+        return kernels.flag(*at, limit, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

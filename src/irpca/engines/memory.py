@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..lowrank import Array, LowRank
 from ..threads import available_cores
-from . import passes
 from .base import (
     Lines,
-    Look,
     Prior,
     Sink,
     Standardised,
@@ -25,10 +23,10 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .body import FrozenNormal, PiecedEngine, Question, WholeNormal, refuse_nothing
+from .body import FrozenNormal, PiecedEngine, WholeNormal, refuse_nothing
 from .lines import Band, Moments, solved
-from .passes import Answer, Arrays, Numbers
 from .pieces import Dense, Listed, piece_of
+from .questions import Answer, Question, Regression
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -94,47 +92,37 @@ class MemoryEngine(PiecedEngine):
         if isinstance(self.piece, Dense):
             self.piece.holes = holes
 
-    def survey(self, looks: Sequence[Look]) -> Any:
-        """Nothing to prepare: any entry is at hand."""
-
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
-
     def glance(self, size: int) -> Array:
         return self.piece.entries(*spread_places(self.shape, size))
 
-    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
-        return question(self.piece, rows, cols, common, self.threads)
+    def ask(self, question: Question) -> Answer:
+        return question.answer(self.piece, self.threads)
 
-    def ask_lines(
-        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
-    ) -> tuple[Callable[..., list[Any]], Sums]:
-        band, sums = self._band(axis, rows, cols, common, mean, prior)
+    def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
+        band, sums = self._band(question, mean, prior)
         return lambda name, *args: [getattr(band, name)(*args)], sums
 
-    def solve_lines(self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior) -> Lines:
-        band, sums = self._band(axis, rows, cols, common, mean, prior)
+    def solve_lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
+        band, sums = self._band(question, mean, prior)
         if band.few:
             return band.solved(sums)
         return solved(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
 
-    def _band(
-        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
-    ) -> tuple[Band, Sums]:
-        answer = self.ask(passes.moments, rows, cols, common | {"axis": axis})
-        *found, _ = answer.rows if axis == 0 else answer.cols
+    def _band(self, question: Regression, mean: Array, prior: Prior) -> tuple[Band, Sums]:
+        answer = self.ask(question)
+        *found, _ = answer.rows if question.axis == 0 else answer.cols
         return (
             Band(Moments(*found), mean, prior, self.threads),
             Sums(answer.rows[-1], answer.cols[-1], answer.whole[0]),
         )
 
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
-        if isinstance(self.piece, Dense) and self.piece.small and self.remembered():
+        if isinstance(self.piece, Dense) and self.piece.small:
             return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
         return super().normal(L, zeta, Q1, Q2)
 
-    def remembered(self) -> Numbers:
-        return {"remember": self.piece.room(np.uint8)}
+    def remembered(self) -> Array:
+        return self.piece.room(np.uint8)
 
     def whole(self) -> Array:
         size = self.shape[0] * self.shape[1] * self.dtype.itemsize
@@ -144,7 +132,7 @@ class MemoryEngine(PiecedEngine):
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
-        S, tally = passes.listed(self.piece, *self.beyond(L, limit), self.threads)
+        S, tally = self.listing(L, limit).answer(self.piece, self.threads)
         refuse_nothing(tally)
         return S, tally.trim
 

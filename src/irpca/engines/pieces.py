@@ -1,13 +1,12 @@
 """A rectangle of M in memory: dense, with NaN for what is not observed, or a list of its observed entries.
 
 Both can be walked by several threads, each its own rows, in parts that fit in cache, and both answer the same questions
-(:mod:`irpca.engines.passes`). All that a new storage has to supply is pieces.
+(:mod:`irpca.engines.questions`). All that a new storage has to supply is pieces.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from contextlib import closing
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -16,13 +15,13 @@ import numpy as np
 
 from ..lowrank import Array
 from ..threads import in_order
-from . import chunks, tiles
-from .base import ONCE, Noise, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
-from .chunks import Chunks, Entries, even_runs, read_only
+from . import kernels, walks
+from .base import ONCE, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
 from .holes import LONGEST, compressed
-from .lines import Moments, Units, dense_moments, listed_moments
+from .lines import Moments, dense_moments, listed_moments
 from .listing import GrowingRows, Lister
-from .tiles import Tally, Tiles
+from .questions import Listing, Masked, Regression, Tally, Trimmed
+from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -32,7 +31,6 @@ INLINE_LISTED = 1 << 15  # the same of a list
 FEW_CHUNKS = 1 << 21  # below this, S is found in as many parts as there are threads
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
-Walk = Tiles | Chunks
 Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
 
 
@@ -100,26 +98,16 @@ class Piece(ABC):
         """An array with a place for every entry."""
 
     @abstractmethod
-    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
-        """T, and the kept entries as ones, if wanted, or in ``remember``, a room."""
+    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
+        """All rows, in ``parts`` walks that different threads can take."""
 
     @abstractmethod
-    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
-        """L where K, a room, is one."""
+    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
+        """What the regressions of rows or columns need, and what rides along."""
 
     @abstractmethod
-    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
-        """L where M differs from another low-rank matrix by at most zeta."""
-
-    @abstractmethod
-    def moments(
-        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
-    ) -> tuple[Moments, Sums]:
-        """What the regressions of rows (0) or columns of M need, in units of its lines, and what rides along."""
-
-    @abstractmethod
-    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
-        """S, in the orientation of M: M − L where it exceeds the limit."""
+    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
+        """S, in the orientation of M."""
 
     @abstractmethod
     def whole(self) -> Array:
@@ -205,31 +193,23 @@ class Dense(Piece):
     def room(self, dtype: Any) -> Array:
         return np.empty(self.A.shape, dtype)
 
-    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
-        return tiles.Trimmed(self.A, rows, _wide(L), zeta, want_kept, remember, self.holes)
+    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
+        rows, cols = asked.sides
+        asked = asked.with_sides(rows, [_wide(V) for V in cols])
+        return [Walk(DenseTiles(self.A, share), asked, self.dtype, self.holes) for share in self.shares(parts)]
 
-    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
-        return tiles.Masked(self.A, rows, _wide(L), K)
-
-    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
-        return tiles.Again(self.A, rows, _wide(L), _wide(frozen), zeta)
-
-    def moments(
-        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
-    ) -> tuple[Moments, Sums]:
-        moments, sums = dense_moments(self.A, axis, U, V, noise, spread, units, threads)
+    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
+        moments, sums = dense_moments(self.A, asked, threads)
         if not sums.finite:
             raise self._blamed()
         self.holes |= sums.n_observed < self.A.size
         return moments, sums
 
-    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
-        S = GrowingRows(self.shape, self.dtype)
-        if not isinstance(limit, Standardised):
-            limit = in_precision(limit, self.dtype)
+    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
+        S, limit = GrowingRows(self.shape, self.dtype), _precise(asked.limit, self.dtype)
         # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
         parts = threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        find = Lister(self.A, _wide(L), limit, S.index, self.turned, parts, self.holes)
+        find = Lister(self.A, (asked.U, _wide(asked.V)), limit, S.index, self.turned, parts, self.holes)
         total = Tally()
         with closing(in_order(find, find.chunks, 1 if self.small else threads)) as found_in_order:
             for found in found_in_order:
@@ -265,9 +245,13 @@ class Dense(Piece):
         return not_finite(int(sum(bad_entries(row)[1] for row in self.A)), self.where)
 
 
-def _wide(L: Pair) -> Pair:
+def _wide(V: Array) -> Array:
     """The second factor with a column for each column of M, as products with tiles of rows want it."""
-    return L[0], np.ascontiguousarray(L[1].T)
+    return np.ascontiguousarray(V.T)
+
+
+def _precise(limit: float | Standardised, dtype: np.dtype) -> Any:
+    return limit if isinstance(limit, Standardised) else in_precision(limit, dtype)
 
 
 class Listed(Piece):
@@ -332,39 +316,40 @@ class Listed(Piece):
     def room(self, dtype: Any) -> Array:
         return np.empty(self.n_observed, dtype)
 
-    def trimmed(self, rows: range, L: Pair, zeta: Any, want_kept: bool, remember: Array | None) -> Walk:
-        return chunks.Trimmed(self.M, rows, _read_only_pair(L), zeta, want_kept, remember)
+    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
+        rows, cols = asked.sides
+        asked = asked.with_sides(*([read_only(B) for B in side] for side in (rows, cols)))  # for one compiled kernel
+        return [Walk(ListedTiles(self.M, share), asked, self.dtype) for share in self.shares(parts)]
 
-    def masked(self, rows: range, L: Pair, K: Array) -> Walk:
-        return chunks.Masked(self.M, rows, _read_only_pair(L), K)
-
-    def masked_again(self, rows: range, L: Pair, frozen: Pair, zeta: Any) -> Walk:
-        return chunks.Again(self.M, rows, _read_only_pair(L), _read_only_pair(frozen), zeta)
-
-    def moments(
-        self, axis: int, U: Array, V: Array, noise: Noise, spread: Array, units: Units, threads: int
-    ) -> tuple[Moments, Sums]:
+    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
         shares = self.shares(1 if self.small else threads)
-        moments, sums = listed_moments(self.M, axis, U, V, noise, spread, units, shares)
+        moments, sums = listed_moments(self.M, asked, shares)
         if not sums.finite:
             raise not_finite(0)  # M was looked at when it came
         return moments, sums
 
-    def listed(self, L: Pair, limit: Any, threads: int) -> tuple[csr_array, Tally]:
-        limit = limit if isinstance(limit, Standardised) else in_precision(limit, self.dtype)
-        factors, counts = _read_only_pair(L), np.zeros(self.shape[0] + 1, np.int64)
+    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
+        limit, counts = _precise(asked.limit, self.dtype), np.zeros(self.shape[0] + 1, np.int64)
+        U, V = read_only(asked.U), read_only(asked.V)
 
-        def work(share: Chunks) -> list[tuple[Array, Array]]:
-            found = []
-            for _, (chunk,) in share:
-                where, values = chunk.T, chunk.K
-                found.append((chunk.indices[where], values.copy()))
-                counts[1:][chunk.rows] += np.diff(np.searchsorted(where, chunk.starts))
-            return found
+        def work(share: range) -> tuple[list[Pair], Tally]:
+            tiles, total, found = ListedTiles(self.M, share), Tally(), []
+            buffer, values, where = tiles.buffer(), tiles.buffer(), tiles.buffer(np.int32)
+            for tile in tiles.tiles():
+                zeta, flag, count = limit, kernels.flag, np.empty(1, np.int64)
+                if isinstance(limit, Standardised):
+                    scale = limit.rows[tile.row_of_each] * limit.cols[tile.indices]
+                    zeta, flag = limit.limit * np.sqrt(scale)[None], kernels.flag_each
+                P = tile.low_rank(U, V, buffer)
+                total.add(P.size, flag(tile.M, 0, 0, P, zeta, where, values, count))
+                at = where[: count[0]]
+                found.append((tile.indices[at], values[: len(at)].copy()))
+                counts[1:][tile.rows] += np.diff(np.searchsorted(at, tile.starts))
+            return found, total
 
-        shares = [chunks.Flagged(self.M, rows, factors, limit) for rows in self.shares(1 if self.small else threads)]
-        found = list(chain(*in_order(work, shares, len(shares), ahead=len(shares))))
-        total = Tally.of(share.tally for share in shares)
+        shares = self.shares(1 if self.small else threads)
+        parts, tallies = zip(*in_order(work, shares, len(shares), ahead=len(shares)), strict=True)
+        found, total = list(chain(*parts)), Tally.of(tallies)
         self.seen(total)
         if found:
             indices, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
@@ -387,7 +372,7 @@ class Listed(Piece):
         found = np.full((len(rows), len(wanted)), np.nan, self.dtype)
         counts = ends[rows + 1] - ends[rows]
         totals = np.append(0, np.cumsum(counts))
-        for run in even_runs(totals, 1 + int(totals[-1]) // chunks.CHUNK):
+        for run in even_runs(totals, 1 + int(totals[-1]) // walks.LISTED_ENTRIES):
             some = slice(run.start, run.stop)
             at = np.arange(totals[run.start], totals[run.stop])
             at += np.repeat(ends[rows[some]] - totals[some], counts[some])
@@ -414,9 +399,3 @@ class Listed(Piece):
 def piece_of(M: Any, holes: bool = False, where: str = "") -> Piece:
     """An array, or a list of observed entries in CSR format."""
     return Listed(M, where) if hasattr(M, "tocsr") else Dense(M, holes, where)
-
-
-def _read_only_pair(L: Iterable[Array]) -> Pair:
-    """So that one compiled kernel serves both kinds."""
-    U, V = (read_only(B) for B in L)
-    return U, V

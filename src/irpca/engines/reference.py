@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,9 +9,8 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import (
-    MOST_SPREAD,
+    Engine,
     Lines,
-    Look,
     Noise,
     Prior,
     Sink,
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-class ReferenceEngine:
+class ReferenceEngine(Engine):
     """M as a dense array, each question answered by its formula.
 
     Parameters
@@ -43,9 +41,6 @@ class ReferenceEngine:
 
     name = "reference"
     capabilities = frozenset({"whole"})
-    dear = False
-    asynchronous = False
-    watch: Callable[[int, int], None] | None = None
 
     def __init__(self, M: Array, observed: Array | None = None) -> None:
         self.observed = ~np.isnan(M) if observed is None else observed & ~np.isnan(M)
@@ -68,18 +63,9 @@ class ReferenceEngine:
     def counts(self) -> tuple[Array, Array]:
         return self.observed.sum(axis=1), self.observed.sum(axis=0)
 
-    def survey(self, looks: Sequence[Look]) -> Any:
-        """Nothing to prepare."""
-
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
-
     def glance(self, size: int) -> Array:
         rows, cols = spread_places(self.shape, size)
         return np.where(self.observed[rows, cols], self.M[rows, cols], np.nan)
-
-    def place(self, B: Array) -> Array:
-        return np.ascontiguousarray(B, dtype=self.dtype)
 
     def _residual(self, L: LowRank) -> Array:
         """M − L in double precision, zero where M is not observed."""
@@ -94,10 +80,7 @@ class ReferenceEngine:
         residual = self._residual(L)
         # The paper's P_zeta is strict: only |a| > zeta goes to S.
         if isinstance(zeta, Standardised):
-            noise = zeta.noise
-            s2 = np.multiply.outer(noise.rows, noise.cols)
-            var = np.minimum(noise.row_spread @ noise.col_spread.T, MOST_SPREAD * s2)
-            kept = np.abs(residual) <= zeta.limit * np.sqrt(s2 + var)
+            kept = np.abs(residual) <= zeta.limit * np.sqrt(np.multiply.outer(zeta.rows, zeta.cols))
         else:
             kept = np.abs(residual) <= in_precision(zeta, self.dtype)
         kept &= self.observed

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ...lowrank import Array, LowRank
-from .. import passes
 from ..base import (
     Look,
     Prior,
@@ -25,11 +24,10 @@ from ..base import (
     refuse_large_block,
     spread_places,
 )
-from ..body import PiecedEngine, Question, refuse_nothing
+from ..body import PiecedEngine, refuse_nothing
 from ..listing import Found, GrowingRows
 from ..memory import MemoryEngine
-from ..passes import Answer, Arrays, Numbers
-from ..tiles import Tally
+from ..questions import Answer, Question, Regression, Tally, Writing
 from .graphs import Chunks, Watch, in_chunks
 from .sources import Source
 
@@ -60,7 +58,7 @@ class DistributedEngine(PiecedEngine):
     dear = True
 
     def __init__(self, source: Source) -> None:
-        self.source, self.chunks = source, Chunks(source)
+        self._source, self.chunks = source, Chunks(source)
         self.reads = 0.0
         self._known: dict[bytes, Any] = {}
         self._room = KEPT_ENTRIES
@@ -81,13 +79,15 @@ class DistributedEngine(PiecedEngine):
         return self.source.shape
 
     @property
+    def source(self) -> Source:
+        return self._source
+
+    @property
     def edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Where the rows and the columns of a chunk end, and those of the next begin."""
         return self.chunks.edges
 
     @property
     def labels(self) -> tuple[Array | None, Array | None]:
-        """Those of the rows and of the columns, where M is a table of (row, column, value)."""
         return self.source.labels
 
     @property
@@ -128,7 +128,6 @@ class DistributedEngine(PiecedEngine):
             self._remember(bytes.fromhex(key), answer)
 
     def forget(self) -> None:
-        """What was looked at ahead is no longer needed."""
         self._known.clear()
         self._room = KEPT_ENTRIES
 
@@ -281,24 +280,16 @@ class DistributedEngine(PiecedEngine):
 
     # Reads of all of M
 
-    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
-        parts = ""
-        if question is passes.products:
-            parts = f"{'rows' if 'B' in cols else ''} {'cols' if 'B' in rows else ''}"
-        elif question is passes.written:
-            parts = "rows cols"
-        return self.chunks.sums(question.__name__, question, rows, cols, common, parts)
+    def ask(self, question: Question) -> Answer:
+        return self.chunks.sums(question)
 
-    def ask_lines(
-        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
-    ) -> tuple[Callable[..., list[Any]], Sums]:
-        ask, (of_rows,), (of_cols,), totals = self.chunks.lines(axis, rows, cols, common, mean, prior)
-        return ask, Sums(of_rows, of_cols, totals)
+    def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
+        return self.chunks.lines(question, mean, prior)
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
         S, total = GrowingRows(self.shape, self.dtype), Tally()
-        bands = self.chunks.listed(*self.beyond(L, limit))
+        bands = self.chunks.listed(self.listing(L, limit))
         for k in range(len(bands)):
             (indices, values, counts), tally = bands[k]
             bands[k] = None  # type: ignore[call-overload]  # no longer than needed
@@ -308,8 +299,7 @@ class DistributedEngine(PiecedEngine):
         return S.finished(), total.trim
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
-        rows, cols, common = self.beyond(L, limit)
-        answer = self._read(passes.written, rows, cols, common | {"sink": sink})
+        answer = self.read(Writing(self.listing(L, limit), sink))
         return (answer.rows[0], answer.cols[0]), answer.tally.trim
 
 

@@ -25,12 +25,10 @@ from dask.callbacks import Callback
 
 from ...lowrank import Array
 from ...threads import single_threaded_blas
-from .. import passes
-from ..base import Prior, bad_entries, not_finite
+from ..base import Prior, Sums, bad_entries, not_finite
 from ..lines import Band, Moments
-from ..passes import Answer, Arrays, Numbers
 from ..pieces import Listed, Piece, piece_of
-from ..tiles import Tally
+from ..questions import Answer, Listing, Question, Regression, Tally, Writing
 from .sources import Reading, Source, place_of
 
 FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait for each other
@@ -55,10 +53,6 @@ class _LostError(Exception):
     """What was sent to workers did not arrive."""
 
 
-class Slices(dict[str, Array]):
-    """Some rows of several arrays, by their names; not a plain dictionary, so that dask does not look into it."""
-
-
 class Chunks:
     """The chunks of M as tasks, and the tall arrays of a question cut along them."""
 
@@ -78,32 +72,30 @@ class Chunks:
 
     # Questions
 
-    def sums(
-        self, name: str, question: Callable[..., Answer], rows: Arrays, cols: Arrays, common: Numbers, parts: str
-    ) -> Answer:
-        """The answers of all chunks, summed; ``parts`` says which of "rows" and "cols" there are."""
+    def sums(self, question: Question) -> Answer:
+        """The answers of all chunks, summed."""
+        name = type(question).__name__.lower()
 
         def roots() -> list[Any]:
-            answers = self._answers(name, question, rows, cols, common)
-            return [self._tree(name, list(answers.values()), "whole"), *self._bands(name, answers, parts)]
+            answers = self._answers(name, question)
+            return [self._tree(name, list(answers.values()), "whole"), *self._bands(name, answers, question.lines)]
 
         (whole, tally), *bands = self.computed(roots, name)
         found = iter(bands)
         joined = [
-            _joined([next(found) for _ in range(n)]) if side in parts else ()
-            for side, n in zip(("rows", "cols"), self.grid, strict=True)
+            _joined([next(found) for _ in range(n)]) if there else ()
+            for there, n in zip(question.lines, self.grid, strict=True)
         ]
         return Answer(whole, joined[0], joined[1], tally)
 
-    def _answers(
-        self, name: str, question: Callable[..., Any], rows: Arrays, cols: Arrays, common: Numbers
-    ) -> dict[tuple[int, int], Any]:
+    def _answers(self, name: str, question: Question | Listing) -> dict[tuple[int, int], Any]:
         ask = _later(_answered, f"irpca-{name}")
+        rows, cols = question.sides
         of_rows, of_cols = self.cut(rows, 0), self.cut(cols, 1)
-        common = common | {"holes": self.holes}
-        shared = self._given([common])[0] if "sink" in common else _Opaque(common)  # a sink knows all rows and columns
+        rest = question.with_sides([None] * len(rows), [None] * len(cols))
+        shared = self._given([rest])[0] if isinstance(rest, Writing) else _Opaque(rest)  # a sink knows all of L
         return {
-            (i, j): ask(question, self._chunk(i, j), of_rows[i], of_cols[j], shared, self._at(i, j))
+            (i, j): ask(shared, self._chunk(i, j), of_rows[i], of_cols[j], self.holes, self._at(i, j))
             for i, j in self.places()
         }
 
@@ -116,11 +108,11 @@ class Chunks:
         rows, cols = self.edges
         return i, j, rows[i], rows[i + 1], cols[j], cols[j + 1]
 
-    def _bands(self, name: str, answers: dict[tuple[int, int], Any], parts: str) -> list[Any]:
+    def _bands(self, name: str, answers: dict[tuple[int, int], Any], lines: tuple[bool, bool]) -> list[Any]:
         """What is known of every run of rows, then of columns: the sums over the chunks that it consists of."""
         found = []
         for axis, side in enumerate(("rows", "cols")):
-            for k in range(self.grid[axis]) if side in parts else ():
+            for k in range(self.grid[axis]) if lines[axis] else ():
                 found.append(self._tree(name, [a for place, a in answers.items() if place[axis] == k], side))
         return found
 
@@ -132,33 +124,32 @@ class Chunks:
             if len(parts) == 1:
                 return parts[0]
 
-    def listed(self, rows: Arrays, cols: Arrays, common: Numbers) -> list[tuple[Any, Tally]]:
+    def listed(self, question: Listing) -> list[tuple[Any, Tally]]:
         """The part of S in every run of rows, in order."""
 
         def roots() -> list[Any]:
-            answers = self._answers("outliers", passes.listed, rows, cols, common)
+            answers = self._answers("outliers", question)
             n1, n2 = self.grid
             return [join([answers[i, j] for j in range(n2)], self.edges[1]) for i in range(n1)]
 
         join = _later(_side_by_side, "irpca-outliers-join")
         return self.computed(roots, "outliers")
 
-    def lines(
-        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
-    ) -> tuple[Callable[..., list[Any]], Part, Part, Array]:
-        """How to ask every band of rows (0) or columns, and the sums that rode along, of rows, columns and all.
-
-        Bands stay where their chunks were answered.
-        """
+    def lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
+        """How to ask every band of rows or columns, which stay where they are; and the sums that rode along."""
+        axis = question.axis
         pick = _later(_picked, "irpca-lines-part")
         priors = [_of_lines(prior, mean, span) for span in self.spans(axis)]
 
         def roots() -> list[Any]:
             # What is summed along one side is far larger than the rest, and shall not travel with it.
-            answers = self._answers("lines", passes.moments, rows, cols, common | {"axis": axis})
+            answers = self._answers("lines", question)
             parts = {s: {place: pick(a, s) for place, a in answers.items()} for s in ("whole", "rows", "cols")}
             whole = self._tree("lines", list(parts["whole"].values()), "whole")
-            found = [*self._bands("lines", parts["rows"], "rows"), *self._bands("lines", parts["cols"], "cols")]
+            found = [
+                *self._bands("lines", parts["rows"], (True, False)),
+                *self._bands("lines", parts["cols"], (False, True)),
+            ]
             mine = found[: self.grid[0]] if axis == 0 else found[self.grid[0] :]
             make, rest = _later(_band, "irpca-lines-band"), _later(_without_moments, "irpca-lines-part")
             bands = [make(part, given) for part, given in zip(mine, self._given(priors), strict=True)]
@@ -192,7 +183,8 @@ class Chunks:
             return self._tried(run, client, made.clear)
 
         ((whole, _), *sums), _ = self._tried(make, client, made.clear)
-        return ask_all, _joined(sums[:n1]), _joined(sums[n1:]), whole[0]
+        (of_rows,), (of_cols,) = _joined(sums[:n1]), _joined(sums[n1:])
+        return ask_all, Sums(of_rows, of_cols, whole[0])
 
     def picked(
         self, wanted: dict[tuple[int, int], list[Any]], name: str, count: bool = False
@@ -208,14 +200,14 @@ class Chunks:
 
     # Where tasks run
 
-    def cut(self, arrays: Arrays, axis: int) -> list[Any]:
+    def cut(self, arrays: list[Array | None], axis: int) -> list[Any]:
         """The arrays of a side for every run of its lines; sent to the workers once, if there are any."""
         spans, client = self.spans(axis), client_of_dask()
         if client is None:
-            return [Slices({name: values[span] for name, values in arrays.items()}) for span in spans]
-        sent = {name: self._sent(values, axis, spans, client) for name, values in arrays.items()}
-        bundle = _later(_bundled, "irpca-slices")
-        return [bundle(list(sent), [parts[k] for parts in sent.values()]) for k in range(len(spans))]
+            return [_Opaque([None if A is None else A[span] for A in arrays]) for span in spans]
+        sent = [[None] * len(spans) if A is None else self._sent(A, axis, spans, client) for A in arrays]
+        bundle = _later(_Opaque, "irpca-slices")
+        return [bundle([parts[k] for parts in sent]) for k in range(len(spans))]
 
     def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:
         """Known by its contents: factors change in place, and bases come as new arrays with the same numbers."""
@@ -418,12 +410,12 @@ def _read(chunk: Any) -> Any:
     return chunk.value() if isinstance(chunk, _Opaque) else chunk
 
 
-def _answered(
-    question: Callable[..., Any], chunk: Any, rows: Arrays, cols: Arrays, common: _Opaque, at: tuple[int, ...]
-) -> Any:
-    here = {"place": at[:2], "first": (at[2], at[4])}
-    answer = question(_piece(_together(_read(chunk)), at, common.value["holes"]), rows, cols, common.value | here, 1)
-    if question is passes.moments:  # its largest arrays will be used again by the next task of this thread
+def _answered(question: _Opaque, chunk: Any, rows: _Opaque, cols: _Opaque, holes: bool, at: tuple[int, ...]) -> Any:
+    asked = question.value.with_sides(rows.value, cols.value)
+    if isinstance(asked, Writing):
+        asked = replace(asked, place=(at[0], at[1]), first=(at[2], at[4]))
+    answer = asked.answer(_piece(_together(_read(chunk)), at, holes), 1)
+    if isinstance(asked, Regression):  # its largest arrays will be used again by the next task of this thread
         of_rows, of_cols = (tuple(part.copy() for part in side) for side in (answer.rows, answer.cols))
         answer = replace(answer, rows=of_rows, cols=of_cols)
     return answer
@@ -450,10 +442,6 @@ def _summed(parts: Sequence[Part]) -> Part:
         for total, part in zip(totals, other, strict=True):
             total += part
     return tuple(totals)
-
-
-def _bundled(names: list[str], parts: list[Array]) -> Slices:
-    return Slices(zip(names, parts, strict=True))
 
 
 def _joined(bands: Sequence[Part]) -> Part:

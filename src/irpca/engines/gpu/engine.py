@@ -6,17 +6,18 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeGuard
+from dataclasses import replace
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ...lowrank import Array, LowRank
-from .. import passes
 from ..base import (
     Look,
     Prior,
+    Sided,
     Sink,
     Standardised,
     Sums,
@@ -31,18 +32,19 @@ from ..base import (
     refuse_large_block,
     spread_places,
 )
-from ..body import PiecedEngine, Question, of_noise, refuse_nothing
+from ..body import PiecedEngine, refuse_nothing
 from ..memory import machine_memory
-from ..passes import Answer, Arrays, Numbers
-from ..tiles import Tally
+from ..questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed
 from . import slabs
 from .lines import DeviceBand, DeviceMoments
-from .slabs import Dense, Listed, Sides, Slab
+from .slabs import Dense, Listed, Slab
 from .sparse import DeviceSparse
 from .storage import Entries, Storage, Streamed, device_for, shared, stored
 
 AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
 SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
+
+Asked = TypeVar("Asked", bound=Sided)
 
 
 class GPUEngine(PiecedEngine):
@@ -64,7 +66,6 @@ class GPUEngine(PiecedEngine):
 
     Attributes
     ----------
-    ran : what answered the questions so far, such as "triton on NVIDIA H200"
     in_kind : whether M was given as a tensor, so that S stays on the device
     asynchronous : the device may still be writing S when it is returned
 
@@ -156,51 +157,45 @@ class GPUEngine(PiecedEngine):
         finally:
             self._surveying = False
 
-    def recall(self, found: Any) -> None:
-        """Nothing was prepared."""
-
     def glance(self, size: int) -> Array:
         return self.storage.at(*spread_places(self.shape, size))
 
     # T
 
-    def ask(self, question: Question, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+    def ask(self, question: Question) -> Answer:
         with self._careful():
-            answers = {passes.core: self._core, passes.products: self._products}
-            return answers[question](rows, cols, common)
+            if isinstance(question, Core):
+                return self._core(question)
+            assert isinstance(question, Products)
+            TX, TY, tally = self._walk(question.of, question.X, question.Y)
+            of_rows, of_cols = (() if product is None else (_to_host(product),) for product in (TX, TY))
+            return Answer((), of_rows, of_cols, tally)
 
-    def _core(self, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
+    def _core(self, question: Core) -> Answer:
         """By way of the product with the basis of the stored columns."""
         if self.storage.turned:
-            _, product, tally = self._walk(rows | {"B": rows["Q"]}, cols, common)
-            G = _to_host(product.T.double() @ self._there(cols["Q"], torch.float64))
+            _, product, tally = self._walk(question.of, None, question.Q1)
+            G = _to_host(product.T.double() @ self._there(question.Q2, torch.float64))
         else:
-            product, _, tally = self._walk(rows, cols | {"B": cols["Q"]}, common)
-            G = _to_host(self._there(rows["Q"], torch.float64).T @ product.double())
+            product, _, tally = self._walk(question.of, question.Q2, None)
+            G = _to_host(self._there(question.Q1, torch.float64).T @ product.double())
         return Answer((G,), (), (), tally)
 
-    def _products(self, rows: Arrays, cols: Arrays, common: Numbers) -> Answer:
-        TX, TY, tally = self._walk(rows, cols, common)
-        of_rows, of_cols = (() if product is None else (_to_host(product),) for product in (TX, TY))
-        return Answer((), of_rows, of_cols, tally)
-
-    def _walk(self, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Any, Any, Tally]:
-        """T, or what else is asked for, times the blocks B of both sides, None for what is not asked; on the device."""
-        rows, cols = ({k: v for k, v in side.items() if k != "Q"} for side in (rows, cols))
+    def _walk(self, asked: Trimmed | Masked, X: Any, Y: Any) -> tuple[Any, Any, Tally]:
+        """What is asked for times the blocks of both sides, None for what is not asked; on the device."""
         if self.storage.turned:
-            rows, cols = cols, rows
-        here, there = (self._sides(side) for side in (rows, cols))
-        X, Y = there.pop("B", None), here.pop("B", None)
+            asked, X, Y = asked.T, Y, X
+        asked = self._on_device(asked, self.wide)
+        X, Y = (None if B is None else self._there(B, self.wide) for B in (X, Y))
         n2 = self.storage.shape[1]
         TX: list[Tensor] = []
         TY = None if Y is None else torch.zeros((n2, Y.shape[1]), dtype=self.wide, device=self.device)
         along: list[Tensor] = []
-        common = self._in_precision(common)
         for slab in self._slabs(self.storage):
             if self._by_kernel(slab):
-                product, turned_product, rode = self._fused(slab, here, there, common, X, Y)
+                product, turned_product, rode = self._fused(slab, asked, X, Y)
             else:
-                A, rode = slabs.asked(slab, here, there, common)
+                A, rode = slabs.trimmed(slab, asked)
                 product = None if X is None else slab.times(A, X)
                 turned_product = None if Y is None else slab.t_times(A, Y)
             along.append(rode)
@@ -223,13 +218,13 @@ class GPUEngine(PiecedEngine):
         return by_kernel
 
     def _fused(
-        self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, X: Tensor | None, Y: Tensor | None
+        self, slab: Dense, asked: Trimmed | Masked, X: Tensor | None, Y: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor]:
         """The same by a kernel: one read along rows and, if it is asked for, one along columns."""
-        kernels, some, ones = self.triton, slab.rows, bool(common.get("kept"))
-        zeta, L = common["zeta"], (rows["L"][some], cols["L"])
-        scale = self._scale(zeta)
-        frozen = (rows["frozen"][some], cols["frozen"]) if "frozen" in rows else None
+        kernels, some, L = self.triton, slab.rows, (asked.U[slab.rows], asked.V)
+        decides = asked.by if isinstance(asked, Masked) else asked
+        zeta, ones, scale = decides.zeta, decides.ones, self._scale(decides.zeta)
+        frozen = (decides.U[some], decides.V) if decides is not asked else None
 
         def ask(M: Tensor, B: Tensor | None, turned: bool = False) -> tuple[Tensor | None, Tensor]:
             """The product with a block, as many columns at a time as a kernel takes."""
@@ -251,7 +246,7 @@ class GPUEngine(PiecedEngine):
         assert rode is not None
         if not self.holes and bool(rode[0].isnan()):
             self.holes = True  # or not finite: the kernel that looks for holes can tell
-            again = self._fused(slab, rows, cols, common, X, Y)
+            again = self._fused(slab, asked, X, Y)
             self.holes = bool(again[2][1] > 0)
             return again
         return product, turned, rode
@@ -283,11 +278,9 @@ class GPUEngine(PiecedEngine):
 
     # The regressions of lines
 
-    def ask_lines(
-        self, axis: int, rows: Arrays, cols: Arrays, common: Numbers, mean: Array, prior: Prior
-    ) -> tuple[Callable[..., list[Any]], Sums]:
+    def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
         with self._careful():
-            answer, moments = self._moments(axis, rows, cols, common)
+            answer, moments = self._moments(question)
             band = DeviceBand(moments, self._there(mean, torch.float64), prior)
 
         def ask(name: str, *args: Any) -> list[Any]:
@@ -296,21 +289,17 @@ class GPUEngine(PiecedEngine):
 
         return ask, answer
 
-    def _moments(self, axis: int, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[Sums, DeviceMoments]:
+    def _moments(self, asked: Regression) -> tuple[Sums, DeviceMoments]:
         turned = self.storage.turned
-        if turned:
-            rows, cols, axis = cols, rows, 1 - axis
-        here, there = ({k: self._there(v, torch.float64) for k, v in side.items()} for side in (rows, cols))
-        parameters = [float(x) for x in common["noise"].parameters]
-        other = (there if axis == 0 else here)["L"]
+        asked = self._on_device(asked.T if turned else asked, torch.float64)
+        axis, (other, spread) = asked.axis, asked.other
         p, q = torch.tril_indices(other.shape[1], other.shape[1], device=self.device)
-        spread = (there if axis == 0 else here)["other"]
         pairs = torch.cat([other[:, p] * other[:, q], spread[:, None]], 1)  # H and κ in one product
         H: list[Tensor] = []
         g: list[Tensor] = []
         sums: list[tuple[Tensor, ...]] = []
         for slab in self.storage.slabs(AT_ONCE):
-            T, W, sum_of = self._weighed(slab, here, there, parameters)
+            T, W, sum_of = self._weighed(slab, asked)
             product = slab.times if axis == 0 else slab.t_times
             H.append(product(W, pairs))
             g.append(product(T, other))
@@ -323,41 +312,38 @@ class GPUEngine(PiecedEngine):
         moments, target = (torch.cat(part) if axis == 0 else sum(part) for part in (H, g))
         return total.T if turned else total, DeviceMoments(moments[:, :-1], target, moments[:, -1])
 
-    def _weighed(self, slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> Any:
+    def _weighed(self, slab: Slab, asked: Regression) -> Any:
         if not self._by_kernel(slab):
-            return slabs.weighed(slab, rows, cols, parameters)
-        M = slabs.in_units(slab, slab.M, rows, cols)
-        return self.triton.weighed(M, slab.low_rank(rows["L"], cols["L"]), rows, cols, slab.rows, parameters)
+            return slabs.weighed(slab, asked)
+        M, P = slabs.in_units(slab, slab.M, asked), slab.low_rank(asked.U, asked.V)
+        return self.triton.weighed(M, P, asked.noise.cut(slab.rows, slice(None)))
 
     # S
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[Any, Trim]:
         self.reads += 1
-        S, tally = self.outliers(self.storage, *self.beyond(L, limit))
+        S, tally = self.outliers(self.storage, self.listing(L, limit))
         refuse_nothing(tally)
         keep = self.in_kind and self._entries > SMALL
         return S if keep else S.to_scipy(), tally.trim
 
-    def outliers(self, storage: Storage, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+    def outliers(self, storage: Storage, asked: Listing) -> tuple[DeviceSparse, Tally]:
         """S of a part of M, or of all of it."""
         with self._careful():
             if not storage.turned:
-                return self._found(storage, rows, cols, common)
-            S, tally = self._found(storage, cols, rows, common)
+                return self._found(storage, asked)
+            S, tally = self._found(storage, asked.T)
             return S.T, tally
 
-    def _found(self, storage: Storage, rows: Arrays, cols: Arrays, common: Numbers) -> tuple[DeviceSparse, Tally]:
+    def _found(self, storage: Storage, asked: Listing) -> tuple[DeviceSparse, Tally]:
         """The same, of the stored rows."""
-        here, there = (self._sides(side) for side in (rows, cols))
-        common = self._in_precision(common, standardised="scale" in rows)
+        asked = self._on_device(asked, self.wide)
         index = torch.int32 if storage.shape[1] < 2**31 else torch.int64
         parts: list[Any] = []
         along: list[Tensor] = []
         for slab in self._slabs(storage):
-            if self._by_kernel(slab):
-                found = self._fused_list(slab, here, there, common, index)
-            else:
-                found = slabs.flagged(slab, here, there, common, index)
+            find = self._fused_list if self._by_kernel(slab) else slabs.flagged
+            found = find(slab, asked, index)  # type: ignore[arg-type]
             parts.append(found)
             along.append(found.rode)
         tally = self._tallied(along, storage)
@@ -368,14 +354,14 @@ class GPUEngine(PiecedEngine):
         columns, values = (_joined([getattr(part, name) for part in parts]) for name in ("cols", "values"))
         return DeviceSparse(storage.shape, ends, columns, values, counted), tally
 
-    def _fused_list(self, slab: Dense, rows: Sides, cols: Sides, common: Numbers, index: torch.dtype) -> slabs.Found:
+    def _fused_list(self, slab: Dense, asked: Listing, index: torch.dtype) -> slabs.Found:
         """The same by a kernel."""
-        limits = self.triton.Limits.of(rows, cols, common, slab.rows)
-        scale = self._scale(math.inf if limits.standardised else limits.zeta)
-        asked = slab.M, (rows["L"][slab.rows], cols["L"]), limits, scale, index
-        found = self.triton.listed(*asked, self.holes)
+        limit = asked.limit
+        scale = self._scale(math.inf if isinstance(limit, Standardised) else limit)
+        given = slab.M, asked.cut(slab.rows, slice(None)), scale, index
+        found = self.triton.listed(*given, self.holes)
         if not self.holes and bool(found.rode[0].isnan()):
-            found = self.triton.listed(*asked, True)
+            found = self.triton.listed(*given, True)
         return found
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
@@ -443,18 +429,21 @@ class GPUEngine(PiecedEngine):
 
     # To the device and back
 
-    def _sides(self, side: Arrays) -> Sides:
-        return {name: self._there(values, self.wide) for name, values in side.items()}
+    def _on_device(self, asked: Asked, dtype: torch.dtype) -> Asked:
+        """A question with its arrays on the device, and its limit in the precision of M."""
+        rows, cols = ([None if B is None else self._there(B, dtype) for B in side] for side in asked.sides)
+        asked = asked.with_sides(rows, cols)
+        if isinstance(asked, Trimmed):
+            return replace(asked, zeta=float(in_precision(asked.zeta, self.dtype)))
+        if isinstance(asked, Masked):
+            return replace(asked, by=replace(asked.by, zeta=float(in_precision(asked.by.zeta, self.dtype))))
+        if isinstance(asked, Listing) and not isinstance(asked.limit, Standardised):
+            return replace(asked, limit=float(in_precision(asked.limit, self.dtype)))
+        return asked
 
     def _there(self, B: Array, dtype: torch.dtype) -> Tensor:
         """On the device; rounded there, so that no copy is made here."""
         return shared(np.ascontiguousarray(B)).to(self.device).to(dtype)
-
-    def _in_precision(self, common: Numbers, standardised: bool = False) -> Numbers:
-        """Limits as numbers of the precision of M; those in units of the noise stay as they are."""
-        if "zeta" in common and not standardised:
-            return common | {"zeta": float(in_precision(common["zeta"], self.dtype))}
-        return common
 
     @contextmanager
     def _careful(self) -> Iterator[None]:
@@ -473,19 +462,15 @@ class GPUEngine(PiecedEngine):
 
 
 class _Part:
-    """Some rows of M as a piece that :func:`passes.written` asks for its part of S."""
+    """Some rows of M as a piece that :class:`~irpca.engines.questions.Writing` asks for its part of S."""
 
     turned = False
 
     def __init__(self, engine: GPUEngine, storage: Storage) -> None:
         self.engine, self.storage = engine, storage
 
-    def listed(self, L: tuple[Array, Array], limit: float | Standardised, threads: int) -> tuple[Any, Tally]:
-        rows, cols, common = {"L": L[0]}, {"L": L[1]}, {"zeta": limit}
-        if isinstance(limit, Standardised):
-            of_rows, of_cols, _ = of_noise(limit.noise)
-            rows, cols, common = rows | of_rows, cols | of_cols, {"zeta": limit.limit}
-        S, tally = self.engine.outliers(self.storage, rows, cols, common)
+    def listed(self, asked: Listing, threads: int) -> tuple[Any, Tally]:
+        S, tally = self.engine.outliers(self.storage, asked)
         return S.to_scipy(), tally
 
     def entries(self, rows: Array, cols: Array) -> Array:

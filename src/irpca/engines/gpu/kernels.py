@@ -19,9 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
+from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Noise, Standardised
 from ..kernels import LOG_2PI, TINY
-from .slabs import Found, Sides, student_constant
+from ..questions import Listing
+from .slabs import Found, student_constant
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
 # Sizes of tiles and the numbers below were tried on an H200, with 80,000 × 80,000 entries.
@@ -84,16 +85,6 @@ def _low_rank(
             a_lo, b_lo = _lines(A_lo, rows, n1, k, K, CHUNK, FULL), _lines(B_lo, cols, n2, k, K, CHUNK, FULL)
             P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
     return P
-
-
-@triton.jit
-def _limit(
-    zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST: tl.constexpr,
-):  # fmt: skip
-    """The threshold of every entry of a tile, in units of its own uncertainty."""
-    s2 = row_scale[:, None] * col_scale[None, :]
-    var = row_spread[:, None] * col_spread[None, :] + row_other[:, None] * col_other[None, :]
-    return zeta * tl.sqrt(s2 + tl.minimum(var, MOST * s2))
 
 
 @triton.autotune(
@@ -222,11 +213,10 @@ def _trim_kernel(
 
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
-    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, row_spreads, col_spreads,
-    STARTS, ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, STARTS,
+    ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
     K: tl.constexpr, CHUNK: tl.constexpr, STANDARDISED: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
-    HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, MOST: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr,
+    HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
@@ -254,8 +244,6 @@ def _list_kernel(
             a_lo = a_hi
     if STANDARDISED:
         row_scale = tl.load(row_scales + rows, mask=there, other=0.0)
-        row_spread = tl.load(row_spreads + 2 * rows, mask=there, other=0.0)
-        row_other = tl.load(row_spreads + 2 * rows + 1, mask=there, other=0.0)
     within = tl.arange(0, BN)
     if WRITE:
         begin = tl.load(STARTS + strip.to(tl.int64) * BM * parts)  # of the strip: the rest is counted from there
@@ -295,9 +283,7 @@ def _list_kernel(
         size = tl.abs(R)
         if STANDARDISED:
             col_scale = tl.load(col_scales + cols, mask=cols < n2, other=0.0)
-            col_spread = tl.load(col_spreads + 2 * cols, mask=cols < n2, other=0.0)
-            col_other = tl.load(col_spreads + 2 * cols + 1, mask=cols < n2, other=0.0)
-            beyond = size > _limit(zeta, row_scale, col_scale, row_spread, row_other, col_spread, col_other, MOST)
+            beyond = size > zeta * tl.sqrt(row_scale[:, None] * col_scale[None, :])
         else:
             beyond = size > zeta
         if HOLES:
@@ -470,26 +456,6 @@ def _power_of_2(k: int) -> int:
 
 
 @dataclass(eq=False)
-class Limits:
-    """How the threshold of an entry is made: zeta, or so many times its own uncertainty."""
-
-    standardised: bool
-    zeta: float
-    rows: Tensor
-    cols: Tensor
-    row_spread: Tensor
-    col_spread: Tensor
-
-    @classmethod
-    def of(cls, rows: Sides, cols: Sides, common: dict[str, Any], some: slice) -> Limits:
-        nothing = rows["L"]
-        if "scale" in rows:
-            sides = rows["scale"][some], cols["scale"], rows["spread"][some], cols["spread"]
-            return cls(True, common["zeta"], *(side.to(nothing.dtype).contiguous() for side in sides))
-        return cls(False, common["zeta"], nothing, nothing, nothing, nothing)
-
-
-@dataclass(eq=False)
 class Trimmed:
     """What one pass tells.
 
@@ -550,15 +516,18 @@ def trimmed(
     return Trimmed(product, torch.stack([part.double() for part in (*counted, total, largest.amax())]))
 
 
-def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, index: torch.dtype, holes: bool) -> Found:
+def listed(M: Tensor, asked: Listing, scale: float, index: torch.dtype, holes: bool) -> Found:
     """S of a dense M, in two reads: one counts, so that the other knows where to write.
 
     What rode along begins with NaN if M − L is not finite, and holes were not looked for. Nothing is listed then.
     """
-    (n1, n2), wide = M.shape, L[0].dtype
-    A, B = (Split.factor(side) for side in L)
+    (n1, n2), wide = M.shape, asked.U.dtype
+    A, B = Split.factor(asked.U), Split.factor(asked.V)
     parts, share = _shares(n1, n2)
-    numbers = torch.tensor([limits.zeta, 1 / scale], dtype=wide).to(M.device)
+    limit, rows, columns, standardised = asked.limit, asked.U, asked.V, False
+    if isinstance(limit, Standardised):
+        rows, columns, limit, standardised = limit.rows, limit.cols, limit.limit, True
+    numbers = torch.tensor([limit, 1 / scale], dtype=wide).to(M.device)
     kept, missing = M.new_empty((2, n1, parts), dtype=torch.int32)
     energy, (bad, largest) = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((2, n1, parts), dtype=wide)
     counts, across = M.new_empty((n1, parts), dtype=torch.int64), M.new_zeros(n2, dtype=torch.int32)
@@ -566,10 +535,10 @@ def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, in
 
     def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, write: bool) -> None:
         _list_kernel[(triton.cdiv(n1, height), parts)](
-            M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, limits.rows, limits.cols, limits.row_spread,
-            limits.col_spread, starts, ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
-            n2, share, K=A.columns, CHUNK=A.chunk, STANDARDISED=limits.standardised, DOUBLE=wide == torch.float64,
-            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, MOST=MOST_SPREAD, BM=height, BN=width,
+            M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, rows, columns, starts,
+            ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
+            n2, share, K=A.columns, CHUNK=A.chunk, STANDARDISED=standardised, DOUBLE=wide == torch.float64,
+            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, BM=height, BN=width,
             num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
@@ -590,7 +559,7 @@ def listed(M: Tensor, L: tuple[Tensor, Tensor], limits: Limits, scale: float, in
     return Found(torch.cat([ends.new_zeros(1), ends[parts - 1 :: parts]]), lines, cols, values, rode)
 
 
-def weighed(M: Tensor, P: Tensor, rows: Sides, cols: Sides, some: slice, parameters: list[float]) -> Any:
+def weighed(M: Tensor, P: Tensor, noise: Noise) -> Any:
     """See :func:`.slabs.weighed`; P is the low-rank part in double precision, and becomes ω (M − L)."""
     n1, n2 = M.shape
     W = torch.empty_like(P)
@@ -598,13 +567,13 @@ def weighed(M: Tensor, P: Tensor, rows: Sides, cols: Sides, some: slice, paramet
     strips, parts = triton.cdiv(n1, height), triton.cdiv(n2, width)
     of_rows, of_cols = P.new_empty((parts, n1, 2)), P.new_empty((strips, n2, 2))
     totals = P.new_zeros((strips * parts, 7))
-    zeta, nu = parameters[6], parameters[5]
-    mode = 0 if zeta < float("inf") else 1 if nu < float("inf") else 2
-    first = student_constant(nu) if mode == 1 else parameters[0]
+    parameters = [float(x) for x in noise.parameters]
+    mode = 0 if noise.zeta < float("inf") else 1 if noise.nu < float("inf") else 2
+    first = student_constant(noise.nu) if mode == 1 else parameters[0]
     numbers = torch.tensor([first, *parameters[1:], TINY], dtype=torch.float64).to(M.device)
     _weigh_kernel[(strips, parts)](
-        M, M.stride(0), M.stride(1), P, W, rows["scale"][some].contiguous(), cols["scale"].contiguous(),
-        rows["spread"][some].contiguous(), cols["spread"].contiguous(), numbers, of_rows, of_cols, totals, n1, n2,
+        M, M.stride(0), M.stride(1), P, W, noise.rows, noise.cols, noise.row_spread, noise.col_spread, numbers,
+        of_rows, of_cols, totals, n1, n2,
         MODE=mode, MOST=MOST_SPREAD, MEDIAN=MEDIAN, CAUCHY=CAUCHY, LOG_2PI=LOG_2PI,
         C2=COMPONENTS[1] ** 2, C3=COMPONENTS[2] ** 2, BM=height, BN=width,
     )  # fmt: skip

@@ -16,11 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
+from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Standardised
 from ..kernels import LOG_2PI, TINY
-from ..tiles import Tally
+from ..questions import Listing, Masked, Regression, Tally, Trimmed
 
-Sides = dict[str, Tensor]  # what is as long as M has rows, or columns; see irpca.engines.passes
 COUNTED = (
     4  # of the numbers that ride along are summed: kept, missing, beyond the limit, energy; the last is the largest
 )
@@ -177,24 +176,20 @@ def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, 
 # T, and what rides along
 
 
-def limits(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> Any:
-    """The threshold of each entry, or one for all."""
-    if "scale" in rows:
-        s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
-        var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
-        return common["zeta"] * torch.sqrt(s2 + var)
-    return common["zeta"]
-
-
-def trimmed(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    """M − L where it is within the limit, else 0; the kept entries as booleans; and what rides along."""
-    decided = "frozen" if "frozen" in rows else "L"
-    M = slab.values(rows[decided].dtype)
-    R = M - slab.low_rank(rows[decided], cols[decided])
-    size, zeta = R.abs(), common["zeta"]
-    kept = size <= zeta
+def trimmed(slab: Slab, asked: Trimmed | Masked) -> tuple[Tensor, Tensor]:
+    """The entries that a question about products is about, and what rides along."""
+    decides = asked.by if isinstance(asked, Masked) else asked
+    M = slab.values(asked.U.dtype)
+    R = M - slab.low_rank(decides.U, decides.V)
+    size = R.abs()
+    kept = size <= decides.zeta
     T = torch.where(kept, R, 0)
-    return T, kept, rode(M, size, zeta, kept, T)
+    along = rode(M, size, decides.zeta, kept, T)
+    if isinstance(asked, Masked):
+        T = torch.where(kept, slab.low_rank(asked.U, asked.V), 0)
+    elif asked.ones:
+        T = kept.to(T.dtype)
+    return T, along
 
 
 def rode(M: Tensor, size: Tensor, limit: Any, kept: Tensor, T: Tensor) -> Tensor:
@@ -218,14 +213,6 @@ def tally_of(rode_along: Tensor, entries: int) -> Tally:
     return tally
 
 
-def asked(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """The entries that a question about products is about, and what rides along."""
-    T, kept, along = trimmed(slab, rows, cols, common)
-    if "frozen" in rows:
-        T = torch.where(kept, slab.low_rank(rows["L"], cols["L"]), 0)
-    return kept.to(T.dtype) if common.get("kept") else T, along
-
-
 @dataclass(eq=False)
 class Found:
     """The entries beyond the limit.
@@ -245,16 +232,18 @@ class Found:
     rode: Tensor
 
 
-def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any], index: torch.dtype) -> Found:
+def flagged(slab: Slab, asked: Listing, index: torch.dtype) -> Found:
     """The entries beyond the limit."""
-    M = slab.values(rows["L"].dtype)
-    R = M - slab.low_rank(rows["L"], cols["L"])
-    size, limit = R.abs(), limits(slab, rows, cols, common)
+    M = slab.values(asked.U.dtype)
+    R = M - slab.low_rank(asked.U, asked.V)
+    size, limit = R.abs(), asked.limit
+    if isinstance(limit, Standardised):
+        limit = limit.limit * torch.sqrt(slab.of_rows(limit.rows) * slab.of_cols(limit.cols))
     kept = size <= limit
     along = rode(M, size, limit, kept, torch.where(kept, R, 0))
     chosen = size > limit
     counts, columns = slab.places(chosen)
-    across = torch.bincount(columns, minlength=len(cols["L"]))
+    across = torch.bincount(columns, minlength=len(asked.V))
     ends = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])
     return Found(ends, (counts.cpu(), across.cpu()), columns.to(index), R[chosen], along)
 
@@ -262,39 +251,34 @@ def flagged(slab: Slab, rows: Sides, cols: Sides, common: dict[str, Any], index:
 # Weights under a noise model, in double precision
 
 
-def weighed(slab: Slab, rows: Sides, cols: Sides, parameters: list[float]) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+def weighed(slab: Slab, asked: Regression) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
     """``ω (M − L)`` and ω at each entry; and the sums of rows, of columns and of all. See irpca.engines.kernels."""
-    M = in_units(slab, slab.values(torch.float64), rows, cols)
+    M, noise = in_units(slab, slab.values(torch.float64), asked), asked.noise
     seen = ~M.isnan()
-    R = torch.where(seen, M - slab.low_rank(rows["L"], cols["L"]), 0)
-    s2 = slab.of_rows(rows["scale"]) * slab.of_cols(cols["scale"])
+    R = torch.where(seen, M - slab.low_rank(asked.U, asked.V), 0)
+    s2 = slab.of_rows(noise.rows) * slab.of_cols(noise.cols)
     square = R * R
-    var = torch.minimum(slab.inner(rows["spread"], cols["spread"]), MOST_SPREAD * s2)
-    zeta, nu = parameters[6], parameters[5]
-    if np.isfinite(zeta):
-        w, trust, totals = _within(R, square, zeta)
-    elif np.isfinite(nu):
-        w, trust, totals = _student(square, var, s2, nu)
+    var = torch.minimum(slab.inner(noise.row_spread, noise.col_spread), MOST_SPREAD * s2)
+    if np.isfinite(noise.zeta):
+        w, trust, totals = _within(R, square, noise.zeta)
+    elif np.isfinite(noise.nu):
+        w, trust, totals = _student(square, var, s2, noise.nu)
     else:
-        w, trust, totals = _mixture(square, var, s2, parameters)
+        w, trust, totals = _mixture(square, var, s2, [float(x) for x in noise.parameters])
     omega = torch.where(seen, w / s2, 0)
     energy, trust = omega * (square + var), torch.where(seen, trust, 0)
-    ones = slab_ones(slab, rows, cols)
+    ones = [side.new_ones((len(side), 1)) for side in (asked.U, asked.V)]
     of_rows = torch.cat([slab.times(part, ones[1]) for part in (energy, trust)], 1)
     of_cols = torch.cat([slab.t_times(part, ones[0]) for part in (energy, trust)], 1)
     of_all = torch.stack([torch.where(seen, part, 0).sum() for part in totals])
     return omega * R, omega, (of_rows, of_cols, of_all)
 
 
-def in_units(slab: Slab, M: Tensor, rows: Sides, cols: Sides) -> Tensor:
+def in_units(slab: Slab, M: Tensor, asked: Regression) -> Tensor:
     """M divided by the units of its rows or columns, if there are any."""
-    if "unit" in rows:
-        return M / slab.of_rows(rows["unit"])
-    return M / slab.of_cols(cols["unit"]) if "unit" in cols else M
-
-
-def slab_ones(slab: Slab, rows: Sides, cols: Sides) -> tuple[Tensor, Tensor]:
-    return tuple(side["L"].new_ones((len(side["L"]), 1)) for side in (rows, cols))
+    if asked.row_units is not None:
+        return M / slab.of_rows(asked.row_units)
+    return M if asked.col_units is None else M / slab.of_cols(asked.col_units)
 
 
 def _within(R: Tensor, square: Tensor, zeta: float) -> tuple[Tensor, Tensor, list[Tensor]]:
