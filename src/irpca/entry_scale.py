@@ -80,7 +80,10 @@ class EntryScale:
         return s2, self.row_spread[rows] @ self.col_spread[cols].T
 
     def _variance(self, rows: Any, cols: Any) -> Any:
-        return (self.row_spread[rows] * self.col_spread[cols]).sum(-1)
+        total = 0 * self.rows[rows] * self.cols[cols]
+        for k in range(self.row_spread.shape[1]):  # no more than a few numbers for each entry are in memory
+            total += self.row_spread[rows, k] * self.col_spread[cols, k]
+        return total
 
     def converted(self, convert: Callable[[Any], Any]) -> EntryScale:
         """The same in arrays of another kind."""
