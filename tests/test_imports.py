@@ -103,7 +103,7 @@ LIBRARIES = {
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"threads"},
-    "array_api_compat": {"solvers.dense"},
+    "array_api_compat": {"solvers.dense", "engines.arithmetic", "entry_scale", "calibration"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from all_pairs import all_pairs
 from array_api_compat import to_device
+from engines.literal import solve_both
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
@@ -245,10 +246,10 @@ def ask_lines(pair, case):
 
 @cache
 def shared_lines(shape, K=3, mode="mixture", prior="basis", dtype=np.float64):
-    """A case, its M, and what the reference engine answers, which takes it longer than all others."""
+    """A case, its M, and the right answers."""
     case = LinesCase(shape, K, mode, prior)
     M = case.M.astype(dtype)
-    return case, M, [answer for (answer,) in ask_lines((ReferenceEngine(M),), case)]
+    return case, M, solve_both(M, case)
 
 
 def standardised(shape):

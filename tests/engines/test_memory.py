@@ -45,6 +45,7 @@ from irpca.engines import (
     single_threaded_blas,
     walks,
 )
+from irpca.engines.arithmetic import Moments, Posteriors
 from irpca.engines.base import Sums
 from irpca.lowrank import LowRank
 from irpca.threads import in_order
@@ -494,22 +495,16 @@ def test_compiled_and_numpy_weights_agree(mode, shape, dtype):
 
 @pytest.mark.parametrize("n", [1, 8, 13])  # around a block of lanes
 @pytest.mark.parametrize("K", [1, 2, 5])
-def test_compiled_and_numpy_posteriors_agree(n, K):
+def test_compiled_posteriors_equal_the_arithmetic(n, K):
     rng = np.random.default_rng(0)
-    roots = rng.standard_normal((n, K, 2 * K))
-    p, q = np.tril_indices(K)
+    prior = LinesCase.prior(rng, n, 9, rng.standard_normal((9, K)), K, "basis")
+    roots, (p, q) = rng.standard_normal((n, K, 2 * K)), np.tril_indices(K)
     packed = (roots @ roots.transpose(0, 2, 1))[:, p, q]
-    g, mean, expected, D = *rng.standard_normal((3, n, K)), rng.uniform(0.1, 2, (n, K))
-    kappa, covariance, weigh = rng.uniform(0, 1, n), np.eye(K), np.eye(K) + 0.1
-    answers = []
-    for kernel in (kernels.PLAIN, {name: getattr(kernels, name) for name in kernels.PLAIN}):
-        H, factor = np.empty((2, -(-n // kernels.LANES), len(p), kernels.LANES))
-        b, through, target, new, variance, spread, total = *np.empty((5, n, K)), np.empty(n), np.zeros((K, K))
-        kernel["prepare"](packed, g, kappa, mean, covariance, D, H, factor, b)
-        kernel["reduce"](H, factor, D, mean, through)
-        kernel["reduce_target"](H, factor, D, b, target)
-        kernel["posterior"](H, factor, b, D, expected, weigh, new, variance, spread, total)
-        answers.append((kernels.full(H, n, K), b, through, target, new, variance, spread, total))
+    given = Moments(packed, rng.standard_normal((n, K)), rng.uniform(0, 1, n)), rng.standard_normal((n, K)), prior
+    A = rng.standard_normal((prior.basis.shape[1], K))
+    answers = [
+        (*band.prepare(), band.through(A), *band.posterior(A)) for band in (lines.Band(*given), Posteriors(*given))
+    ]
     for one, two in zip(*answers, strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
 

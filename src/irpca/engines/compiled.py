@@ -16,7 +16,7 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from ..lowrank import Array
-from .kernels import Counts
+from .arithmetic import Counts
 
 LINE = 64  # bytes of a line of cache
 WORD = 64  # entries that are looked at together when the flagged ones are listed

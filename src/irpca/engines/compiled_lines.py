@@ -17,9 +17,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from ..lowrank import Array
+from .arithmetic import LOG_2PI, TINY
 from .base import CAUCHY, MEDIAN, MOST_SPREAD
 from .compiled import bits, compiled, exactly, number
-from .kernels import LANES, LOG_2PI, TINY
+from .kernels import LANES
 
 LOG2_E, LN2_HIGH, LN2_LOW = 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10
 ROUNDING = 6755399441055744.0  # 1.5 · 2⁵²: added and taken away, it rounds; its last bits count in between

@@ -9,16 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from math import lgamma
 from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array
-from .base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD
-
-# How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
-Counts = tuple[int, bool, float, float, int]
+from . import arithmetic
+from .arithmetic import Counts
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
@@ -33,15 +30,13 @@ weigh_list: Callable[..., None]
 pairs: Callable[..., None]
 sum_along: Callable[..., None]
 sum_across: Callable[..., None]
-prepare: Callable[..., None]
-reduce: Callable[..., None]
-reduce_target: Callable[..., None]
-posterior: Callable[..., None]
-coefficients: Callable[..., None] | None
+prepare: Any
+reduce: Any
+reduce_target: Any
+posterior: Any
+coefficients: Any
 
 LANES = 8  # lines that are solved side by side: a vector of the processor, or two
-TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
-LOG_2PI = float(np.log(2 * np.pi))
 
 
 def _trim(
@@ -58,22 +53,12 @@ def _trim(
     K, if given, receives ones where an entry is kept. NaN in M is not finite, unless there may be ``holes``: then it is
     not observed.
     """
-    tile = M[i : i + P.shape[0], j : j + P.shape[1]]
-    residual = tile - P
-    kept = np.abs(residual) <= zeta
-    P[:] = np.where(kept, residual, 0)
+    with np.errstate(over="ignore"):
+        _, T, kept, along = arithmetic.trim(M[i : i + P.shape[0], j : j + P.shape[1]], P, zeta)
+    P[:] = T
     if K is not None:
         K[:] = kept
-    finite, missing = _finite(residual, tile, holes)
-    return int(kept.sum()), finite, _energy(P), float(np.abs(P).max()), missing
-
-
-def _finite(residual: Array, tile: Array, holes: bool | None) -> tuple[bool, int]:
-    """Whether all that are observed are finite, and how many are not observed."""
-    if holes is None:
-        return bool(np.isfinite(residual).all()), 0
-    missing = np.isnan(tile)
-    return bool(np.isfinite(residual[~missing]).all()), int(missing.sum())
+    return _counts(along, P.size, holes)
 
 
 def _flag(
@@ -92,16 +77,18 @@ def _flag(
     Their columns within the tile and their differences go to ``where`` and ``values``, row by row, their number per row
     to ``counts``. Returns what :func:`trim` returns.
     """
-    tile = M[i : i + P.shape[0], j : j + P.shape[1]]
-    np.subtract(tile, P, out=P)
-    flagged = ~(np.abs(P) <= zeta) if holes is None else np.abs(P) > zeta
+    with np.errstate(over="ignore"):
+        R, _, kept, along = arithmetic.trim(M[i : i + P.shape[0], j : j + P.shape[1]], P, zeta)
+    flagged = ~kept & ~np.isnan(R)
     counts[:] = flagged.sum(axis=1)
     n = int(counts.sum())
-    where[:n] = np.nonzero(flagged)[1]
-    values[:n] = P[flagged]
-    finite, missing = _finite(P, tile, holes)
-    P[flagged | np.isnan(P)] = 0
-    return P.size - n - missing, finite, _energy(P), float(np.abs(P).max()), missing
+    where[:n], values[:n] = np.nonzero(flagged)[1], R[flagged]
+    return _counts(along, P.size, holes)
+
+
+def _counts(along: Array, size: int, holes: bool | None) -> Counts:
+    kept, finite, energy, largest, missing = arithmetic.counts_of(along, size)
+    return kept, finite and (holes is not None or not missing), energy, largest, missing
 
 
 flag_each = _flag  # with a limit for each entry in the place of zeta
@@ -171,55 +158,11 @@ def _weigh_tile(M: Array, P: Array, W: Array, noise: tuple[Array, ...], sums: tu
     ``noise`` is what :meth:`Noise.part` gives for the rows of the tile; ``sums``, from :meth:`Sums.part`, are added to.
     """
     rows, cols, row_spread, col_spread, parameters = noise
-    seen = ~np.isnan(M)
-    R = np.where(seen, M - P, 0.0)
-    s2 = np.multiply.outer(rows, cols)
-    with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is told by the sums
-        P[:], W[:] = _weighed(R, s2, row_spread @ col_spread.T, parameters, seen, sums, _tile_sums)
-
-
-def _tile_sums(out: Array, axis: int, values: Array) -> None:
-    out += values.sum(axis=1 - axis)
-
-
-def _weighed(
-    R: Array, s2: Array, var: Array, parameters: Array, seen: Any, sums: tuple[Array, Array, Array], add: Any
-) -> tuple[Array, Array]:
-    """``ω R`` and ω at some entries, and the sums that ride along."""
-    row_sums, col_sums, totals = sums
-    *shares, gross, broad, nu, zeta, heavy = parameters
-    square, var = R * R, np.minimum(var, MOST_SPREAD * s2)
-    if np.isfinite(zeta):
-        w = (np.abs(R) <= zeta).astype(float)
-        parts, P, log_density = [w, 0 * w, 0 * w], 1 - w, 0 * w
-        energy, heavy_parts = P * square, 0 * w
-    elif np.isfinite(nu):
-        relative = (square + var) / s2
-        w = (nu + 1) / (nu + relative)
-        constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
-        log_density = constant - 0.5 * np.log(s2) - 0.5 * (nu + 1) * np.log1p(relative / nu)
-        parts, P = [np.ones_like(w), 0 * w, 0 * w], 0 * w
-        energy, heavy_parts = P, P
-    else:
-        densities = []
-        for share, c in zip(shares, COMPONENTS, strict=True):
-            total = c * c * s2 + var
-            densities.append((1 - gross) * share * np.exp(-0.5 * square / total) / np.sqrt(total))
-        inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
-        light = (1 - heavy) * gross * np.exp(-0.5 * square / broad**2) / broad
-        tails = heavy * gross * CAUCHY * inner / broad + TINY
-        total = sum(densities) + light + tails
-        parts, P, heavy_parts = [density / total for density in densities], (light + tails) / total, tails / total
-        energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
-        w = sum(part / (c * c) for part, c in zip(parts, COMPONENTS, strict=True))
-        log_density = np.log(total) - 0.5 * LOG_2PI
-    omega = np.where(seen, w / s2, 0.0)
-    for axis, out in ((0, row_sums), (1, col_sums)):
-        add(out[:, 0], axis, omega * (square + var))
-        add(out[:, 1], axis, np.where(seen, 1 - P, 0.0))
-    for k, values in enumerate([*parts, P, energy, log_density, heavy_parts]):
-        totals[k] += np.where(seen, values, 0.0).sum()
-    return omega * R, omega
+    s2, seen = np.multiply.outer(rows, cols), ~np.isnan(M)
+    energy, trust = _weighed(M, P, W, seen, s2, row_spread @ col_spread.T, parameters, sums[2])
+    for axis, out in ((1, sums[0]), (0, sums[1])):
+        out[:, 0] += energy.sum(axis=axis)
+        out[:, 1] += trust.sum(axis=axis)
 
 
 def _weigh_list(
@@ -234,13 +177,23 @@ def _weigh_list(
     """As :func:`weigh_tile`, for listed entries."""
     rows, cols, row_spread, col_spread, parameters = noise
     at = _rows(starts)
+    s2, var = rows[at] * cols[indices], np.einsum("kq,kq->k", row_spread[at], col_spread[indices])
+    energy, trust = _weighed(values, P, W, np.ones(len(P), bool), s2, var, parameters, sums[2])
+    for lines, out in ((at, sums[0]), (indices, sums[1])):
+        out[:, 0] += np.bincount(lines, energy, len(out))
+        out[:, 1] += np.bincount(lines, trust, len(out))
 
-    def add(out: Array, axis: int, values: Array) -> None:
-        out += np.bincount((at, indices)[axis], values, len(out))
 
-    var = np.einsum("kq,kq->k", row_spread[at], col_spread[indices])
-    s2 = rows[at] * cols[indices]
-    P[:], W[:] = _weighed(values - P, s2, var, parameters, True, sums, add)
+def _weighed(
+    M: Array, P: Array, W: Array, seen: Array, s2: Array, var: Array, parameters: Array, totals: Array
+) -> tuple[Array, Array]:
+    """``ω R`` to P and ω to W, in place, and the totals; returns ω (R² + var L) and 1 − P of the entries."""
+    R = np.where(seen, M - P, 0.0)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is infinite is told by the sums
+        omega, energy, trust, found = arithmetic.weigh(R, seen, s2, var, parameters)
+        P[:], W[:] = omega * R, omega
+    totals += found
+    return energy, trust
 
 
 def _pairs(V: Array, out: Array) -> None:
@@ -275,22 +228,6 @@ def _lower(K: int) -> tuple[Array, Array]:
     return np.tril_indices(K)
 
 
-def _triangles(H: Array, n: int, K: int) -> Array:
-    """Lower triangles that lie side by side, (blocks, places, LANES), as n matrices."""
-    found = np.zeros((n, K, K))
-    p, q = _lower(K)
-    found[:, p, q] = H.transpose(0, 2, 1).reshape(H.shape[0] * H.shape[2], H.shape[1])[:n]
-    return found
-
-
-def _side_by_side(matrices: Array, H: Array) -> None:
-    n, K = matrices.shape[:2]
-    p, q = _lower(K)
-    packed = np.zeros((len(H) * LANES, len(p)))
-    packed[:n] = matrices[:, p, q]
-    H[:] = packed.reshape(len(H), LANES, len(p)).transpose(0, 2, 1)
-
-
 def symmetric(triangle: Array, K: int) -> Array:
     """The matrix whose lower triangle lies in a row."""
     whole = np.empty((K, K))
@@ -299,91 +236,8 @@ def symmetric(triangle: Array, K: int) -> Array:
     return whole
 
 
-def full(H: Array, n: int, K: int) -> Array:
-    """Of what is side by side: n symmetric matrices."""
-    lower = _triangles(H, n, K)
-    return lower + np.tril(lower, -1).transpose(0, 2, 1)
-
-
-def _factors(factor: Array, n: int, K: int) -> Array:
-    lower, at = _triangles(factor, n, K), np.arange(K)
-    lower[:, at, at] = 1 / lower[:, at, at]
-    return lower
-
-
-def _prepare(
-    packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
-) -> None:
-    """H with the other side's uncertainty, Cholesky factors of I + D H D, their diagonals inverted, and b, of lines.
-
-    ``packed`` has the lower triangle of a line in a row; H and ``factor`` receive LANES of them side by side, in
-    arrays of shape (blocks, places, LANES): what is at the same place of as many triangles lies together. A ``factor``
-    without blocks is not made: lines are tied to what is expected of them, D is nothing.
-    """
-    K = mean.shape[1]
-    p, q = _lower(K)
-    whole = np.zeros((len(mean), K, K))
-    whole[:, p, q] = whole[:, q, p] = packed
-    b[:] = np.einsum("iab,ib->ia", whole, mean) + g
-    whole += kappa[:, None, None] * covariance
-    _side_by_side(whole, H)
-    if not len(factor):
-        return
-    inner = D[:, :, None] * whole * D[:, None, :] + np.eye(K)
-    # With next to no noise rounding may leave less than the prior's 1.
-    lower = np.linalg.cholesky(inner + 1e-14 * np.einsum("iaa->i", inner)[:, None, None] * np.eye(K))
-    at = np.arange(K)
-    lower[:, at, at] = 1 / lower[:, at, at]
-    _side_by_side(lower, factor)
-
-
-def _within(factor: Array, D: Array, X: Array) -> Array:
-    """``C x`` of every line: C = D (I + D H D)⁻¹ D is the posterior covariance."""
-    triangles = _factors(factor, *X.shape)
-    lower = np.linalg.solve(triangles, (D * X)[:, :, None])
-    solved: Array = D * np.linalg.solve(triangles.transpose(0, 2, 1), lower)[:, :, 0]
-    return solved
-
-
-def _reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    """``T x = H x − H C H x`` of every line, as ``D⁻² C H x``: nothing cancels. Without factors C is nothing."""
-    out[:] = np.einsum("iab,ib->ia", full(H, *X.shape), X)
-    if len(factor):
-        out[:] = _within(factor, D, out) / D**2
-
-
-def _reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
-    """``b − H C b`` of every line, in the same way."""
-    out[:] = _within(factor, D, b) / D**2
-
-
-def _posterior(
-    H: Array,
-    factor: Array,
-    b: Array,
-    D: Array,
-    expected: Array,
-    weigh: Array,
-    mean: Array,
-    variance: Array,
-    spread: Array,
-    covariance: Array,
-) -> None:
-    """Posterior means ``p + C (b − H p)``, the diagonals of C and its traces with ``weigh``; C is added up."""
-    mean[:] = expected + _within(factor, D, b - np.einsum("iab,ib->ia", full(H, *b.shape), expected))
-    half = np.linalg.solve(_factors(factor, *b.shape), D[:, :, None] * np.eye(D.shape[1]))
-    C = half.transpose(0, 2, 1) @ half
-    variance[:] = np.einsum("iaa->ia", C)
-    spread[:] = np.einsum("iab,ab->i", C, weigh)
-    covariance += C.sum(axis=0)
-
-
 def _rows(starts: Array) -> Array:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-
-
-def _energy(P: Array) -> float:
-    return float(np.einsum("ij,ij->", P, P, dtype=np.float64))
 
 
 PLAIN: dict[str, Callable[..., Any] | None] = {
@@ -400,11 +254,11 @@ PLAIN: dict[str, Callable[..., Any] | None] = {
     "pairs": _pairs,
     "sum_along": _sum_along,
     "sum_across": _sum_across,
-    "prepare": _prepare,
-    "reduce": _reduce,
-    "reduce_target": _reduce_target,
-    "posterior": _posterior,
-    "coefficients": None,  # of few lines in one call: saves time only where it is compiled
+    "prepare": None,  # with the four that follow, what arithmetic.Posteriors does elsewhere
+    "reduce": None,
+    "reduce_target": None,
+    "posterior": None,
+    "coefficients": None,
 }
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +18,7 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from . import kernels
+from .arithmetic import NO_VARIANCE, Moments, Posteriors
 from .base import Lines, Prior, Sums
 from .kernels import LANES
 from .questions import Regression
@@ -32,7 +32,6 @@ PARALLEL = 1 << 15  # entries below which a second thread costs more than it bri
 PARALLEL_FLOPS = 1 << 22  # the same for work on lines: about half a millisecond
 IN_LOOPS = 1 << 17  # multiplications of a basis with coefficients that take loops no longer than a call of BLAS
 LARGEST_KEPT = 1 << 22  # numbers of an array that is kept for the next question: 32 MB
-NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
 CG_DIGITS = 1e-3  # of what is left at first
 
@@ -56,25 +55,11 @@ class Rooms(threading.local):
 rooms = Rooms()
 
 
-@dataclass(eq=False)
-class Moments:
-    """H (lower triangles), g, and Σ_j ω_ij κ_j of every line; κ is how uncertain the factors of the other side are."""
-
-    H: Array
-    g: Array
-    kappa: Array
-
-    @classmethod
-    def zero(cls, n: int, K: int, part: int = 0) -> Moments:
-        """For one of several threads: to be made by the one that will add them up."""
-        H = rooms.room(f"moments {part}", (n, K * (K + 1) // 2))
-        H.fill(0)
-        return cls(H, np.zeros((n, K)), np.zeros(n))
-
-    def add(self, other: Moments) -> None:
-        self.H += other.H
-        self.g += other.g
-        self.kappa += other.kappa
+def _no_moments(n: int, K: int, part: int = 0) -> Moments:
+    """Zeros, for one of several threads: to be made by the one that will add them up."""
+    H = rooms.room(f"moments {part}", (n, K * (K + 1) // 2))
+    H.fill(0)
+    return Moments(H, np.zeros((n, K)), np.zeros(n))
 
 
 def dense_moments(A: Array, asked: Regression, threads: int) -> tuple[Moments, Sums]:
@@ -90,7 +75,7 @@ def dense_moments(A: Array, asked: Regression, threads: int) -> tuple[Moments, S
     height = max(1, TILE // n2)
     parts = 1 if A.size < PARALLEL else min(threads, n1)
     edges = [n1 * part // parts for part in range(parts + 1)]
-    found = [Moments.zero(A.shape[axis], K, part) for part in range(parts if axis else 1)]
+    found = [_no_moments(A.shape[axis], K, part) for part in range(parts if axis else 1)]
 
     def work(part: int) -> tuple[Moments, Sums]:
         mine, sums = found[part if axis else 0], Sums.zero(A.shape)
@@ -126,7 +111,7 @@ def listed_moments(M: Entries, asked: Regression, shares: list[range]) -> tuple[
     V, U = np.ascontiguousarray(asked.V), np.ascontiguousarray(asked.U)
     K, axis, noise, units = U.shape[1], asked.axis, asked.noise, (asked.row_units, asked.col_units)
     spread = np.ascontiguousarray(asked.other[1])
-    found = [Moments.zero(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
+    found = [_no_moments(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
 
     def work(part: int) -> tuple[Moments, Sums]:
         mine, sums = found[part if axis else 0], Sums.zero(M.shape)
@@ -158,14 +143,16 @@ def _gathered(pieces: Iterable[tuple[Moments, Sums]], shared: bool) -> tuple[Mom
             total = moments, sums
             continue
         if not shared:
-            total[0].add(moments)
+            for name in ("H", "g", "kappa"):
+                whole = getattr(total[0], name)
+                whole += getattr(moments, name)
         total[1].add(sums)
     assert total is not None
     return total
 
 
 class Band:
-    """Some lines with all of their moments, to be solved together.
+    """Some lines with all of their moments, to be solved together by compiled loops; see :class:`.Posteriors`.
 
     Parameters
     ----------
@@ -192,7 +179,7 @@ class Band:
         """
         H, factor, b = self._prepared(slice(0, len(self.mean)), self.threads)
         if self.keep:
-            H, factor, self.moments = H.copy(), factor.copy(), Moments.zero(0, 0)
+            H, factor, self.moments = H.copy(), factor.copy(), _no_moments(0, 0)
         self.ready = H, factor, b
         reduced = b
         if not self.tied:
@@ -247,14 +234,14 @@ class Band:
     def few(self) -> bool:
         """Whether coefficients are found in one call: there is less to do than several calls take."""
         basis, (n, K) = self.prior.basis, self.mean.shape
-        if kernels.coefficients is None or basis is None:
+        if basis is None:
             return False
         return n * K**3 < PARALLEL_FLOPS and basis.size * K <= IN_LOOPS
 
     def solved(self, sums: Sums) -> Lines:
         """The posteriors, the coefficients found in one call."""
         (n, K), prior = self.mean.shape, self.prior
-        assert kernels.coefficients is not None and prior.basis is not None and prior.ridge is not None
+        assert prior.basis is not None and prior.ridge is not None
         basis = np.ascontiguousarray(prior.basis).view()
         basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
         A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
@@ -289,6 +276,13 @@ class Band:
 
         _map(work, n, n * K**3, threads)
         return H, factor, b
+
+
+def band_of(moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep: bool = False) -> Band | Posteriors:
+    """Some lines to be solved: by compiled loops, where there are any."""
+    if kernels.prepare is None:
+        return Posteriors(moments, mean, prior)
+    return Band(moments, mean, prior, threads, keep)
 
 
 Ask = Callable[..., list[Any]]  # a question about every band: the name of a method, and its arguments

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
+from .arithmetic import Counts
 from .base import Standardised
 from .questions import Tally
 
@@ -108,13 +109,11 @@ class Lister:
                 self.holes = True
                 counted = self._flag(some, cols, P, found, counts, True)
             found.tally.add(P.size, counted)
-            found.n += P.size - counted[0] - counted[4]
+            found.n += int(counts.sum())
         self.tiles.append(tile)
         return found
 
-    def _flag(
-        self, rows: slice, cols: slice, P: Array, found: Found, counts: Array, holes: bool | None
-    ) -> kernels.Counts:
+    def _flag(self, rows: slice, cols: slice, P: Array, found: Found, counts: Array, holes: bool | None) -> Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
         at, limit = (self.A, rows.start, cols.start, P), self.limit

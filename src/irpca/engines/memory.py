@@ -10,6 +10,7 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from ..threads import available_cores
+from .arithmetic import Moments, Posteriors
 from .base import (
     Lines,
     Prior,
@@ -24,7 +25,7 @@ from .base import (
     spread_places,
 )
 from .body import FrozenNormal, PiecedEngine, WholeNormal, refuse_nothing
-from .lines import Band, Moments, solved
+from .lines import Band, band_of, solved
 from .pieces import Dense, Listed, piece_of
 from .questions import Answer, Question, Regression
 
@@ -104,17 +105,15 @@ class MemoryEngine(PiecedEngine):
 
     def solve_lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
         band, sums = self._band(question, mean, prior)
-        if band.few:
+        if isinstance(band, Band) and band.few:
             return band.solved(sums)
         return solved(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
 
-    def _band(self, question: Regression, mean: Array, prior: Prior) -> tuple[Band, Sums]:
+    def _band(self, question: Regression, mean: Array, prior: Prior) -> tuple[Band | Posteriors, Sums]:
         answer = self.ask(question)
         *found, _ = answer.rows if question.axis == 0 else answer.cols
-        return (
-            Band(Moments(*found), mean, prior, self.threads),
-            Sums(answer.rows[-1], answer.cols[-1], answer.whole[0]),
-        )
+        band = band_of(Moments(*found), mean, prior, self.threads)
+        return band, Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
 
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         if isinstance(self.piece, Dense) and self.piece.small:

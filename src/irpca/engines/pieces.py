@@ -16,9 +16,10 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from . import kernels, walks
+from .arithmetic import Moments
 from .base import ONCE, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
 from .holes import LONGEST, compressed
-from .lines import Moments, dense_moments, listed_moments
+from .lines import dense_moments, listed_moments
 from .listing import GrowingRows, Lister
 from .questions import Listing, Masked, Regression, Tally, Trimmed
 from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..lowrank import Array
 from ..threads import in_order
+from .arithmetic import Counts
 from .base import Noise, Sided, Sink, Standardised, Trim
-from .kernels import Counts
 
 if TYPE_CHECKING:
     from .pieces import Piece

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..lowrank import Array, LowRank
+from .arithmetic import Moments, Posteriors, weigh
 from .base import (
     Engine,
     Lines,
@@ -15,6 +16,7 @@ from .base import (
     Prior,
     Sink,
     Standardised,
+    Sums,
     Trim,
     bad_entries,
     drawn,
@@ -23,7 +25,7 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .literal import solve_literally
+from .lines import solved
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -106,18 +108,17 @@ class ReferenceEngine(Engine):
             trim,
         )
 
-    def _in_units(self, noise: Noise) -> Array:
-        return self.M if noise.units is None else self.M / noise.units
-
     def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         self._residual(LowRank(U, np.eye(U.shape[1]), V))  # refused if it is not finite
-        return solve_literally(self._in_units(noise), self.observed, U, V, noise, prior)
+        M = self.M if noise.units is None else self.M / noise.units
+        return _solve_rows(M, self.observed, U, V, noise, prior)
 
     def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         self._residual(LowRank(U, np.eye(U.shape[1]), V))
-        lines = solve_literally(self._in_units(noise).T, self.observed.T, V, U, noise.T, prior)
+        M = self.M if noise.units is None else self.M / noise.units
+        lines = _solve_rows(M.T, self.observed.T, V, U, noise.T, prior)
         return replace(lines, sums=lines.sums.T)
 
     def whole(self) -> Array:
@@ -180,3 +181,15 @@ class ReferenceNormal:
         self.engine.reads += 1
         K = self.K * L.dense()
         return (K @ X).astype(self.engine.dtype), (K.T @ Y).astype(self.engine.dtype)
+
+
+def _solve_rows(M: Array, observed: Array, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+    """The regression of every row of M on V."""
+    R = np.where(observed, M - U.astype(float) @ V.T, 0.0)
+    s2, var = np.multiply.outer(noise.rows, noise.cols), noise.row_spread @ noise.col_spread.T
+    omega, energy, trust, totals = weigh(R, observed, s2, var, noise.parameters)
+    of_rows, of_cols = (np.column_stack([energy.sum(axis=axis), trust.sum(axis=axis)]) for axis in (1, 0))
+    p, q = np.tril_indices(V.shape[1])
+    moments = Moments(omega @ (V[:, p] * V[:, q]), (omega * R) @ V, omega @ prior.other_spread)
+    lines = Posteriors(moments, U.astype(float), prior)
+    return solved(lambda name, *args: [getattr(lines, name)(*args)], prior, Sums(of_rows, of_cols, totals))

@@ -15,6 +15,7 @@ import numpy as np
 
 from ..lowrank import Array
 from . import kernels
+from .arithmetic import Counts
 from .base import in_precision
 from .questions import Masked, Tally, Trimmed
 
@@ -253,6 +254,6 @@ class Walk:
         self.tally.add(T.size, counted)
         return T, K
 
-    def _trim(self, tile: Any, asked: Trimmed, K: Array | None) -> tuple[Array, kernels.Counts]:
+    def _trim(self, tile: Any, asked: Trimmed, K: Array | None) -> tuple[Array, Counts]:
         T = tile.low_rank(asked.U, asked.V, self.P)
         return T, kernels.trim(tile.M, tile.top, tile.left, T, K, self.zeta, self.holes)

@@ -25,8 +25,9 @@ from dask.callbacks import Callback
 
 from ...lowrank import Array
 from ...threads import single_threaded_blas
+from ..arithmetic import Moments
 from ..base import Prior, Sums, bad_entries, not_finite
-from ..lines import Band, Moments
+from ..lines import band_of
 from ..pieces import Listed, Piece, piece_of
 from ..questions import Answer, Listing, Question, Regression, Tally, Writing
 from .sources import Reading, Source, place_of
@@ -479,9 +480,9 @@ def _of_lines(prior: Prior, mean: Array, span: slice) -> tuple[Array, Prior]:
     return mean[span], part
 
 
-def _band(parts: Part, given: _Opaque) -> tuple[Band, Any]:
+def _band(parts: Part, given: _Opaque) -> tuple[Any, Any]:
     mean, prior = given.value
-    band = Band(Moments(*parts[:3]), mean, prior, keep=True)
+    band = band_of(Moments(*parts[:3]), mean, prior, keep=True)
     return band, band.prepare() if prior.basis is not None else None
 
 
@@ -489,7 +490,7 @@ def _without_moments(parts: Part, solved: bool) -> Part:
     return parts[3:] if solved else parts
 
 
-def _asked(band: tuple[Band, Any], question: str, given: _Opaque) -> Any:
+def _asked(band: tuple[Any, Any], question: str, given: _Opaque) -> Any:
     """``prepare`` was asked when the band was made."""
     return band[1] if question == "prepare" else getattr(band[0], question)(*given.value)
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...lowrank import Array, LowRank
+from ..arithmetic import Moments, Posteriors, counts_of
 from ..base import (
     Look,
     Prior,
@@ -36,7 +37,6 @@ from ..body import PiecedEngine, refuse_nothing
 from ..memory import machine_memory
 from ..questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed
 from . import slabs
-from .lines import DeviceBand, DeviceMoments
 from .slabs import Dense, Listed, Slab
 from .sparse import DeviceSparse
 from .storage import Entries, Storage, Streamed, device_for, shared, stored
@@ -263,7 +263,8 @@ class GPUEngine(PiecedEngine):
         return self._typical
 
     def _tallied(self, along: list[Tensor], storage: Storage) -> Tally:
-        tally = slabs.tally_of(slabs.gathered(along), storage.entries)
+        tally = Tally()
+        tally.add(storage.entries, counts_of(slabs.gathered(along), storage.entries))
         self._take_note(tally)
         return tally
 
@@ -281,7 +282,7 @@ class GPUEngine(PiecedEngine):
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
         with self._careful():
             answer, moments = self._moments(question)
-            band = DeviceBand(moments, self._there(mean, torch.float64), prior)
+            band = Posteriors(moments, self._there(mean, torch.float64), prior)
 
         def ask(name: str, *args: Any) -> list[Any]:
             with self._careful():
@@ -289,7 +290,7 @@ class GPUEngine(PiecedEngine):
 
         return ask, answer
 
-    def _moments(self, asked: Regression) -> tuple[Sums, DeviceMoments]:
+    def _moments(self, asked: Regression) -> tuple[Sums, Moments]:
         turned = self.storage.turned
         asked = self._on_device(asked.T if turned else asked, torch.float64)
         axis, (other, spread) = asked.axis, asked.other
@@ -310,7 +311,7 @@ class GPUEngine(PiecedEngine):
             raise not_finite(self.storage.infinite())
         self.holes |= not self._listed and total.n_observed < self._entries
         moments, target = (torch.cat(part) if axis == 0 else sum(part) for part in (H, g))
-        return total.T if turned else total, DeviceMoments(moments[:, :-1], target, moments[:, -1])
+        return total.T if turned else total, Moments(moments[:, :-1], target, moments[:, -1])
 
     def _weighed(self, slab: Slab, asked: Regression) -> Any:
         if not self._by_kernel(slab):

@@ -19,10 +19,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ..arithmetic import LOG_2PI, TINY, student_constant
 from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Noise, Standardised
-from ..kernels import LOG_2PI, TINY
 from ..questions import Listing
-from .slabs import Found, student_constant
+from .slabs import Found
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
 # Sizes of tiles and the numbers below were tried on an H200, with 80,000 × 80,000 entries.

@@ -9,16 +9,13 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from math import lgamma
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Standardised
-from ..kernels import LOG_2PI, TINY
-from ..questions import Listing, Masked, Regression, Tally, Trimmed
+from .. import arithmetic
+from ..base import Standardised
+from ..questions import Listing, Masked, Regression, Trimmed
 
 COUNTED = (
     4  # of the numbers that ride along are summed: kept, missing, beyond the limit, energy; the last is the largest
@@ -180,11 +177,7 @@ def trimmed(slab: Slab, asked: Trimmed | Masked) -> tuple[Tensor, Tensor]:
     """The entries that a question about products is about, and what rides along."""
     decides = asked.by if isinstance(asked, Masked) else asked
     M = slab.values(asked.U.dtype)
-    R = M - slab.low_rank(decides.U, decides.V)
-    size = R.abs()
-    kept = size <= decides.zeta
-    T = torch.where(kept, R, 0)
-    along = rode(M, size, decides.zeta, kept, T)
+    _, T, kept, along = arithmetic.trim(M, slab.low_rank(decides.U, decides.V), decides.zeta)
     if isinstance(asked, Masked):
         T = torch.where(kept, slab.low_rank(asked.U, asked.V), 0)
     elif asked.ones:
@@ -192,25 +185,10 @@ def trimmed(slab: Slab, asked: Trimmed | Masked) -> tuple[Tensor, Tensor]:
     return T, along
 
 
-def rode(M: Tensor, size: Tensor, limit: Any, kept: Tensor, T: Tensor) -> Tensor:
-    beyond = (size > limit) & (size < torch.inf)
-    wide = T.double()
-    found = kept.sum(), M.isnan().sum(), beyond.sum(), (wide * wide).sum(), wide.abs().max()
-    return torch.stack([part.double() for part in found])
-
-
 def gathered(parts: list[Tensor]) -> Tensor:
     """What rode along on all slabs."""
     all_of = torch.stack(parts)
     return torch.cat([all_of[:, :COUNTED].sum(0), all_of[:, COUNTED:].amax(0)])
-
-
-def tally_of(rode_along: Tensor, entries: int) -> Tally:
-    """The same on the host; what is neither kept, beyond the limit nor missing is not finite."""
-    kept, missing, beyond, energy, largest = rode_along.tolist()
-    tally = Tally()
-    tally.add(entries, (int(kept), kept + missing + beyond == entries, energy, largest, int(missing)))
-    return tally
 
 
 @dataclass(eq=False)
@@ -235,13 +213,11 @@ class Found:
 def flagged(slab: Slab, asked: Listing, index: torch.dtype) -> Found:
     """The entries beyond the limit."""
     M = slab.values(asked.U.dtype)
-    R = M - slab.low_rank(asked.U, asked.V)
-    size, limit = R.abs(), asked.limit
+    limit = asked.limit
     if isinstance(limit, Standardised):
         limit = limit.limit * torch.sqrt(slab.of_rows(limit.rows) * slab.of_cols(limit.cols))
-    kept = size <= limit
-    along = rode(M, size, limit, kept, torch.where(kept, R, 0))
-    chosen = size > limit
+    R, _, kept, along = arithmetic.trim(M, slab.low_rank(asked.U, asked.V), limit)
+    chosen = ~kept & ~R.isnan()
     counts, columns = slab.places(chosen)
     across = torch.bincount(columns, minlength=len(asked.V))
     ends = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])
@@ -257,21 +233,12 @@ def weighed(slab: Slab, asked: Regression) -> tuple[Tensor, Tensor, tuple[Tensor
     seen = ~M.isnan()
     R = torch.where(seen, M - slab.low_rank(asked.U, asked.V), 0)
     s2 = slab.of_rows(noise.rows) * slab.of_cols(noise.cols)
-    square = R * R
-    var = torch.minimum(slab.inner(noise.row_spread, noise.col_spread), MOST_SPREAD * s2)
-    if np.isfinite(noise.zeta):
-        w, trust, totals = _within(R, square, noise.zeta)
-    elif np.isfinite(noise.nu):
-        w, trust, totals = _student(square, var, s2, noise.nu)
-    else:
-        w, trust, totals = _mixture(square, var, s2, [float(x) for x in noise.parameters])
-    omega = torch.where(seen, w / s2, 0)
-    energy, trust = omega * (square + var), torch.where(seen, trust, 0)
+    var = slab.inner(noise.row_spread, noise.col_spread)
+    omega, energy, trust, totals = arithmetic.weigh(R, seen, s2, var, noise.parameters)
     ones = [side.new_ones((len(side), 1)) for side in (asked.U, asked.V)]
     of_rows = torch.cat([slab.times(part, ones[1]) for part in (energy, trust)], 1)
     of_cols = torch.cat([slab.t_times(part, ones[0]) for part in (energy, trust)], 1)
-    of_all = torch.stack([torch.where(seen, part, 0).sum() for part in totals])
-    return omega * R, omega, (of_rows, of_cols, of_all)
+    return omega * R, omega, (of_rows, of_cols, totals)
 
 
 def in_units(slab: Slab, M: Tensor, asked: Regression) -> Tensor:
@@ -279,36 +246,3 @@ def in_units(slab: Slab, M: Tensor, asked: Regression) -> Tensor:
     if asked.row_units is not None:
         return M / slab.of_rows(asked.row_units)
     return M if asked.col_units is None else M / slab.of_cols(asked.col_units)
-
-
-def _within(R: Tensor, square: Tensor, zeta: float) -> tuple[Tensor, Tensor, list[Tensor]]:
-    w = (R.abs() <= zeta).double()
-    nothing = torch.zeros_like(w)
-    return w, w, [w, nothing, nothing, 1 - w, (1 - w) * square, nothing, nothing]
-
-
-def _student(square: Tensor, var: Tensor, s2: Tensor, nu: float) -> tuple[Tensor, Tensor, list[Tensor]]:
-    relative = (square + var) / s2
-    density = student_constant(nu) - 0.5 * torch.log(s2) - 0.5 * (nu + 1) * torch.log1p(relative / nu)
-    nothing, one = torch.zeros_like(square), torch.ones_like(square)
-    return (nu + 1) / (nu + relative), one, [one, nothing, nothing, nothing, nothing, density, nothing]
-
-
-def student_constant(nu: float) -> float:
-    return lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * float(np.log(np.pi * nu))
-
-
-def _mixture(square: Tensor, var: Tensor, s2: Tensor, parameters: list[float]) -> tuple[Tensor, Tensor, list[Tensor]]:
-    *shares, gross, broad, _, _, heavy = parameters
-    densities = []
-    for share, c in zip(shares, COMPONENTS, strict=True):
-        total = c * c * s2 + var
-        densities.append((1 - gross) * share * torch.exp(-0.5 * square / total) / torch.sqrt(total))
-    inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
-    light = (1 - heavy) * gross * torch.exp(-0.5 * square / broad**2) / broad
-    tails = heavy * gross * CAUCHY * inner / broad + TINY
-    total = densities[0] + densities[1] + densities[2] + light + tails
-    parts, P = [density / total for density in densities], (light + tails) / total
-    energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
-    w = parts[0] + parts[1] / COMPONENTS[1] ** 2 + parts[2] / COMPONENTS[2] ** 2
-    return w, 1 - P, [*parts, P, energy, torch.log(total) - 0.5 * LOG_2PI, tails / total]

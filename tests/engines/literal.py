@@ -1,16 +1,23 @@
-"""The regressions of rows and columns by their formulas, in plain NumPy: what :mod:`irpca.engines.lines` must equal."""
+"""The regressions of rows and columns by their formulas, typed literally: what every engine must equal."""
 
-from __future__ import annotations
-
+from dataclasses import replace
 from math import lgamma
 
 import numpy as np
 
-from ..lowrank import Array
-from .base import Lines, Noise, Prior, Sums
+from irpca.engines.base import Lines, Sums
 
 
-def solve_literally(M: Array, observed: Array, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+def solve_both(M, case):
+    """The regressions of the rows, and those of the columns, of a LinesCase."""
+    noise = case.noise
+    M = M.astype(float) if noise.units is None else M / noise.units
+    rows = solve_literally(M, ~np.isnan(M), case.U, case.V, noise, case.priors[0])
+    cols = solve_literally(M.T, ~np.isnan(M.T), case.V, case.U, noise.T, case.priors[1])
+    return rows, replace(cols, sums=cols.sums.T)
+
+
+def solve_literally(M, observed, U, V, noise, prior):
     """The regression of every row of M on V, one after the other."""
     R = np.where(observed, M, 0.0) - U.astype(float) @ V.T
     omega, sums = weighed(np.where(observed, R, 0.0), observed, noise)
@@ -30,7 +37,6 @@ def solve_literally(M: Array, observed: Array, U: Array, V: Array, noise: Noise,
         T[i] = H[i] - H[i] @ C[i] @ H[i]
         target[i] = b[i] - H[i] @ C[i] @ b[i]
     if prior.basis is None:
-        assert prior.mean is not None
         coefficients, precision, expected = None, np.zeros(K), prior.mean
     else:
         coefficients, precision = _coefficients(T, target, prior), _precision(H.mean(axis=0), prior)
@@ -42,7 +48,7 @@ def solve_literally(M: Array, observed: Array, U: Array, V: Array, noise: Noise,
     return Lines(mean, expected, variance, spread, C.mean(axis=0), coefficients, precision, sums)
 
 
-def weighed(R: Array, observed: Array, noise: Noise) -> tuple[Array, Sums]:
+def weighed(R, observed, noise):
     """The precision ω of every entry, and what rides along; see :class:`~irpca.engines.base.Noise`."""
     s2 = np.outer(noise.rows, noise.cols)
     var = np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2)
@@ -78,22 +84,19 @@ def weighed(R: Array, observed: Array, noise: Noise) -> tuple[Array, Sums]:
     return omega, Sums(rows, cols, np.array(totals))
 
 
-def _coefficients(T: Array, target: Array, prior: Prior) -> Array:
+def _coefficients(T, target, prior):
     """A of the prior mean Q A: one dense system."""
     Q, ridge = prior.basis, prior.ridge
-    assert Q is not None and ridge is not None
     d, K = Q.shape[1], T.shape[1]
     left, right = np.kron(np.eye(d), np.diag(ridge)), np.zeros((d, K))
     for q, t, x in zip(Q, T, target, strict=True):
         left += np.kron(np.outer(q, q), t)
         right += np.outer(q, x)
-    solved: Array = np.linalg.solve(left, right.ravel()).reshape(d, K)
-    return solved
+    return np.linalg.solve(left, right.ravel()).reshape(d, K)
 
 
-def _precision(H: Array, prior: Prior) -> Array:
+def _precision(H, prior):
     """``(Σ Q² / d) · diag(H − H C H)`` for a line with the average H and the average prior variance."""
-    assert prior.basis is not None
     D = np.diag(np.sqrt(prior.scale.mean() * prior.variance))
     C = D @ np.linalg.inv(np.eye(len(H)) + D @ H @ D) @ D
     size = (prior.basis**2).sum() / prior.basis.shape[1]

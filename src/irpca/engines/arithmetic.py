@@ -1,0 +1,195 @@
+"""The arithmetic of every question, for NumPy arrays and for tensors on any device.
+
+What is trimmed, what an entry weighs under the noise model, and the posteriors of lines. Compiled loops do the same
+faster for arrays in memory (:mod:`.compiled`, :mod:`.compiled_lines`) and for dense tensors on a GPU
+(:mod:`.gpu.kernels`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import lgamma, log, pi
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, device, to_device
+
+from ..lowrank import Array
+from .base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Prior
+
+# How many entries are kept, whether all that are observed are finite, ‖T‖², ‖T‖∞, and how many are not observed.
+Counts = tuple[int, bool, float, float, int]
+TINY = 1e-300  # added to a density, so that what is beyond all is a gross error and no division by zero
+LOG_2PI = log(2 * pi)
+NO_VARIANCE = 1e-200  # of a prior that ties lines to what is expected of them
+JITTER = 1e-14  # of the trace: with next to no noise rounding may leave less than the prior's 1
+
+
+def trim(M: Any, L: Any, limit: Any) -> tuple[Any, Any, Any, Any]:
+    """``R = M − L``, T, which is R within the limit and 0 beyond it, which entries are kept, and what rides along.
+
+    The limit is a number, or one for each entry. What rides along is the number of entries that are kept, missing and
+    beyond the limit, ``‖T‖²`` and ``‖T‖∞``; what is none of the three is not finite.
+    """
+    xp = array_namespace(M)
+    R = M - L
+    size = xp.abs(R)
+    kept = (size <= limit) & (size < xp.inf)
+    T = xp.where(kept, R, xp.zeros_like(R))
+    wide = xp.astype(T, xp.float64)
+    beyond = (size > limit) & (size < xp.inf)
+    along = xp.sum(kept), xp.sum(xp.isnan(M)), xp.sum(beyond), xp.sum(wide * wide), xp.max(xp.abs(wide))
+    return R, T, kept, xp.stack([xp.astype(part, xp.float64) for part in along])
+
+
+def counts_of(along: Any, entries: int) -> Counts:
+    """What rode along on that many entries, as kernels say it."""
+    kept, missing, beyond, energy, largest = along.tolist()
+    return int(kept), kept + missing + beyond == entries, energy, largest, int(missing)
+
+
+def weigh(R: Any, seen: Any, s2: Any, var: Any, parameters: Any) -> tuple[Any, Any, Any, Any]:
+    """What entries with the residuals R weigh under a noise model, all 0 where they are not seen.
+
+    Parameters
+    ----------
+    R, seen : residuals, 0 where an entry is not seen; and where it is
+    s2, var : the squared scale of the noise, and the variance of L
+    parameters : those of :class:`~irpca.engines.base.Noise`
+
+    Returns
+    -------
+    omega, energy, trust : precisions ω, ω (R² + var L) and 1 − P, for each entry
+    totals : the sums that :class:`~irpca.engines.base.Sums` has
+    """
+    xp = array_namespace(R)
+    *shares, gross, broad, nu, zeta, heavy = (float(x) for x in parameters)
+    square, var = R * R, xp.minimum(var, MOST_SPREAD * s2)
+    none, one = xp.zeros_like(square), xp.ones_like(square)
+    if zeta < np.inf:
+        w = xp.where(xp.abs(R) <= zeta, one, none)
+        P = 1 - w
+        totals = [w, none, none, P, P * square, none, none]
+    elif nu < np.inf:
+        relative = (square + var) / s2
+        w, P = (nu + 1) / (nu + relative), none
+        density = student_constant(nu) - 0.5 * xp.log(s2) - 0.5 * (nu + 1) * xp.log1p(relative / nu)
+        totals = [one, none, none, none, none, density, none]
+    else:
+        clean = []
+        for share, c in zip(shares, COMPONENTS, strict=True):
+            total = c * c * s2 + var
+            clean.append((1 - gross) * share * xp.exp(-0.5 * square / total) / xp.sqrt(total))
+        inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
+        light = (1 - heavy) * gross * xp.exp(-0.5 * square / broad**2) / broad
+        tails = heavy * gross * CAUCHY * inner / broad + TINY
+        total = clean[0] + clean[1] + clean[2] + light + tails
+        parts, P = [density / total for density in clean], (light + tails) / total
+        w = parts[0] + parts[1] / COMPONENTS[1] ** 2 + parts[2] / COMPONENTS[2] ** 2
+        energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
+        totals = [*parts, P, energy, xp.log(total) - 0.5 * LOG_2PI, tails / total]
+    omega = xp.where(seen, w / s2, none)
+    sums = xp.stack([xp.sum(xp.where(seen, part, none)) for part in totals])
+    return omega, omega * (square + var), xp.where(seen, 1 - P, none), sums
+
+
+def student_constant(nu: float) -> float:
+    """The logarithm of the density of Student noise of scale 1 at 0."""
+    return lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(pi * nu)
+
+
+@dataclass(eq=False)
+class Moments:
+    """H (lower triangles), g, and Σ_j ω_ij κ_j of every line; κ is how uncertain the factors of the other side are."""
+
+    H: Any
+    g: Any
+    kappa: Any
+
+
+class Posteriors:
+    """The regressions of some lines, from their moments: ``C = (Λ⁻¹ + H)⁻¹`` is the posterior covariance of a line.
+
+    Everything is in double precision, whatever M is: H of an almost exact fit is too badly conditioned for less.
+
+    Parameters
+    ----------
+    moments : Moments
+    mean : array of shape (n, K)
+        The factors of the lines so far, of the kind of the moments.
+    prior : Prior
+        Of these lines, in NumPy arrays.
+    """
+
+    def __init__(self, moments: Moments, mean: Any, prior: Prior) -> None:
+        self.prior, self.like = prior, mean
+        self.basis = None if prior.basis is None else self._there(prior.basis)
+        xp, K = array_namespace(mean), mean.shape[1]
+        self.places = np.tril_indices(K)
+        p, q = self.places
+        H = xp.zeros((mean.shape[0], K, K), dtype=xp.float64, device=device(mean))
+        H[:, p, q] = moments.H
+        H[:, q, p] = moments.H
+        self.b = _each(H, mean) + moments.g
+        self.H = H + moments.kappa[:, None, None] * self._there(prior.other_covariance)
+        self.variance = self._there(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
+        D, one = xp.sqrt(self.variance), self._there(np.eye(K))
+        inner = D[:, :, None] * self.H * D[:, None, :] + one
+        inner = inner + JITTER * xp.sum(inner * one, axis=(1, 2))[:, None, None] * one
+        try:
+            lower = xp.linalg.cholesky(inner)
+        except Exception as error:  # each namespace has its own
+            if "LinAlgError" not in type(error).__name__:
+                raise
+            raise np.linalg.LinAlgError("the posterior covariance of a line is not positive definite") from None
+        if hasattr(xp.linalg, "solve_triangular"):
+            half = xp.linalg.solve_triangular(lower, D[:, :, None] * one, upper=False)
+        else:
+            half = xp.linalg.solve(lower, D[:, :, None] * one)
+        self.C = xp.matmul(xp.permute_dims(half, (0, 2, 1)), half)
+
+    def prepare(self) -> tuple[Array, Array, Array]:
+        """Σ H (lower triangle) and Σ of the prior variances, over the lines; and ``Qᵀ (b − H C b)``.
+
+        With :meth:`through`, all that is asked for the coefficients.
+        """
+        xp = array_namespace(self.like)
+        assert self.basis is not None
+        right = self.basis.T @ self._reduced(self.b)
+        return _here(xp.sum(self.H, axis=0))[self.places], _here(xp.sum(self.variance, axis=0)), _here(right)
+
+    def through(self, A: Array) -> Array:
+        """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
+        assert self.basis is not None
+        return _here(self.basis.T @ self._reduced(_each(self.H, self.basis @ self._there(A))))
+
+    def posterior(self, coefficients: Array | None) -> tuple[Array, Array, Array, Array, Array]:
+        """Posterior means, prior means, variances, spreads, and the sum of the posterior covariances."""
+        xp = array_namespace(self.like)
+        if coefficients is None or self.basis is None:
+            expected = self._there(self.prior.mean)
+        else:
+            expected = self.basis @ self._there(coefficients)
+        mean = expected + _each(self.C, self.b - _each(self.H, expected))
+        variance = xp.sum(self.C * self._there(np.eye(mean.shape[1])), axis=2)
+        spread = xp.sum(self.C * self._there(self.prior.weigh), axis=(1, 2))
+        parts = mean, expected, variance, spread, xp.sum(self.C, axis=0)
+        return tuple(_here(part) for part in parts)  # type: ignore[return-value]
+
+    def _reduced(self, X: Any) -> Any:
+        """``x − H C x``, as ``Λ⁻¹ C x``: nothing cancels."""
+        return _each(self.C, X) / self.variance
+
+    def _there(self, A: Any) -> Any:
+        xp = array_namespace(self.like)
+        return xp.asarray(np.ascontiguousarray(A, dtype=float), device=device(self.like))
+
+
+def _each(H: Any, X: Any) -> Any:
+    """``H x`` of every line."""
+    return array_namespace(H).matmul(H, X[:, :, None])[:, :, 0]
+
+
+def _here(A: Any) -> Array:
+    array: Array = np.asarray(to_device(A, "cpu"))
+    return array
