@@ -23,7 +23,7 @@ BELOW_SOLVERS = {
     "result",
     "sampling",
 }
-BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration"}
+BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration", "entry_scale"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
 EVERYTHING = FOUNDATION | {
     "answers",
@@ -49,7 +49,8 @@ ROOMS = {
     "engines": {"lowrank", "arguments", "arrays", "threads", "engines"},
     "constants": set(),
     "calibration": {"lowrank", "constants"},
-    "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration"},
+    "entry_scale": {"constants", "calibration", "engines.base", "engines.sparse_part"},
+    "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration", "entry_scale"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
     "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
@@ -59,13 +60,14 @@ ROOMS = {
     "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
     "choice": {"lowrank", "constants", "engines.base", "factors"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base", "threads"},
-    "verdict": {"cached", "choice", "lowrank", "constants", "engines.base", "features", "labels", "result", "sampling"},
+    "verdict": {"cached", "choice", "constants", "engines.base", "entry_scale", "features", "labels", "lowrank"}
+    | {"result", "sampling"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "completion": {"lowrank", "arguments"},
     "longtable": {"arguments", "lowrank", "labels"},
-    "outliers": {"lowrank", "calibration", "engines.base"},
-    "outlier_files": {"lowrank", "calibration", "durable", "engines.base", "outliers"},
+    "outliers": {"lowrank", "calibration", "engines.sparse_part", "entry_scale"},
+    "outlier_files": {"lowrank", "durable", "entry_scale"},
     "diagnostics": FOUNDATION | {"arrays"},
     # What people hand in and get back.
     "labels": {"lowrank"},
@@ -73,7 +75,7 @@ ROOMS = {
     "containers": {"lowrank", "arrays", "labels"},
     "encode": {"cached", "dates", "lowrank", "features", "engines", "encode"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "encode", "result"},
-    "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "outliers", "result"},
+    "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "entry_scale", "outliers", "result"},
     "placement": FOUNDATION,
     "answers": FOUNDATION | {"labels", "containers", "described", "tables", "placement", "outliers"},
     "estimator": FOUNDATION
@@ -103,7 +105,7 @@ LIBRARIES = {
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"threads"},
-    "array_api_compat": {"solvers.dense"},
+    "array_api_compat": {"calibration", "entry_scale", "solvers.dense"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},
