@@ -206,7 +206,7 @@ def irpca_looks(
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     seeds = _seeds(random_state)
     looks = [Look(size=constants.TABLE_SAMPLE, seed=seeds["sample"])]
-    if constants.TABLE_SAMPLE < ENTRIES_PER_COLUMN * n2:
+    if ENTRIES_PER_COLUMN * n2 > constants.TABLE_SAMPLE:
         looks.append(Look(size=_unit_entries(n2), seed=seeds["units"]))
     offered = rank or constants.FIRST_COMPONENTS
     looks.append(Look(lines=_compared(shape, (F1, F2), rank, offered, 1.0, seeds)))
