@@ -428,7 +428,9 @@ def placement(V, spread, noise, gross=1e-4, exact=0.0):
     columns = Side(V, ones[:, None], False, np.zeros(K), np.zeros(K))
     posterior = noise**2 * np.linalg.inv(V.T @ V)
     none = np.zeros((len(V), 0))
-    return Placement(columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, none, spread, spread, exact)
+    return Placement(
+        columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, none, spread, spread, exact
+    )
 
 
 def test_scores_are_the_mean_given_what_is_seen():

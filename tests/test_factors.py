@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines import MemoryEngine
-from irpca.engines.base import Lines, Noise
+from irpca.engines.base import Lines
 from irpca.factors import (
     Fit,
     Side,

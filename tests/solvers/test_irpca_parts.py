@@ -88,7 +88,7 @@ def test_units_of_many_columns_are_found_from_more_entries_than_the_sample_has()
     few = Sample.draw(engine, constants.TABLE_SAMPLE, rng)
     unit, _ = column_units(engine, Features.identity(3000), few, SEED)
     assert len(few.values) < 20 * 3000
-    assert np.log(unit / scale).std() < 0.2  # about 64 entries of each: 1.17 / √64 by the quartiles, and none has no unit
+    assert np.log(unit / scale).std() < 0.2  # 64 entries of each: 1.17 / √64; none has no unit
 
 
 def test_the_finest_noise_is_rounding_of_what_was_stored():
