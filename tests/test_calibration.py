@@ -132,9 +132,9 @@ def test_beyond_all_that_was_seen_the_heaviest_tail_decides():
     tail = stats.t(1 / max(constants.STUDENT_TAILS)).sf
     for k in (1.6, 3.0, 100.0):
         rarer = tail(1e6 * k) / tail(1e6)
-        assert calibration.unseen(np.array([k * largest]))[0] == pytest.approx(1 / (1 + rarer), rel=1e-3)
+        assert calibration._unseen(np.array([k * largest]))[0] == pytest.approx(1 / (1 + rarer), rel=1e-3)
         assert calibration([k * largest])[0] >= 1 / (1 + rarer) - 1e-3
-    assert not calibration.unseen(largest * np.array([0.0, 0.5, 1.0, 1.45])).any()
+    assert not calibration._unseen(largest * np.array([0.0, 0.5, 1.0, 1.45])).any()
 
 
 def test_shapes_of_noise():

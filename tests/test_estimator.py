@@ -304,7 +304,7 @@ def test_nothing_is_fitted_again(problem, monkeypatch):
         assert_array_equal(getattr(model, name), value)
     assert_array_equal(model.low_rank_.dense(), L)
     assert_array_equal(model.sparse_.toarray(), S)
-    assert set(vars(model)) - {"_used_bits", "_fingerprint"} == names  # these are found when they are needed
+    assert set(vars(model)) - {"_fingerprint"} == names  # that is found when it is needed
 
 
 def test_one_new_row(problem):
@@ -517,10 +517,7 @@ def test_as_many_false_alarms_as_asked(noisy, fdr):
 def test_probability_is_that_of_the_calibration(noisy):
     _, _, model = noisy
     result, table = model.result_, model.outliers()
-    weights = result.weights
-    s2 = weights.rows[table["row"]] * weights.cols[table["column"]]
-    var = np.einsum("ik,ik->i", weights.row_spread[table["row"]], weights.col_spread[table["column"]])
-    z = np.abs(table["difference"]) / np.sqrt(s2 + np.minimum(var, 9 * s2))
+    z = table["difference"] / result.scale.unit_at(table["difference"], table["row"], table["column"])
     assert_array_equal(table["probability"], result.calibration(z))
     assert_allclose(table["score"], np.abs(table["difference"]) / table["std"])
 

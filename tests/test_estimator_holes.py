@@ -427,8 +427,10 @@ def placement(V, spread, noise, gross=1e-4, exact=0.0):
     model = NoiseModel(noise, 1e-300 * ones, np.ones(1), ones, 100.0, gross, np.array([1.0, 0.0, 0.0]))
     columns = Side(V, ones[:, None], False, np.zeros(K), np.zeros(K))
     posterior = noise**2 * np.linalg.inv(V.T @ V)
-    new = spread, spread
-    return Placement(columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, *new, exact=exact)
+    none = np.zeros((len(V), 0))
+    return Placement(
+        columns, model, ones, np.eye(K), np.zeros(K), spread, spread, posterior, none, spread, spread, exact
+    )
 
 
 def test_scores_are_the_mean_given_what_is_seen():
@@ -484,7 +486,9 @@ def test_few_entries_are_as_good_as_the_prior_makes_them():
     found = placement(V, np.eye(3), 0.1).place(nothing, None)
     assert_allclose(found.scores[0], 0, atol=1e-12)
     assert_allclose(found.scores[1], V[4] / (V[4] @ V[4] + 0.01), rtol=1e-3)
-    assert found.spread[0, 0] > found.spread[1, 0] > 1  # less sure than a typical row
+    before, after = (np.sum(V @ np.diag(variances) * V) for variances in found.variances)
+    assert before > after > np.trace(V @ np.linalg.inv(V.T @ V) @ V.T) * 0.1**2  # less sure than a typical row
+    assert_allclose(found.variances[0], 1, rtol=1e-3)
 
 
 # What is refused

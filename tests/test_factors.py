@@ -5,18 +5,16 @@ import pytest
 
 from irpca import constants
 from irpca.engines import MemoryEngine
-from irpca.engines.base import Lines, Noise
+from irpca.engines.base import Lines
 from irpca.factors import (
     Fit,
     Side,
     above_noise,
     basis_of,
     begin,
-    entry_variance,
     moved,
     placed,
     restricted,
-    variance_given,
 )
 from irpca.features import Features
 from irpca.lowrank import LowRank
@@ -133,34 +131,6 @@ def test_the_variance_of_every_entry_of_L():
         assert row_spread[i] @ col_spread[j] == pytest.approx(expected)
 
 
-def test_variance_given_the_entries_that_are_used():
-    rng = np.random.default_rng(0)
-    worth, V = rng.random((4, 5)) * (rng.random((4, 5)) < 0.7), rng.standard_normal((5, 3))
-    A = rng.standard_normal((3, 3))
-    prior = A @ A.T
-    found = variance_given(worth, V, prior)
-    for i in range(4):
-        C = np.linalg.inv(np.linalg.inv(prior) + (V.T * worth[i]) @ V)
-        np.testing.assert_allclose(found[i], np.einsum("jk,kl,jl->j", V, C, V))
-    singular = np.diag([1.0, 0.0, 2.0])
-    np.testing.assert_allclose(variance_given(0 * worth, V, singular)[0], V**2 @ np.diag(singular))
-    assert variance_given(worth, np.zeros((5, 0)), np.zeros((0, 0))).shape == (4, 5)
-
-
-def test_the_variance_of_entries_from_their_rows_and_columns():
-    rng = np.random.default_rng(0)
-    U, V, unit = rng.standard_normal((4, 2)), rng.standard_normal((5, 2)), np.array([1.0, 2.0, 3.0, 4.0, 5.0])
-    rows, cols = rng.random(4) + 0.5, rng.random(5) + 0.5
-    spreads = rng.random((4, 2)), rng.random((5, 2))
-    weights = Noise(rows, cols, *spreads, np.array([1.0, 0.0, 0.0]), 0.1, 9.0)
-    used, prior = rng.random((4, 5)) < 0.6, np.diag([2.0, 0.5])
-    worth = used / (1.5**2 * np.outer(rows, cols))
-    expected = variance_given(worth, V, prior) + variance_given((worth * unit**2).T, U, prior).T * unit**2
-    np.testing.assert_allclose(entry_variance(weights, used, 1.5, (U, prior), (V, prior), unit), expected)
-    given = entry_variance(weights, used, 1.5, (U, None), (V, None), unit)
-    np.testing.assert_allclose(given, spreads[0] @ spreads[1].T)
-
-
 def test_how_far_L_moved():
     rng = np.random.default_rng(0)
     A, B = (LowRank(rng.standard_normal((6, 2)), np.eye(2), rng.standard_normal((5, 2))) for _ in range(2))
@@ -241,24 +211,6 @@ def test_the_likelihood_of_lines_is_that_of_their_entries():
     np.testing.assert_allclose(
         fit._likelihood(M[rows][:, cols].T, 1, cols, rows), np.nansum(every[rows][:, cols], axis=0)
     )
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-def test_gross_errors_that_nothing_contradicts(axis):
-    """The one entry that speaks for the second component was left out: 8 is within two deviations of what may be, 5."""
-    loadings = np.column_stack([np.ones(8), np.arange(8) == 7])
-    U = np.column_stack([np.full(6, 1.0), np.zeros(6)])
-    M = U @ loadings.T
-    M[4, 7], M[2, 3] = 8.0, 8.0  # the second is contradicted by the others
-    for own, found in ((5.0, [4]), (3.0, [])):
-        fit = a_fit(*(M.shape if axis == 0 else M.T.shape), s=0.5, M=M if axis == 0 else np.ascontiguousarray(M.T))
-        fit.noise.rows, fit.noise.cols = np.ones(len(fit.noise.rows)), np.ones(len(fit.noise.cols))
-        fit.noise.shares = np.array([1.0, 0.0, 0.0])
-        side, other = (fit.rows, fit.cols) if axis == 0 else (fit.cols, fit.rows)
-        side.mean, other.mean, side.variance = U, loadings, np.array([1.0, own**2])
-        assert list(fit.unsupported(axis)) == found
-        side.tied = True
-        assert not len(fit.unsupported(axis))
 
 
 def test_a_line_that_was_fitted_to_its_errors_is_fitted_again():

@@ -146,8 +146,8 @@ def test_a_batch_of_rows_without_entries_is_placed_as_well(model, monkeypatch):
 def test_a_row_is_certain_where_its_entries_tell_something(new):
     """Two groups of columns, each with a factor of its own; of the first row only some of one group is observed.
 
-    The uncertainty of L is told by the variances of principal factors, without their covariances. One group is larger, so
-    that each of these is nearly a group's own; where both are alike, all columns of the row are said to be uncertain.
+    The uncertainty of L is told by the variances of principal factors, without their covariances. One group is larger,
+    so that each of these is nearly a group's own; where both are alike, all columns of the row are called uncertain.
     """
     rng = np.random.default_rng(6)
     groups = np.repeat(np.eye(2), [10, 20], axis=1) * (1 + rng.random(30))

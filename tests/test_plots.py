@@ -460,8 +460,8 @@ def test_what_is_left_of_a_good_fit_is_below_the_edge_of_noise(model, ax):
     plots.singular_values(model, ax=ax)
     edge = by_label(ax, "largest to expect of noise alone").get_ydata()[0]
     assert by_label(ax, "left over").get_ydata().max() < edge < ax.lines[0].get_ydata().min()
-    weights = model.result_.weights
-    units = np.sqrt(np.outer(weights.rows, weights.cols))
+    scale = model.result_.scale
+    units = np.sqrt(np.outer(scale.rows, scale.cols))
     L = np.linalg.svd(model.low_rank_.dense() / units, compute_uv=False)[:2]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), L, rtol=1e-9)
     R = np.where(model.sparse_.toarray() != 0, 0, np.nan_to_num(model._M - model.expected()))
@@ -624,7 +624,7 @@ def changed(model, **changes):
 
 
 def test_scores_without_a_noise_model_are_multiples_of_the_limit(ax, frame, model):
-    other = changed(model, weights=None, calibration=None, noise=None, zeta=2.0)
+    other = changed(model, scale=None, calibration=None, noise=None, zeta=2.0)
     plots.cell_map(other, frame, ax=ax)
     assert ax.figure.axes[1].get_ylabel().endswith("what is expected,\nin multiples of the limit")
 

@@ -21,7 +21,7 @@ from sklearn.exceptions import ConvergenceWarning
 import irpca
 from irpca.calibration import Calibration
 from irpca.engines import choose
-from irpca.engines.base import Noise
+from irpca.entry_scale import EntryScale
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
 from irpca.report import payload as payload_module
@@ -30,7 +30,6 @@ from irpca.report.page import drawn, inert, render
 from irpca.report.payload import logs, packed, payload
 from irpca.report.words import TITLES, number, percent, sentence
 from irpca.result import FATAL, HARMLESS, Certificate, Choice, Doubt, History, Result, Status
-from irpca.tables import deviation
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -44,9 +43,7 @@ class Made:
         self, M, U, V, S, noise=1.0, labels=(None, None), doubts=(), status=Status.CONVERGED, names=(None, None)
     ):
         n1, n2 = M.shape
-        weights = Noise(
-            np.full(n1, noise**2), np.ones(n2), np.zeros((n1, 2)), np.zeros((n2, 2)), np.ones(3) / 3, 0.1, 9.0
-        )
+        scale = EntryScale(np.full(n1, noise**2), np.ones(n2), np.zeros((n1, 2)), np.zeros((n2, 2)))
         dense = isinstance(M, np.ndarray)
         counts = tuple((~np.isnan(M)).sum(axis=k) for k in (1, 0)) if dense else choose(M, "auto").counts
         z = np.r_[np.random.default_rng(0).normal(size=2000), np.zeros(0) if S is None else S.data[:2000] / noise]
@@ -71,14 +68,14 @@ class Made:
             seconds=1.5,
             counts=counts,
             certificate=Certificate(0.01, (("plain", -1.25, 0.5), ("other", -1.5, 0.75)), "plain", 0.0),
-            weights=weights,
+            scale=scale,
             calibration=Calibration(z),
         )
         sides = zip(labels, names, strict=True)
         self.row_labels_, self.col_labels_ = (
             given if given is None else Labels.of(given, name) for given, name in sides
         )
-        self._M, self._V, self._factor, self.random_state = M, V, 1.0, 0
+        self._M, self._V, self.random_state = M, V, 0
 
     def _owner(self):
         return choose(self._M, "auto")
@@ -86,11 +83,8 @@ class Made:
     def _entries(self, rows, cols):
         return self._owner().entries(rows, cols)
 
-    def _scale(self, result, owner):
-        return lambda S: self._std_of_cells(result, owner, S.nonzero())
-
-    def _std_of_cells(self, result, owner, at=None):
-        return deviation(result.weights, self._factor, at)
+    def _std_at(self, result, rows, cols):
+        return result.scale.std_at(rows, cols)
 
     def get_params(self, deep=True):
         return {}

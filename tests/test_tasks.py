@@ -128,7 +128,8 @@ def test_8_containers(page):
     assert isinstance(found, pl.DataFrame)
     assert found["row"].to_list() == page["outliers"]["row"].to_list()
     assert found["column"].to_list() == page["outliers"]["column"].to_list()
-    np.testing.assert_allclose(found["expected"], page["outliers"]["expected"], rtol=1e-9)
+    # polars lies in memory column by column: sums in another order, times the condition of a row's regression
+    np.testing.assert_allclose(found["expected"], page["outliers"]["expected"], rtol=1e-7)
 
 
 def test_9_pictures(page, folder):

@@ -17,12 +17,13 @@ from irpca import InductiveRobustPCA, answers, constants, containers, estimator,
 from irpca.arrays import as_numpy, in_host_memory, is_sparse, is_tensor, matrix_of, on_gpu
 from irpca.containers import kind_of, taken
 from irpca.engines import MemoryEngine, choose, sparse_part
-from irpca.engines.sparse_part import flagged, of_lines, on_device, root_mean_square, to_host
+from irpca.engines.sparse_part import flagged, on_device, root_mean_square, to_host
+from irpca.entry_scale import Judge
 from irpca.features import Features
-from irpca.persistence import checks
 from irpca.plots import fitted
 
 torch = pytest.importorskip("torch")
+DeviceSparse = pytest.importorskip("irpca.engines.gpu.sparse").DeviceSparse
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch: these are in beta state
 PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1)
 M, F1, F2 = PROBLEM.M, PROBLEM.F1, PROBLEM.F2
@@ -31,36 +32,10 @@ DEVICE = "cuda:0" if CUDA else "cpu:0"
 FEW = 1000  # cells that fit into memory, in place of 2²⁴
 
 
-class DeviceSparse:
-    """A stand-in for that of the GPU engine."""
-
-    def __init__(self, indptr, indices, data, shape):
-        self.indptr, self.indices, self.data, self.shape = indptr, indices, data, shape
-        self.nnz, self.dtype = len(data), np.dtype(str(data.dtype).removeprefix("torch."))
-
-    @classmethod
-    def of(cls, S):
-        parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
-        return cls(*(torch.as_tensor(part, device=DEVICE) for part in parts), S.shape)
-
-    def flagged(self, axis):
-        S = self._moved()
-        return np.diff(S.indptr) if axis == 0 else np.bincount(S.indices, minlength=S.shape[1])
-
-    def only(self, rows, cols):
-        S = self._moved().tocoo()
-        kept = rows[S.row] & cols[S.col]
-        return self.of(csr_array((S.data[kept], (S.row[kept], S.col[kept])), shape=S.shape))
-
-    def tensor(self):
-        return torch.sparse_csr_tensor(self.indptr, self.indices.long(), self.data, self.shape)
-
-    def to_scipy(self):
-        Engine.brought += 1
-        return self._moved()
-
-    def _moved(self):
-        return csr_array(tuple(part.cpu().numpy() for part in (self.data, self.indices, self.indptr)), shape=self.shape)
+def moved(S):
+    """A CSR array on the device."""
+    parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
+    return DeviceSparse(S.shape, *(torch.as_tensor(part, device=DEVICE) for part in parts))
 
 
 class Engine(MemoryEngine):
@@ -73,7 +48,7 @@ class Engine(MemoryEngine):
 
     def corruption(self, L, limit):
         S, trim = super().corruption(L, limit)
-        return (DeviceSparse.of(S) if np.prod(S.shape) > constants.MAX_ENTRIES_IN_MEMORY else S), trim
+        return (moved(S) if np.prod(S.shape) > constants.MAX_ENTRIES_IN_MEMORY else S), trim
 
 
 @pytest.fixture
@@ -89,8 +64,14 @@ def device(monkeypatch):
         monkeypatch.setattr(containers, "on_gpu", is_tensor)
         for module in (containers, answers, estimator):
             monkeypatch.setattr(module, "device_of", lambda table: DEVICE if is_tensor(table) else "cpu")
-    for module in (constants, checks):
-        monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", FEW)
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", FEW)
+    bring = DeviceSparse.to_scipy
+
+    def brought(S):
+        Engine.brought += 1
+        return bring(S)
+
+    monkeypatch.setattr(DeviceSparse, "to_scipy", brought)
     monkeypatch.setattr(Engine, "brought", 0)
     return DEVICE
 
@@ -303,11 +284,12 @@ def test_outliers_stay_on_the_device(device):
 
 def test_lines_that_are_not_known_have_no_outliers(device):
     S = csr_array(np.arange(12.0).reshape(3, 4))
-    there = DeviceSparse.of(S)
+    there = moved(S)
     rows, cols = np.array([True, False, True]), np.array([True, True, False, True])
-    for kept in (of_lines(S, rows, cols), of_lines(there, rows, cols).to_scipy()):
+    judge = Judge(0.0, known=(rows, cols))
+    for kept in (judge.outliers(S), judge.outliers(there).to_scipy()):
         assert_array_equal(kept.toarray(), S.toarray() * np.outer(rows, cols))
-    assert of_lines(there, np.ones(3, bool), np.ones(4, bool)) is there
+    assert Judge(0.0, known=(np.ones(3, bool), np.ones(4, bool))).outliers(there) is there
     for axis in (0, 1):
         assert_array_equal(flagged(there, axis), flagged(S, axis))
     assert on_device(there) and not on_device(S) and not on_device(None)
@@ -317,14 +299,14 @@ def test_the_size_of_outliers(monkeypatch):
     S = csr_array(np.arange(12.0, dtype=np.float32).reshape(3, 4))
     right = np.sqrt(np.mean(S.data.astype(float) ** 2))
     monkeypatch.setattr(sparse_part, "SUMMED_ENTRIES", 4)
-    for one in (S, DeviceSparse.of(S)):
+    for one in (S, moved(S)):
         assert root_mean_square(one) == pytest.approx(right, rel=1e-14)
-    assert root_mean_square(csr_array((3, 4))) == root_mean_square(DeviceSparse.of(csr_array((3, 4)))) == 0
+    assert root_mean_square(csr_array((3, 4))) == root_mean_square(moved(csr_array((3, 4)))) == 0
 
 
 def test_outliers_that_are_too_many_for_the_host_are_not_brought(device, monkeypatch):
     S = csr_array(np.ones((30, 40)))
-    there = DeviceSparse.of(S)
+    there = moved(S)
     assert to_host(S, "a plot") is S
     assert (to_host(there, "a plot") != S).nnz == 0
     monkeypatch.setattr(sparse_part, "machine_memory", lambda: 4.0 * (1200 * 12 + 31 * 4) - 1)
@@ -477,8 +459,7 @@ def test_the_assumptions_are_checked_without_the_host(device):
 
 
 def test_a_small_matrix_on_the_device(device, monkeypatch):
-    for module in (constants, checks):
-        monkeypatch.setattr(module, "MAX_ENTRIES_IN_MEMORY", 1 << 24)
+    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 24)
     A = holed()
     plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
     assert isinstance(model.sparse_, csr_array) and model._device == device

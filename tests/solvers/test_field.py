@@ -164,14 +164,15 @@ def test_without_S(problem, name):
 
 
 def noisy(problem):
-    """Nobody is done with this after one iteration, but that there is no exact fit is known then."""
+    """Hardly anybody is done with this after one iteration, but that there is no exact fit is known then."""
     return problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
 
 
 @every_method
 def test_one_iteration_is_a_result(problem, name):
     result = run(name, problem, noisy(problem), max_iter=1)
-    assert result.n_iter == 1 and result.status is (Status.SATURATED if name == "trimmed" else Status.MAX_ITER)
+    done = {"trimmed": Status.SATURATED, "irpca": Status.CONVERGED}  # by steps that all belong to one iteration
+    assert result.n_iter == 1 and result.status is done.get(name, Status.MAX_ITER)
     assert np.isfinite(result.L.dense()).all() and result.L.shape == result.S.shape == problem.M.shape
     assert result.status.name in result.summary() and name in result.summary()
 

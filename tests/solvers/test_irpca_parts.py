@@ -53,18 +53,42 @@ def test_the_spread_of_values_most_of_which_are_the_same():
     assert np.isnan(_spread(np.full(50, 3.0)))
 
 
+def units(values, cols, n2, F2=None):
+    """Of columns all of whose entries are in the sample."""
+    engine = SimpleNamespace(shape=(len(values), n2), n_observed=len(values))
+    return column_units(engine, Features.of(F2, n2), sample(values, cols), SEED)
+
+
 def test_every_column_has_the_unit_of_its_own_spread():
     rng = np.random.default_rng(0)
     cols = np.repeat([0, 1, 2, 4], [4000, 4000, 19, 20])
     scale = np.array([1.0, 100.0, 1.0, 1.0, 10.0])
-    unit, typical = column_units(sample(scale[cols] * rng.standard_normal(len(cols)), cols), 5)
+    unit, typical = units(scale[cols] * rng.standard_normal(len(cols)), cols, 5)
     assert unit[1] / unit[0] == pytest.approx(100, rel=0.05)
     assert unit[2] == unit[3] == 1.0  # too few entries, or none
     assert unit[4] != 1.0
     assert np.prod(unit[[0, 1, 4]]) == pytest.approx(1.0)
     assert typical == pytest.approx(unit[0] ** -1, rel=0.05)
-    unit, typical = column_units(sample(rng.standard_normal(10), np.arange(10)), 10)
+    unit, typical = units(rng.standard_normal(10), np.arange(10), 10)
     np.testing.assert_array_equal(unit, np.ones(10))
+
+
+@pytest.mark.parametrize(("ratio", "own"), [(90.0, False), (110.0, True)])
+def test_columns_with_features_share_a_unit_unless_they_cannot_be_alike(ratio, own):
+    rng = np.random.default_rng(0)
+    cols = np.repeat(np.arange(6), 4000)
+    values = np.where(cols < 3, 1.0, ratio) * np.tile(rng.standard_normal(4000), 6)
+    assert (units(values, cols, 6, np.eye(6)[:, :2])[0] != 1).all() == own
+
+
+def test_units_of_many_columns_are_found_from_more_entries_than_the_sample_has():
+    rng = np.random.default_rng(0)
+    scale = 10.0 ** rng.uniform(-2, 2, 3000)
+    engine = irpca.engines.MemoryEngine(scale * rng.standard_normal((200, 3000)))
+    few = Sample.draw(engine, constants.TABLE_SAMPLE, rng)
+    unit, _ = column_units(engine, Features.identity(3000), few, SEED)
+    assert len(few.values) < 20 * 3000
+    assert np.log(unit / scale).std() < 0.2  # 64 entries of each: 1.17 / √64; none has no unit
 
 
 def test_the_finest_noise_is_rounding_of_what_was_stored():
@@ -162,14 +186,16 @@ def test_what_will_be_looked_at():
     shape = (5000, 4000)
     given = tuple(Features.of(rng.standard_normal((n, 5)), n) for n in shape)
     large = irpca_looks(shape, Features.identity(5000), Features.identity(4000), None, SEED)
-    assert [look.size for look in large] == [1 << 15, 0]
-    assert [len(lines) for lines in large[1].lines] == [109, 110] or [len(x) for x in large[1].lines] == [110, 109]
-    blocks = irpca_looks(shape, *given, 3, SEED)[2:]
+    assert [look.size for look in large] == [1 << 15, 64 * 4000, 0]
+    assert sorted(len(lines) for lines in large[2].lines) == [109, 110]
+    narrow = irpca_looks((90_000, 500), Features.identity(90_000), Features.identity(500), None, SEED)
+    assert [look.size for look in narrow] == [1 << 15, 0]  # the sample is enough for the units of the columns
+    blocks = irpca_looks(shape, *given, 3, SEED)[3:]
     sizes = [len(look.lines[0]) * len(look.lines[1]) for look in blocks]
     assert sizes and sizes == sorted(sizes) and sizes[-1] <= 1 << 22
-    assert len(irpca_looks(shape, *given, 3, SEED, noise=0.5)) == 2
-    assert len(irpca_looks(shape, *given, 3, SEED, noise=0)) == len(blocks) + 2
-    assert len(irpca_looks(shape, *given, 3, SEED, imperfect=True)) == 2
+    assert len(irpca_looks(shape, *given, 3, SEED, noise=0.5)) == 3
+    assert len(irpca_looks(shape, *given, 3, SEED, noise=0)) == len(blocks) + 3
+    assert len(irpca_looks(shape, *given, 3, SEED, imperfect=True)) == 3
 
 
 def test_expected_factors_as_coefficients_of_the_features():
@@ -260,10 +286,9 @@ def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatc
     M, unit = np.arange(30.0).reshape(6, 5), np.array([1.0, 2.0, 4.0, 8.0, 16.0])
     lines = np.array([0, 2, 3]), np.array([1, 4])
     part = SimpleNamespace(
-        engine=SimpleNamespace(shape=M.shape),
         table=SimpleNamespace(lines=lines),
         unit=unit,
-        M=SimpleNamespace(dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
+        M=SimpleNamespace(shape=M.shape, dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
     )
     monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 16)  # blocks of 4 entries
     placed = []
@@ -349,7 +374,7 @@ def test_the_noise_model_is_in_units_of_M():
     rng = np.random.default_rng(0)
     M = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
     units = 2.0 ** rng.permutation(np.repeat([-3, 0, 3], 10))
-    plain, scaled = (irpca.solve(table, rank=2).weights for table in (M, M * units))
+    plain, scaled = (irpca.solve(table, rank=2).scale for table in (M, M * units))
     np.testing.assert_allclose(scaled.cols, plain.cols * units**2, rtol=1e-6)
     np.testing.assert_allclose(scaled.col_spread, plain.col_spread * units[:, None] ** 2, rtol=1e-6)
     np.testing.assert_allclose(scaled.rows, plain.rows, rtol=1e-6)
