@@ -101,7 +101,7 @@ LIBRARIES = {
     "narwhals": {"containers", "described", "encode.columns"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
-    "llvmlite": {"engines.compiled", "engines.compiled_lines"},
+    "llvmlite": {"engines.compiled"},
     "threadpoolctl": {"threads"},
     "array_api_compat": {"solvers.dense", "engines.arithmetic", "entry_scale", "calibration"},
     "torch": {"containers", "engines.gpu"},

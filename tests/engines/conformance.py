@@ -1,7 +1,7 @@
 """What every engine must answer: the same as the reference engine, question by question.
 
-Subclass :class:`EngineSuite`, say how to make your engine from a NumPy array, and pytest does the rest.
-The parameters of a test are combined pairwise: every two values of every two of them meet in one of its items.
+Subclass :class:`EngineSuite`, say how to make your engine from a NumPy array, and pytest does the rest; with holes,
+:class:`HolesSuite`. Types, orders and spacings in memory are tested of the kernels, where loops depend on them.
 """
 
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from array_api_compat import to_device
 from engines.literal import solve_both
 from scipy.linalg import block_diag
@@ -84,24 +83,18 @@ class Case:
 shared_case = cache(Case)  # for tests that leave it as it is
 
 
-EITHER = [False, True]
-
-
-def settings(*shapes):
-    """Pairwise: shapes, types and layouts of M, and twice True or False, for what a test varies besides."""
-    rows = all_pairs(*shapes, DTYPES, ORDERS, SPACINGS, EITHER, EITHER)
-    return [(*row[:-4], f"{row[-4]} {row[-3]}", *row[-2:]) for row in rows]
-
-
-def few_settings(*shapes):
-    """For engines that store M in an order of their own, or have no loops that depend on it: spacings in turn."""
-    rows = all_pairs(*shapes, DTYPES, ORDERS, EITHER, EITHER)
-    return [(*row[:-3], f"{row[-3]} {SPACINGS[k % len(SPACINGS)]}", *row[-2:]) for k, row in enumerate(rows)]
+# Shape, type and layout of M, and what a test varies besides.
+CASES = [
+    ((1, 5), np.float64, "C padded", True),
+    ((60, 41), np.float64, "C whole", False),
+    ((33, 129), np.float32, "Fortran strided", True),
+]
+# Type and layout of M, whether it has holes, and whether its entries have thresholds of their own.
+STORED = [(np.float64, "C whole", False, True), (np.float32, "Fortran reversed", True, False)]
 
 
 def named(setting):
-    *shape, dtype, layout, one, other = setting
-    return f"{''.join(f'{n1}x{n2} ' for n1, n2 in shape)}{dtype.__name__} {layout} {one:d}{other:d}"
+    return " ".join(getattr(part, "__name__", str(part)) for part in setting)
 
 
 def given_by(of):
@@ -164,15 +157,16 @@ def of_T(case):
 
 MODES = {"mixture": {}, "Student": {"nu": 2.5}, "trim": {"zeta": 1.0}, "units": {}}
 PRIORS = ["mean", "constant", "basis", "tied", "partly tied"]
-LINES = all_pairs(PRIORS, list(MODES), [(30, 17), (9, 70)], ["C whole", "Fortran whole", "C strided"], DTYPES)
-DIRECTIONS = all_pairs([0, 1, 2, 8, 11], ["mean", "constant", "basis"], [(1, 5), (7, 3), (65, 33)])  # how many
-
-
-KINDS_OF_L = ["nothing in S", "everything in S", "rank 0", "rank 1", "more than columns", "wide core", "tall core"]
-SETTINGS_OF_L = [
-    (kind, dtype, f"{order} {SPACINGS[k % len(SPACINGS)]}")
-    for k, (kind, dtype, order) in enumerate(all_pairs(KINDS_OF_L, DTYPES, ORDERS))
+LINES = [
+    ("mean", "mixture", (30, 17), "C whole", np.float64),
+    ("constant", "Student", (9, 70), "Fortran whole", np.float32),
+    ("basis", "units", (30, 17), "C strided", np.float64),
+    ("tied", "trim", (9, 70), "C whole", np.float32),
+    ("partly tied", "units", (9, 70), "Fortran whole", np.float32),
 ]
+DIRECTIONS = [(0, "basis", (7, 3)), (1, "mean", (65, 33)), (8, "constant", (7, 3)), (11, "basis", (65, 33))]  # how many
+KINDS_OF_L = ["nothing in S", "everything in S", "rank 0", "rank 1", "more than columns", "wide core", "tall core"]
+SETTINGS_OF_L = [(kind, DTYPES[k % 2], f"{ORDERS[k // 2 % 2]} whole") for k, kind in enumerate(KINDS_OF_L)]
 
 
 class LinesCase:
@@ -326,8 +320,8 @@ class Owner:
     capabilities : what it can do that not every engine can
     """
 
-    setting = given_by(settings([(1, 5), (7, 3), (130, 90), (67, 515)]))
-    stored_setting = given_by(settings())
+    setting = given_by(CASES)
+    stored_setting = given_by(STORED)
     where = ""
     product_error = 0.0
     border = (400, 300)
@@ -353,9 +347,9 @@ class Owner:
     def holes(self, stored_setting):
         return stored_setting[2]
 
-    @pytest.fixture(params=DTYPES)
-    def dtype(self, request):
-        return request.param
+    @pytest.fixture
+    def dtype(self):
+        return np.float32
 
     @pytest.fixture
     def infinite(self):
@@ -519,9 +513,13 @@ class Owner:
         error = self.product_error if case.dtype == np.float32 else 0.0
         assert trim.largest == pytest.approx(np.abs(T).max(), rel=error, abs=0)
 
-    @pytest.mark.parametrize("zeta", [0.1, np.float64(0.1), np.float32(0.1)], ids=lambda z: type(z).__name__)
-    def test_an_entry_at_the_threshold_is_kept(self, zeta, dtype):
+    def test_an_entry_at_the_threshold_is_kept(self):
         """The paper's P_zeta is strict, in the precision of M: float32(0.1) is larger than 0.1, and kept."""
+        for zeta in 0.1, np.float64(0.1), np.float32(0.1):
+            for dtype in DTYPES:
+                self.kept_at(zeta, dtype)
+
+    def kept_at(self, zeta, dtype):
         at = dtype(zeta)
         above, below = np.nextafter(at, dtype(1)), np.nextafter(at, dtype(0))
         M = np.array([[at, above, below], [-at, -above, -below]])
@@ -551,14 +549,14 @@ class Owner:
         case = Case((7, 3), dtype)
         assert self.make(case.M).core(case.L, 1e300, case.Q1, case.Q2)[1].trimmed == 0
 
-    @pytest.mark.parametrize("size", [1e-25, 1e25])
-    def test_the_energy_does_not_leave_the_range_of_float32(self, size, dtype):
-        M = np.full((5, 4), size, dtype)
-        for trim in (
-            self.make(M).products(LowRank.zero(M.shape), np.inf, np.zeros((4, 1)))[-1],
-            self.make(M).corruption(LowRank.zero(M.shape), np.inf)[-1],
-        ):
-            assert trim.energy == pytest.approx(20 * size**2, rel=1e-6)
+    def test_the_energy_does_not_leave_the_range_of_float32(self, dtype):
+        for size in 1e-25, 1e25:
+            M = np.full((5, 4), size, dtype)
+            for trim in (
+                self.make(M).products(LowRank.zero(M.shape), np.inf, np.zeros((4, 1)))[-1],
+                self.make(M).corruption(LowRank.zero(M.shape), np.inf)[-1],
+            ):
+                assert trim.energy == pytest.approx(20 * size**2, rel=1e-6)
 
     # The engine as an owner.
 
@@ -858,3 +856,172 @@ class EngineSuite(Owner):
         np.testing.assert_array_equal(S.indptr, expected_S.indptr)
         np.testing.assert_allclose(S.data, expected_S.data, rtol=0, atol=31 * TOLERANCE[precision])
         same_trim(trim, expected_trim, precision)
+
+
+class LeanSuite(EngineSuite):
+    """Without what a piece decides alone, and what is read of it."""
+
+    setting = given_by(CASES[1:])
+    test_lines_of_any_number_of_directions = None
+    test_thresholds_and_kinds_of_L = None
+    test_L_in_single_precision = None
+    test_an_entry_at_the_threshold_is_kept = None
+    test_a_zero_residual = None
+    test_a_threshold_beyond_the_range_of_float32 = None
+    test_the_energy_does_not_leave_the_range_of_float32 = None
+    test_the_parts_add_up = None
+    test_lines_leave_what_they_are_given_as_it_is = None
+    test_lines_with_few_conjugate_gradients = None
+    test_place = None
+
+
+PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]
+
+
+def pattern(kind, shape=(60, 41)):
+    """Where a matrix is observed."""
+    rng = np.random.default_rng(5)
+    at = rng.random(shape)
+    rows, cols = np.indices(shape)
+    match kind:
+        case "empty rows":
+            return (at < 0.3) & (rows % 7 > 2) & (rows > 3) & (rows < shape[0] - 5)
+        case "empty columns":
+            return (at < 0.3) & (cols % 7 > 2) & (cols > 3) & (cols < shape[1] - 5)
+        case "one entry":
+            return (rows == 17) & (cols == 5)
+        case "full rows":  # longer than a tile, and than all the others together
+            return (at < 0.02) | (rows % 25 == 4)
+        case "last only":
+            return (rows == shape[0] - 1) & (cols > 30)
+        case _:
+            return at < float(kind.split()[0]) / 100
+
+
+def listed(M, there):
+    """The observed entries as a list; zeros stay."""
+    rows, cols = np.nonzero(there)
+    rows, cols = rows.astype(np.int32), cols.astype(np.int32)
+    return csr_array((M[rows, cols], (rows, cols)), shape=M.shape)
+
+
+def with_nan(M):
+    """A list of entries as a dense matrix."""
+    dense = np.full(M.shape, np.nan, M.dtype)
+    dense[np.repeat(np.arange(M.shape[0]), np.diff(M.indptr)), M.indices] = M.data
+    return dense
+
+
+def asked_of_holes(ways, patterns=PATTERNS):
+    """A fixture of a HolesSuite: every pattern by one of the ways, in turn, in one of the precisions."""
+    settings = [(kind, way, DTYPES[(k + k // len(ways)) % 2]) for k, (kind, way) in enumerate(in_turn(patterns, ways))]
+    return pytest.fixture(params=settings, ids=named)(lambda self, request: request.param)
+
+
+def in_turn(patterns, ways):
+    n = max(len(patterns), len(ways))
+    return [(patterns[k % len(patterns)], list(ways)[k % len(ways)]) for k in range(n)]
+
+
+class HolesSuite:
+    """Some entries are observed. Say in ``make`` how to make an engine from a list of these, a CSR array."""
+
+    shape = (60, 41)
+
+    def make(self, way: str, entries: csr_array) -> Engine:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def there(self, hole):
+        return pattern(hole[0], self.shape)
+
+    @pytest.fixture
+    def case(self, hole):
+        return shared_case(self.shape, hole[2])
+
+    def pair(self, M, there, hole):
+        """The engine, and the reference; what M holds in the holes must not matter."""
+        return self.make(hole[1], listed(M, there)), ReferenceEngine(np.where(there, M, M.dtype.type(np.inf)), there)
+
+    @pytest.mark.parametrize("zeta", [ZETA, np.inf, -1.0])
+    def test_products_and_corruption(self, hole, case, there, zeta):
+        engine, reference = self.pair(case.M, there, hole)
+        for question, asked in of_T(case):
+            answers, right = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
+            same_answers(answers, right, case)
+            assert answers[-1].kept + answers[-1].trimmed == there.sum()
+        (S, trim), (S0, trim0) = (owner.corruption(case.L, zeta) for owner in (engine, reference))
+        same_sparse(S, S0, case.dtype)
+        same_trim(trim, trim0, case.dtype)
+        assert S.nnz == trim.trimmed and engine.reads == 8
+
+    def test_normal_equations(self, hole, case, there):
+        rng, pair = np.random.default_rng(4), self.pair(case.M, there, hole)
+        for L in case.L, case.other:
+            normal, expected = (owner.normal(L, ZETA, case.Q1, case.Q2) for owner in pair)
+            same(normal.gradient, expected.gradient, np.float64, case.dtype)
+            same_trim(normal.trim, expected.trim, case.dtype)
+            P = rng.standard_normal(expected.gradient.shape)
+            same(normal.times(P), expected.times(P), np.float64, case.dtype)
+            asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
+            for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
+                same(answer, right, case.dtype)
+        assert pair[0].reads == pair[1].reads == 6
+
+    def test_write(self, hole, case, there, tmp_path):
+        pair, answers = self.pair(case.M, there, hole), []
+        sinks = [EvenRows(tmp_path / name) for name in ("engine", "reference")]
+        for owner, sink in zip(pair, sinks, strict=True):
+            sink.folder.mkdir()
+            answers.append(owner.write(case.L, ZETA, sink))
+        (counts, trim), (expected_counts, expected_trim) = answers
+        for each, right in zip(counts, expected_counts, strict=True):
+            np.testing.assert_array_equal(each, right)
+        same_trim(trim, expected_trim, case.dtype)
+        (*at, values, fitted), (*right_at, right_values, right_fitted) = (sink.given() for sink in sinks)
+        for one, other in zip((*at, values), (*right_at, right_values), strict=True):
+            np.testing.assert_array_equal(one, other)
+        assert there[tuple(at)].all() and values.dtype == case.dtype
+        np.testing.assert_allclose(fitted, right_fitted, rtol=0, atol=31 * TOLERANCE[case.dtype])
+        assert pair[0].reads == pair[1].reads == 1
+
+    def test_lines(self, hole, there, monkeypatch):
+        to_the_end(monkeypatch)
+        k = PATTERNS.index(hole[0])
+        case = LinesCase(there.shape, mode=list(MODES)[k % len(MODES)], prior=PRIORS[k % len(PRIORS)])
+        M = np.where(there, case.M, np.nan).astype(hole[2])
+        engine, _ = self.pair(M, there, hole)
+        for (answer,), expected in zip(ask_lines((engine,), case), solve_both(M, case), strict=True):
+            same_lines(answer, expected, 1e-8)
+            assert answer.sums.n_observed == there.sum()
+        assert engine.reads == 2
+
+    def test_what_is_observed(self, hole, case, there):
+        engine, _ = self.pair(case.M, there, hole)
+        rng = np.random.default_rng(1)
+        n1, n2 = there.shape
+        rows, cols = rng.integers(0, n1, 300), rng.integers(0, n2, 300)  # in no order, many twice
+        M = np.where(there, case.M, case.dtype(np.nan))
+        for some in (rows, cols), (np.arange(n1), np.arange(n2)), (rows[:0], cols), (rows, cols[:0]):
+            block = engine.block(*some)
+            assert block.dtype == case.dtype
+            np.testing.assert_array_equal(block, M[some[0]][:, some[1]])
+        entries = engine.entries(rows, cols)
+        assert entries.dtype == case.dtype
+        np.testing.assert_array_equal(entries, M[rows, cols])
+        assert engine.entries(rows[:0], cols[:0]).shape == (0,)
+        assert (engine.shape, engine.dtype, engine.n_observed) == (there.shape, case.dtype, there.sum())
+        for counts, axis in zip(engine.counts, (1, 0), strict=True):
+            np.testing.assert_array_equal(counts, there.sum(axis=axis))
+        if "whole" in engine.capabilities:
+            np.testing.assert_array_equal(np.asarray(to_device(engine.whole(), "cpu")), M)
+
+    def test_draw(self, hole, case, there):
+        for size in 1, 13, 10_000:
+            engine, _ = self.pair(case.M, there, hole)
+            rows, cols, values = engine.draw(size, np.random.default_rng(2))
+            assert len(rows) == len(cols) == len(values) == min(size, there.sum())
+            assert values.dtype == case.dtype and there[rows, cols].all()
+            np.testing.assert_array_equal(values, case.M[rows, cols])
+            if size > there.sum():
+                assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum()

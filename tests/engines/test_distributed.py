@@ -11,29 +11,17 @@ import zarr
 from dask import delayed
 from distributed import Client
 from engines.conformance import (
-    LINES,
-    MODES,
-    Case,
-    EngineSuite,
-    LinesCase,
-    ask_lines,
-    few_settings,
-    given_by,
-    of_T,
-    same_answers,
-    same_lines,
-    shared_case,
-    to_the_end,
-)
-from engines.test_listed import (
+    CASES,
     PATTERNS,
-    PRIORS,
+    Case,
+    HolesSuite,
+    LeanSuite,
+    LinesCase,
+    asked_of_holes,
+    given_by,
     listed,
-    pair_of,
     pattern,
-    test_corruption,  # noqa: F401  with the fixtures of this file
-    test_normal_equations,  # noqa: F401
-    test_write,  # noqa: F401
+    shared_case,
     with_nan,
 )
 
@@ -113,10 +101,8 @@ def small_pieces(monkeypatch):
 # Every entry is observed.
 
 
-class DistributedSuite(EngineSuite):
+class DistributedSuite(LeanSuite):
     capabilities = frozenset()
-    setting = given_by(few_settings([(1, 5), (30, 17), (33, 129)]))
-    stored_setting = given_by(few_settings())
     where = r" in rows \d+ to \d+, columns \d+ to \d+"
 
     def chunked(self, M):
@@ -172,53 +158,23 @@ class DistributedSuite(EngineSuite):
         assert again.reads == 0
 
 
-class LeanSuite(DistributedSuite):
-    """Without what a chunk decides alone."""
-
-    setting = given_by(
-        [
-            ((1, 5), np.float32, "C whole", False, False),
-            ((30, 17), np.float64, "Fortran whole", True, False),
-            ((33, 129), np.float32, "C whole", True, False),
-        ]
-    )
-    stored_setting = given_by([(np.float32, "C whole", True, False), (np.float64, "Fortran whole", False, True)])
-    test_lines_of_any_number_of_directions = None
-    test_thresholds_and_kinds_of_L = None
-    test_L_in_single_precision = None
-    test_an_entry_at_the_threshold_is_kept = None
-    test_the_energy_does_not_leave_the_range_of_float32 = None
-
-    @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES[::4])
-    def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
-        super().test_lines(monkeypatch, prior, mode, shape, layout, dtype)
-
-
 class TestTiles(DistributedSuite):
+    setting = given_by(CASES)
+
     def chunked(self, M):
         return in_tiles(M)
 
 
-class TestOneChunk(LeanSuite):
-    def chunked(self, M):
-        return in_one(M)
+class TestBands(DistributedSuite):
+    """Of rows, of a wide matrix of columns."""
 
-
-class TestRows(LeanSuite):
     test_what_crosses_the_border_is_thin = None
 
     def chunked(self, M):
-        return in_rows(M)
+        return in_rows(M) if M.shape[0] > M.shape[1] else in_columns(M)
 
 
-class TestColumns(LeanSuite):
-    test_what_crosses_the_border_is_thin = None
-
-    def chunked(self, M):
-        return in_columns(M)
-
-
-class StoredSuite(LeanSuite):
+class StoredSuite(DistributedSuite):
     test_what_crosses_the_border_is_thin = None
 
     @pytest.fixture(autouse=True)
@@ -245,13 +201,6 @@ class TestFiles(StoredSuite):
 class CompleteSuite(StoredSuite):
     """All entries are listed; a survey has counted them. Infinite ones are refused when a table is opened."""
 
-    setting = given_by(
-        [
-            ((7, 3), np.float32, "C whole", False, False),
-            ((30, 17), np.float64, "Fortran whole", True, False),
-            ((33, 129), np.float32, "C whole", True, False),
-        ]
-    )
     surveyed = True
     test_nan_beside_infinite_entries = None
     test_survey_of_a_matrix_with_holes = None
@@ -290,18 +239,13 @@ def test_factors_that_change_in_place_are_sent_again_and_bases_are_not(client):
 
 
 @pytest.mark.usefixtures("client")
-class TestCluster(LeanSuite):
-    setting = given_by([((30, 17), np.float64, "Fortran whole", True, False)])
+class TestCluster(DistributedSuite):
+    setting = given_by([((30, 17), np.float64, "Fortran whole", True)])
     stored_setting = given_by([(np.float64, "C whole", True, True)])
     test_reads = None
-    test_place = None
     test_capabilities = None
-    test_a_zero_residual = None
-    test_a_threshold_beyond_the_range_of_float32 = None
     test_an_answer_stays_as_it_was_given = None
     test_an_L_that_is_not_finite_is_not_blamed_on_M = None
-    test_lines_with_few_conjugate_gradients = None
-    test_lines_leave_what_they_are_given_as_it_is = None
     test_what_crosses_the_border_is_thin = None
 
     def chunked(self, M):
@@ -316,101 +260,30 @@ WAYS = {
     "CSR": lambda M: in_sparse_tiles(M, ragged(M.shape[0]), ragged(M.shape[1], 2)),
     "CSR rows": lambda M: in_sparse_tiles(M, ragged(M.shape[0]), M.shape[1:]),
 }
-SETTINGS = [  # every pattern as dense and as listed chunks
-    (kind, way, [np.float32, np.float64][(i // 2 + j) % 2])
-    for i, kind in enumerate(PATTERNS)
-    for j, way in enumerate(WAYS)
-    if (i + j) % 2
-]
 
 
-def made(way):
-    return lambda M: DistributedEngine(source_of(WAYS[way](M)))
+class TestHoles(HolesSuite):
+    hole = asked_of_holes(WAYS, ["50 %", "empty rows", "empty columns", "one entry", "last only"])
 
+    def make(self, way, entries):
+        return DistributedEngine(source_of(WAYS[way](entries)))
 
-@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2].__name__}")
-def setting(request):
-    return request.param
-
-
-@pytest.fixture
-def there(setting):
-    return pattern(setting[0])
-
-
-@pytest.fixture
-def case(setting):
-    return shared_case((60, 41), setting[2])
-
-
-@pytest.fixture
-def fresh(setting, case, there):
-    return lambda: pair_of(made(setting[1]), case.M, there)
-
-
-@pytest.fixture
-def pair(fresh):
-    return fresh()
-
-
-def test_products(case, pair):
-    for question, asked in of_T(case):
-        answers, expected = (getattr(engine, question)(case.L, 1.0, *asked) for engine in pair)
-        same_answers(answers, expected, case)
-    assert pair[0].reads == 7
-
-
-def test_what_is_observed(pair, there):
-    engine, reference = pair
-    assert engine.n_observed == reference.n_observed == there.sum()
-    for counts, axis in zip(engine.counts, (1, 0), strict=True):
-        np.testing.assert_array_equal(counts, there.sum(axis=axis))
-    assert engine.reads == pytest.approx(1)
-
-
-@pytest.mark.parametrize("i", range(len(SETTINGS)))
-def test_lines(monkeypatch, i):
-    """Every mode, and every prior."""
-    to_the_end(monkeypatch)
-    kind, way, dtype = SETTINGS[i]
-    there = pattern(kind)
-    case = LinesCase(there.shape, mode=list(MODES)[i % 3], prior=PRIORS[i % 4])
-    pair = pair_of(made(way), case.M.astype(dtype), there)
-    for answer, expected in ask_lines(pair, case):
-        same_lines(answer, expected, 1e-8)
-        assert answer.sums.n_observed == there.sum()
-    assert pair[0].reads == pair[1].reads == 2
-
-
-def test_block_and_entries(case, pair, there):
-    rng = np.random.default_rng(1)
-    rows, cols = rng.integers(0, 60, 300), rng.integers(0, 41, 300)  # in no order, many twice
-    M, (engine, _) = np.where(there, case.M, case.dtype(np.nan)), pair
-    for some in (rows, cols), (np.arange(60), np.arange(41)), (rows[:0], cols), (rows, cols[:0]):
-        np.testing.assert_array_equal(engine.block(*some), M[some[0]][:, some[1]])
-    np.testing.assert_array_equal(engine.entries(rows, cols), M[rows, cols])
-    assert engine.entries(rows[:0], cols[:0]).shape == (0,)
-
-
-def test_draw(case, fresh, there):
-    """A list that is cut by rows draws as one in memory does."""
-    for size in (1, 13, 10_000):
-        engine, _ = fresh()
-        rows, cols, values = engine.draw(size, np.random.default_rng(2))
-        assert len(rows) == len(cols) == len(values) == min(size, there.sum())
-        assert there[rows, cols].all() and values.dtype == case.dtype
-        np.testing.assert_array_equal(values, case.M[rows, cols])
-        assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum() or size < there.sum()
-        if not engine.source.listed or engine.chunks.grid[1] == 1:
+    def test_draw(self, hole, case, there):
+        """What is dense, and a list that is cut by rows, draws as one in memory does."""
+        super().test_draw(hole, case, there)
+        engine, _ = self.pair(case.M, there, hole)
+        if hole[1] != "CSR":
             M = listed(case.M, there) if engine.source.listed else np.where(there, case.M, case.dtype(np.nan))
-            right = MemoryEngine(M).draw(size, np.random.default_rng(2))
-            for one, other in zip((rows, cols, values), right, strict=True):
+            both = (owner.draw(13, np.random.default_rng(2)) for owner in (engine, MemoryEngine(M)))
+            for one, other in zip(*both, strict=True):
                 np.testing.assert_array_equal(one, other)
 
 
-def test_a_survey_of_a_list(case, there):
+@pytest.mark.parametrize("kind", PATTERNS[:4])
+def test_a_survey_of_a_list(kind):
     """One read to count, one for all that was announced."""
-    engine = made("CSR")(listed(case.M, there))
+    case, there = shared_case((60, 41)), pattern(kind)
+    engine = DistributedEngine(source_of(WAYS["CSR"](listed(case.M, there))))
     seed, lines = np.random.SeedSequence(3), (np.arange(60), np.arange(5))
     engine.survey([Look(size=40, seed=seed), Look(lines)])
     reads = engine.reads
@@ -514,7 +387,7 @@ def test_a_matrix_without_any_cell_is_refused(way):
     with pytest.raises(ValueError, match="every cell of M is missing"):
         irpca.solve(WAYS[way](nothing), rank=2)
     with pytest.raises(ValueError, match="every cell of M is missing"):
-        _ = made(way)(nothing).n_observed
+        _ = DistributedEngine(source_of(WAYS[way](nothing))).n_observed
 
 
 def test_a_chunk_that_cannot_be_read_is_named(problem, tmp_path, monkeypatch):

@@ -6,28 +6,20 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from all_pairs import all_pairs
 from engines.conformance import (
     DTYPES,
-    MODES,
-    TOLERANCE,
+    PATTERNS,
     ZETA,
     Case,
     EngineSuite,
     EvenRows,
+    HolesSuite,
     LinesCase,
-    ask_lines,
-    few_settings,
-    given_by,
+    asked_of_holes,
     laid_out,
-    of_T,
-    same,
-    same_answers,
-    same_lines,
-    same_sparse,
-    same_trim,
-    shared_case,
-    to_the_end,
+    listed,
+    pattern,
+    with_nan,
 )
 from scipy import sparse
 from scipy.sparse import csr_array
@@ -74,8 +66,7 @@ def numpy_kernels(monkeypatch):
 # Every entry is observed.
 
 
-class CompleteSuite(EngineSuite):
-    stored_setting = given_by(few_settings())
+class TestComplete(EngineSuite):
     test_nan_beside_infinite_entries = None  # the next one tells both apart
 
     def test_entries_that_are_not_finite(self, stored):
@@ -89,17 +80,6 @@ class CompleteSuite(EngineSuite):
         with pytest.raises(ValueError, match="M holds infinite values; replace them"):
             self.make(laid_out(M, layout))
 
-
-class TestComplete(CompleteSuite):
-    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (131, 1025)]))
-
-    def make(self, M):
-        return observed(M)
-
-
-class TestManyChunks(CompleteSuite):
-    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41), (33, 129)]))
-
     @pytest.fixture(autouse=True)
     def cut_up(self, monkeypatch):
         monkeypatch.setattr(walks, "LISTED_ENTRIES", 100)
@@ -112,104 +92,56 @@ class TestManyChunks(CompleteSuite):
 
 # Some entries are observed.
 
-PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]
 STORAGES = {
     "listed": lambda M, **given: MemoryEngine(M, **given),
     "dense": lambda M, **given: MemoryEngine(with_nan(M), **given),
-    "dense, known": lambda M, **given: MemoryEngine(with_nan(M), holes=True, **given),
-    "dense, Fortran": lambda M, **given: MemoryEngine(np.asfortranarray(with_nan(M)), **given),
+    "dense, known, Fortran": lambda M, **given: MemoryEngine(np.asfortranarray(with_nan(M)), holes=True, **given),
 }
-RUNS = {"one thread": (1, None), "two threads, few at a time": (2, few_at_a_time), "NumPy": (2, numpy_kernels)}
-PRIORS = ["mean", "constant", "basis", "partly tied"]
-SETTINGS = all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, [ZETA, np.inf, -1.0])
+way = pytest.mark.parametrize("way", STORAGES.values(), ids=STORAGES)
 
 
-def with_nan(M):
-    """A list of entries as a dense matrix."""
-    dense = np.full(M.shape, np.nan, M.dtype)
-    dense[np.repeat(np.arange(M.shape[0]), np.diff(M.indptr)), M.indices] = M.data
-    return dense
+class TestHoles(HolesSuite):
+    hole = asked_of_holes(STORAGES)
+
+    def make(self, way, entries):
+        return STORAGES[way](entries, threads=2)
 
 
-def pattern(kind, shape=(60, 41)):
-    """Where a matrix is observed."""
-    rng = np.random.default_rng(5)
-    at = rng.random(shape)
-    rows, cols = np.indices(shape)
-    match kind:
-        case "empty rows":
-            return (at < 0.3) & (rows % 7 > 2) & (rows > 3) & (rows < shape[0] - 5)
-        case "empty columns":
-            return (at < 0.3) & (cols % 7 > 2) & (cols > 3) & (cols < shape[1] - 5)
-        case "one entry":
-            return (rows == 17) & (cols == 5)
-        case "full rows":  # longer than a chunk, and than all the others together
-            return (at < 0.02) | (rows % 25 == 4)
-        case "last only":
-            return (rows == shape[0] - 1) & (cols > 30)
-        case _:
-            return at < float(kind.split()[0]) / 100
+class TestHolesFewAtATime(TestHoles):
+    hole = asked_of_holes(STORAGES, PATTERNS[1:7])
+
+    @pytest.fixture(autouse=True)
+    def few_at_a_time(self, monkeypatch):
+        few_at_a_time(monkeypatch)
 
 
-def listed(M, there):
-    rows, cols = np.nonzero(there)
-    rows, cols = rows.astype(np.int32), cols.astype(np.int32)
-    return csr_array((M[rows, cols], (rows, cols)), shape=M.shape)  # zeros stay
+class TestHolesWithoutNumba(TestHoles):
+    hole = asked_of_holes(STORAGES, PATTERNS[3:6])
+
+    @pytest.fixture(autouse=True)
+    def numpy_kernels(self, monkeypatch):
+        numpy_kernels(monkeypatch)
 
 
-def prepared(storage, run, monkeypatch):
-    """What makes the engine."""
-    threads, prepare = RUNS[run]
-    if prepare is not None:
-        prepare(monkeypatch)
-    return partial(STORAGES[storage], threads=threads)
+class TestHolesWithoutAMemory(TestHoles):
+    """As far from M as an engine can be: what is kept is decided again by each question."""
 
+    hole = asked_of_holes(STORAGES, PATTERNS[1:4])
+    test_products_and_corruption = None
+    test_write = None
+    test_lines = None
+    test_what_is_observed = None
+    test_draw = None
 
-def pair_of(make, M, there):
-    """The engine, and the reference; what M holds in the holes must not matter."""
-    return make(listed(M, there)), ReferenceEngine(np.where(there, M, M.dtype.type(np.inf)), there)
+    @pytest.fixture(autouse=True)
+    def nothing_remembered(self, monkeypatch):
+        monkeypatch.setattr(MemoryEngine, "remembered", lambda self: None)
+        monkeypatch.setattr(MemoryEngine, "normal", body.PiecedEngine.normal)
 
 
 @pytest.fixture(params=DTYPES)
 def dtype(request):
     return request.param
-
-
-@pytest.fixture(params=all_pairs(list(STORAGES), list(RUNS)), ids=", ".join)
-def way(request, monkeypatch):
-    return prepared(*request.param, monkeypatch)
-
-
-@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]}, {p[1]}, {p[2]}, {p[3].__name__}, {p[4]}")
-def setting(request):
-    return request.param
-
-
-@pytest.fixture
-def there(setting):
-    return pattern(setting[0])
-
-
-@pytest.fixture
-def case(setting):
-    return shared_case((60, 41), setting[3])
-
-
-@pytest.fixture
-def zeta(setting):
-    return setting[4]
-
-
-@pytest.fixture
-def fresh(setting, case, there, monkeypatch):
-    """Makes an engine that has not been asked yet, nor met a hole, and the reference."""
-    make = prepared(*setting[1:3], monkeypatch)
-    return lambda: pair_of(make, case.M, there)
-
-
-@pytest.fixture
-def pair(fresh):
-    return fresh()
 
 
 def is_dense(engine):
@@ -220,30 +152,13 @@ def is_listed(engine):
     return type(engine) is MemoryEngine and type(engine.piece) is pieces.Listed
 
 
-def both(pair, question, *asked):
-    return (getattr(engine, question)(*asked) for engine in pair)
-
-
-def test_what_it_owns(pair, case, there):
-    engine, reference = pair
-    if is_dense(engine) and not there.all():  # which need not have looked yet
-        engine.core(case.L, ZETA, case.Q1, case.Q2)
-    assert engine.shape == reference.shape == there.shape
-    assert engine.dtype == reference.dtype == case.dtype
-    assert engine.n_observed == reference.n_observed == there.sum()
-    for counts, expected, axis in zip(engine.counts, reference.counts, (1, 0), strict=True):
-        np.testing.assert_array_equal(counts, there.sum(axis=axis))
-        np.testing.assert_array_equal(expected, there.sum(axis=axis))
-    assert engine.reads == is_dense(engine)
-
-
 @pytest.mark.parametrize(
     "ask", ["core", "products", "whole", "corruption", "write", "block", "draw", "solve_rows", "solve_cols"]
 )
-def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, tmp_path):
+def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, tmp_path):
     there = pattern("95 %")
-    case, lines_case = Case((60, 41), dtype), LinesCase((60, 41))
-    engine = MemoryEngine(np.where(there, case.M, dtype(np.nan)))
+    case, lines_case = Case((60, 41)), LinesCase((60, 41))
+    engine = MemoryEngine(np.where(there, case.M, np.nan))
     assert engine.n_observed == there.size
     asked = {
         "core": (case.L, ZETA, case.Q1, case.Q2),
@@ -262,120 +177,20 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, dtype, t
         np.testing.assert_array_equal(counts, there.sum(axis=axis))
 
 
-@pytest.mark.parametrize(
-    ("kind", "storage", "run", "dtype", "mode", "prior"),
-    all_pairs(PATTERNS, list(STORAGES), list(RUNS), DTYPES, list(MODES), PRIORS),
-)
-def test_lines(monkeypatch, kind, storage, run, dtype, mode, prior):
-    to_the_end(monkeypatch)
-    there = pattern(kind)
-    case = LinesCase(there.shape, mode=mode, prior=prior)
-    pair = pair_of(prepared(storage, run, monkeypatch), case.M.astype(dtype), there)
-    for answer, expected in ask_lines(pair, case):
-        same_lines(answer, expected, 1e-8)
-        assert answer.sums.n_observed == there.sum()
-    assert pair[0].reads == pair[1].reads == 2
-
-
-def test_products(case, pair, zeta):
-    for question, asked in of_T(case):
-        answers, expected = both(pair, question, case.L, zeta, *asked)
-        same_answers(answers, expected, case)
-        assert answers[-1].kept + answers[-1].trimmed == pair[0].n_observed
-    assert pair[0].reads == 7
-
-
-def test_normal_equations(case, pair):
-    rng = np.random.default_rng(4)
-    for L in case.L, case.other:
-        normal, expected = both(pair, "normal", L, ZETA, case.Q1, case.Q2)
-        same(normal.gradient, expected.gradient, np.float64, case.dtype)
-        same_trim(normal.trim, expected.trim, case.dtype)
-        P = rng.standard_normal(expected.gradient.shape)
-        same(normal.times(P), expected.times(P), np.float64, case.dtype)
-        asked = LowRank(case.Q1, P, case.Q2), case.X, case.Y
-        for answer, right in zip(normal.products(*asked), expected.products(*asked), strict=True):
-            same(answer, right, case.dtype)
-    assert pair[0].reads == pair[1].reads == 6
-
-
-def test_normal_equations_without_a_memory(case, pair, monkeypatch):
-    """As far from M as an engine can be: what is kept is decided again by each question."""
-    monkeypatch.setattr(MemoryEngine, "remembered", lambda self: None)
-    monkeypatch.setattr(MemoryEngine, "normal", body.PiecedEngine.normal)
-    test_normal_equations(case, pair)
-
-
-def test_whole(pair, case, there):
-    M, expected = both(pair, "whole")
-    np.testing.assert_array_equal(M, np.where(there, case.M, np.nan))
-    np.testing.assert_array_equal(M, expected)
-    assert M.dtype == case.dtype and pair[0].reads == pair[1].reads == 1
-
-
-def test_corruption(case, fresh):
-    for zeta in ZETA, np.inf, -1.0:
-        pair = fresh()
-        (S, trim), (expected, expected_trim) = both(pair, "corruption", case.L, zeta)
-        same_sparse(S, expected, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert S.nnz == trim.trimmed
-        assert pair[0].reads == 1
-
-
-def test_write(case, pair, there, tmp_path):
-    sinks = [EvenRows(tmp_path / name) for name in ("engine", "reference")]
-    answers = []
-    for engine, sink in zip(pair, sinks, strict=True):
-        sink.folder.mkdir()
-        answers.append(engine.write(case.L, ZETA, sink))
-    (counts, trim), (expected_counts, expected_trim) = answers
-    for each, right in zip(counts, expected_counts, strict=True):
-        np.testing.assert_array_equal(each, right)
-    same_trim(trim, expected_trim, case.dtype)
-    (*at, values, fitted), (*expected_at, expected_values, expected_fitted) = (sink.given() for sink in sinks)
-    for one, other in zip(at, expected_at, strict=True):
-        np.testing.assert_array_equal(one, other)
-    assert there[tuple(at)].all() and values.dtype == case.dtype
-    np.testing.assert_array_equal(values, expected_values)
-    np.testing.assert_allclose(fitted, expected_fitted, rtol=0, atol=31 * TOLERANCE[case.dtype])
-    assert pair[0].reads == pair[1].reads == 1
-
-
-def test_block_and_entries(case, pair, there):
-    rng = np.random.default_rng(1)
-    rows, cols = rng.integers(0, 60, 300), rng.integers(0, 41, 300)  # in no order, many twice
-    M = np.where(there, case.M, case.dtype(np.nan))
-    for engine in pair:
-        for some in (rows, cols), (np.arange(60), np.arange(41)), (rows[:0], cols), (rows, cols[:0]):
-            before = engine.reads
-            block = engine.block(*some)
-            assert block.dtype == case.dtype
-            np.testing.assert_array_equal(block, M[some[0]][:, some[1]])
-            touched = there[some[0]][:, some[1]].sum() / there.sum()
-            assert engine.reads - before == pytest.approx(touched, rel=1e-9)
+def test_looks_are_counted_by_what_they_touch():
+    there, M = pattern("50 %"), Case((60, 41)).M
+    rows, cols = np.arange(0, 60, 7), np.arange(3, 41, 5)
+    for make in STORAGES.values():
+        engine = make(listed(M, there))
+        engine.counts  # noqa: B018  a dense one need not have looked yet
+        engine.core(LowRank.zero(M.shape), ZETA, np.ones((60, 1)), np.ones((41, 1)))
         before = engine.reads
-        entries = engine.entries(rows, cols)
-        assert entries.dtype == case.dtype
-        np.testing.assert_array_equal(entries, M[rows, cols])
-        assert engine.reads - before == pytest.approx(there[rows, cols].sum() / there.sum(), rel=1e-9)
-        assert engine.entries(rows[:0], cols[:0]).shape == (0,)
-
-
-def test_draw(case, fresh, there):
-    for size, engine in [(size, engine) for size in (1, 13, 10_000) for engine in fresh()]:
-        rows, cols, values = engine.draw(size, np.random.default_rng(2))
-        assert len(rows) == len(cols) == len(values) == min(size, there.sum())
-        assert values.dtype == case.dtype
-        assert there[rows, cols].all()
-        np.testing.assert_array_equal(values, case.M[rows, cols])
-        assert (np.diff(rows) >= 0).all()
-        if is_dense(engine):  # what is not observed is drawn again, and a little more is looked at than is needed
-            assert engine.reads > 0
-        else:
-            assert engine.reads == pytest.approx(len(rows) / there.sum(), rel=1e-9)
-        if size > there.sum():
-            assert len(set(zip(rows.tolist(), cols.tolist(), strict=True))) == there.sum()
+        engine.block(rows, cols)
+        touched = there[rows][:, cols].sum() / there.sum()
+        assert engine.reads - before == pytest.approx(touched, rel=1e-9)
+        engine.entries(rows[:8], cols)
+        touched += there[rows[:8], cols].sum() / there.sum()
+        assert engine.reads - before == pytest.approx(touched, rel=1e-9)
 
 
 @pytest.mark.parametrize("make", [observed, MemoryEngine])
@@ -388,23 +203,6 @@ def test_all_observed_entries_are_drawn_alike(make):
     assert there.all(axis=1)[rows].mean() == pytest.approx(share, abs=4 * 0.5 / 4000**0.5)
 
 
-@pytest.mark.parametrize(
-    ("kind", "storage", "run", "dtype"),
-    all_pairs([0, 1, 20, (2, 4), (4, 2)], list(STORAGES), list(RUNS), DTYPES),
-)
-def test_rank_of_L(monkeypatch, kind, storage, run, dtype):
-    """One that is larger than M, too, and cores that are not square."""
-    case, there = Case((60, 41), dtype, rank=kind if isinstance(kind, int) else 2), pattern("50 %")
-    if isinstance(kind, tuple):
-        rng = np.random.default_rng(2)
-        extra = [rng.standard_normal((n, k - 2)) for n, k in zip(case.M.shape, kind, strict=True)]
-        core = np.full(kind, 1e-3)
-        core[:2, :2] += case.L.core
-        case.L = LowRank(np.hstack([case.L.left, extra[0]]), core, np.hstack([case.L.right, extra[1]]))
-    engine = prepared(storage, run, monkeypatch)(listed(case.M, there))
-    test_products(case, (engine, ReferenceEngine(case.M, there)), ZETA)
-
-
 def test_equal_questions_get_equal_answers_to_the_last_bit(monkeypatch):
     few_at_a_time(monkeypatch)
     case, there = Case((60, 41), np.float32), pattern("50 %")
@@ -415,6 +213,7 @@ def test_equal_questions_get_equal_answers_to_the_last_bit(monkeypatch):
         assert first[2] == second[2]
 
 
+@way
 def test_an_L_that_is_not_finite_matters_only_where_M_is_observed(way):
     case, there = Case((60, 41)), pattern("empty rows")
     engine, L = way(listed(case.M, there)), LowRank(case.L.left.copy(), case.L.core, case.L.right)
@@ -425,6 +224,7 @@ def test_an_L_that_is_not_finite_matters_only_where_M_is_observed(way):
         engine.core(L, ZETA, case.Q1, case.Q2)
 
 
+@way
 def test_blocks_of_the_wrong_length_are_refused(way, tmp_path):
     """The compiled kernels would read whatever lies in memory there."""
     case = Case((60, 41))
@@ -642,34 +442,33 @@ def kinds():
     }
 
 
-@pytest.mark.parametrize("kind", kinds())
-def test_whatever_has_holes_is_observed_where_it_is(kind):
-    for make in choose, partial(choose, engine="memory"), observed, partial(choose, engine="reference"):
-        engine = make(kinds()[kind])
-        assert is_listed(engine) or type(engine) is ReferenceEngine
-        assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64)
-        np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
+def test_whatever_has_holes_is_observed_where_it_is():
+    for kind, given in kinds().items():
+        for make in choose, partial(choose, engine="memory"), observed, partial(choose, engine="reference"):
+            engine = make(given)
+            assert is_listed(engine) or type(engine) is ReferenceEngine, kind
+            assert (engine.shape, engine.n_observed, engine.dtype) == (M.shape, 6, np.float64), kind
+            np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M, err_msg=kind)
 
 
-@pytest.mark.parametrize("kind", kinds())
-def test_the_dense_engine_takes_those_that_are_dense(kind):
-    if kind.startswith(("NaN", "None", "frame", "masked NaN")) and kind != "masked NaN":
-        engine = MemoryEngine(holes.dense(kinds()[kind], "M"), holes=True)
-        assert is_dense(engine)
-        assert (engine.shape, engine.n_observed, engine.dtype, engine.reads) == (M.shape, 6, np.float64, 0)
-        np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M)
-        return
-    with pytest.raises(ValueError, match=r"M is .*, and here all are needed"):
-        as_matrix(kinds()[kind])
+def test_the_dense_engine_takes_those_that_are_dense():
+    for kind, given in kinds().items():
+        if kind.startswith(("NaN", "None", "frame")):
+            engine = MemoryEngine(holes.dense(given, "M"), holes=True)
+            assert is_dense(engine), kind
+            assert (engine.shape, engine.n_observed, engine.dtype, engine.reads) == (M.shape, 6, np.float64, 0), kind
+            np.testing.assert_array_equal(engine.block(np.arange(4), np.arange(3)), M, err_msg=kind)
+        else:
+            with pytest.raises(ValueError, match=r"M is .*, and here all are needed"):
+                as_matrix(given)
 
 
-@pytest.mark.parametrize("kind", kinds())
-def test_what_was_given_stays_as_it_is(kind):
-    given, fresh = kinds()[kind], kinds()[kind]
-    observed(given)
-    for name in "data", "indices", "indptr", "mask", "rows", "values":
-        if isinstance(before := getattr(fresh, name, None), np.ndarray) and before.dtype != object:
-            np.testing.assert_array_equal(getattr(given, name), before)
+def test_what_was_given_stays_as_it_is():
+    for (kind, given), fresh in zip(kinds().items(), kinds().values(), strict=True):
+        observed(given)
+        for name in "data", "indices", "indptr", "mask", "rows", "values":
+            if isinstance(before := getattr(fresh, name, None), np.ndarray) and before.dtype != object:
+                np.testing.assert_array_equal(getattr(given, name), before, err_msg=kind)
 
 
 def test_formats_that_store_blocks_and_diagonals_store_their_zeros():

@@ -1,6 +1,18 @@
 import numpy as np
 import pytest
-from engines.conformance import Case, Owner, few_settings, given_by, standardised
+from all_pairs import all_pairs
+from engines.conformance import (
+    DTYPES,
+    MODES,
+    PRIORS,
+    Case,
+    Owner,
+    ask_lines,
+    same_lines,
+    shared_lines,
+    standardised,
+    to_the_end,
+)
 
 from irpca.engines import ReferenceEngine
 from irpca.lowrank import LowRank
@@ -9,11 +21,21 @@ from irpca.lowrank import LowRank
 class TestReference(Owner):
     """Its answers are held to formulas below: here they would only be compared with themselves."""
 
-    setting = given_by(few_settings([(1, 5), (7, 3), (60, 41)]))
-    stored_setting = given_by(few_settings())
-
     def make(self, M):
         return ReferenceEngine(M)
+
+
+@pytest.mark.parametrize(
+    ("prior", "mode", "K", "shape", "dtype"), all_pairs(PRIORS, list(MODES), [0, 1, 3, 8], [(7, 3), (30, 17)], DTYPES)
+)
+def test_lines_against_their_formulas(monkeypatch, prior, mode, K, shape, dtype):
+    """And so is the arithmetic of weights and posteriors, which compiled kernels are compared with."""
+    to_the_end(monkeypatch)
+    case, M, right = shared_lines(shape, K, mode, prior, dtype)
+    engine = ReferenceEngine(M)
+    for (answer,), expected in zip(ask_lines((engine,), case), right, strict=True):
+        same_lines(answer, expected, 1e-8)
+    assert engine.reads == 2
 
 
 def test_every_question_against_its_formula():

@@ -54,8 +54,9 @@ class PiecedEngine(Engine, ABC):
         for B, n in ((question.U, self.shape[0]), (question.V, self.shape[1])):
             refuse_wrong_length(B, n)
         self.reads += 1
-        noise = question.noise
-        return self.solve_lines(replace(question, noise=replace(noise, units=None), col_units=noise.units), mean, prior)
+        if (units := question.noise.units) is not None:
+            question = replace(question, noise=replace(question.noise, units=None), col_units=units)
+        return self.solve_lines(question, mean, prior)
 
     def solve_lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
         """The posteriors of all rows or columns."""

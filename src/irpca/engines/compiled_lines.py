@@ -1,8 +1,8 @@
 """The kernels of the regressions of lines as loops for numba; see :mod:`irpca.engines.compiled`.
 
 Lines are solved LANES at a time, side by side: the numbers at the same place of as many small matrices lie together in
-memory and are one vector. Weights are made by loops without branches and without calls, exponentials and logarithms
-included, so that LLVM turns them into vector instructions, too.
+memory, and a loop over them becomes vector instructions. Weights are made by loops without branches and without calls,
+exponentials and logarithms included, for the same reason.
 """
 
 from __future__ import annotations
@@ -11,10 +11,6 @@ import math
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
 from ..lowrank import Array
 from .arithmetic import LOG_2PI, TINY
@@ -296,121 +292,35 @@ def sum_across(
                 h[at] += omega * products[at]
 
 
-# LANES lines at a time. Arrays have LANES columns; what follows works on their rows.
+# LANES lines at a time. Arrays have LANES columns; what follows works on their rows, which are vectors to LLVM.
 
 
-def _vector(target: Any, builder: Any, kind: Any, array: Any, row: Any) -> Any:
-    """The place of a row, as a vector."""
-    data = target.make_array(kind)(target, builder, array).data
-    vector = ir.VectorType(ir.DoubleType(), LANES)
-    return builder.bitcast(builder.gep(data, [builder.mul(row, ir.Constant(row.type, LANES))]), vector.as_pointer())
+@compiled
+def add_products(out: Array, at: int, sign: float, F: Array, a: int, G: Array, b: int, n: int) -> None:
+    """Add ``± Σ F[a + r] · G[b + r]``, for r from 0 to n − 1, to the row ``at`` of ``out``."""
+    o = out[at]
+    for r in range(n):
+        f, g = F[a + r], G[b + r]
+        for lane in range(LANES):
+            o[lane] += sign * f[lane] * g[lane]
 
 
-def _load(builder: Any, place: Any) -> Any:
-    value = builder.load(place)
-    value.align = 8
-    return value
+@compiled
+def add_multiples(out: Array, sign: float, F: Array, a: int, G: Array, b: int, n: int) -> None:
+    """Add ``± F[a + r] · G[b]`` to the row r of ``out``, for r from 0 to n − 1."""
+    g = G[b]
+    for r in range(n):
+        o, f = out[r], F[a + r]
+        for lane in range(LANES):
+            o[lane] += sign * f[lane] * g[lane]
 
 
-def _store(builder: Any, value: Any, place: Any) -> None:
-    builder.store(value, place).align = 8
-
-
-def products(sign: str) -> Any:
-    """A function that adds ``± Σ F[a + r] · G[b + r]``, for r from 0 to n − 1, to the row ``at`` of ``out``."""
-
-    @intrinsic
-    def dot(context: Any, out: Any, at: Any, F: Any, a: Any, G: Any, b: Any, n: Any) -> Any:
-        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-            place = _vector(target, builder, out, args[0], args[1])
-            left, right = _vector(target, builder, F, args[2], args[3]), _vector(target, builder, G, args[4], args[5])
-            total = cgutils.alloca_once_value(builder, _load(builder, place))
-            with cgutils.for_range(builder, args[6]) as loop:
-                one, other = (_load(builder, builder.gep(x, [loop.index])) for x in (left, right))
-                product = builder.fmul(one, other, flags=["contract"])
-                add = builder.fadd if sign == "+" else builder.fsub
-                builder.store(add(builder.load(total), product, flags=["contract"]), total)
-            _store(builder, builder.load(total), place)
-            return target.get_dummy_value()
-
-        return types.void(out, types.int64, F, types.int64, G, types.int64, types.int64), generate
-
-    return dot
-
-
-def multiples(sign: str) -> Any:
-    """A function that adds ``± F[a + r] · G[b]`` to the row r of ``out``, for r from 0 to n − 1."""
-
-    @intrinsic
-    def scaled(context: Any, out: Any, F: Any, a: Any, G: Any, b: Any, n: Any) -> Any:
-        def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-            first = _vector(target, builder, out, args[0], ir.Constant(args[2].type, 0))
-            left = _vector(target, builder, F, args[1], args[2])
-            factor = _load(builder, _vector(target, builder, G, args[3], args[4]))
-            with cgutils.for_range(builder, args[5]) as loop:
-                place = builder.gep(first, [loop.index])
-                product = builder.fmul(_load(builder, builder.gep(left, [loop.index])), factor, flags=["contract"])
-                add = builder.fadd if sign == "+" else builder.fsub
-                _store(builder, add(_load(builder, place), product, flags=["contract"]), place)
-            return target.get_dummy_value()
-
-        return types.void(out, F, types.int64, G, types.int64, types.int64), generate
-
-    return scaled
-
-
-@intrinsic
-def scale(context: Any, out: Any, at: Any, F: Any, a: Any) -> Any:
+@compiled
+def scale(out: Array, at: int, F: Array, a: int) -> None:
     """``out[at] *= F[a]``."""
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _vector(target, builder, out, args[0], args[1])
-        factor = _load(builder, _vector(target, builder, F, args[2], args[3]))
-        _store(builder, builder.fmul(_load(builder, place), factor), place)
-        return target.get_dummy_value()
-
-    return types.void(out, types.int64, F, types.int64), generate
-
-
-def _everywhere(builder: Any, x: Any) -> Any:
-    """A vector of one number."""
-    first, nothing = ir.Constant(ir.IntType(32), 0), ir.Constant(ir.VectorType(ir.DoubleType(), LANES), ir.Undefined)
-    lanes = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
-
-
-@intrinsic
-def add_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any) -> Any:
-    """``out[at] += x · F[a]`` with one number x."""
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _vector(target, builder, out, args[0], args[1])
-        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
-        product = builder.fmul(_everywhere(builder, args[2]), row, flags=["contract"])
-        _store(builder, builder.fadd(_load(builder, place), product, flags=["contract"]), place)
-        return target.get_dummy_value()
-
-    return types.void(out, types.int64, types.float64, F, types.int64), generate
-
-
-@intrinsic
-def put_scaled(context: Any, out: Any, at: Any, x: Any, F: Any, a: Any, d: Any, p: Any, q: Any) -> Any:
-    """``out[at] = x + d[p] · F[a] · d[q]`` with one number x."""
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = _vector(target, builder, out, args[0], args[1])
-        row = _load(builder, _vector(target, builder, F, args[3], args[4]))
-        left, right = (_load(builder, _vector(target, builder, d, args[5], k)) for k in args[6:8])
-        product = builder.fmul(builder.fmul(left, row), right, flags=["contract"])
-        _store(builder, builder.fadd(_everywhere(builder, args[2]), product, flags=["contract"]), place)
-        return target.get_dummy_value()
-
-    of = types.int64
-    return types.void(out, of, types.float64, F, of, d, of, of), generate
-
-
-add_products, take_products = products("+"), products("-")
-add_multiples, take_multiples = multiples("+"), multiples("-")
+    o, f = out[at], F[a]
+    for lane in range(LANES):
+        o[lane] *= f[lane]
 
 
 @compiled
@@ -427,8 +337,8 @@ def symmetric(h: Array, x: Array, y: Array) -> None:
     """``y += H x``, H given by its lower triangle."""
     at = 0
     for p in range(len(x)):
-        add_products(y, p, h, at, x, 0, p + 1)
-        add_multiples(y, h, at, x, p, p)
+        add_products(y, p, 1.0, h, at, x, 0, p + 1)
+        add_multiples(y, 1.0, h, at, x, p, p)
         at += p + 1
 
 
@@ -439,13 +349,13 @@ def within(f: Array, d: Array, x: Array) -> None:
     at = 0
     for p in range(K):
         scale(x, p, d, p)
-        take_products(x, p, f, at, x, 0, p)
+        add_products(x, p, -1.0, f, at, x, 0, p)
         at += p + 1
         scale(x, p, f, at - 1)
     for p in range(K - 1, -1, -1):
         scale(x, p, f, at - 1)
         at -= p + 1
-        take_multiples(x, f, at, x, p, p)
+        add_multiples(x, -1.0, f, at, x, p, p)
     for p in range(K):
         scale(x, p, d, p)
 
@@ -456,7 +366,7 @@ def prepare(
 ) -> None:
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    extra, uncertain, tied = np.empty((1, LANES)), np.empty((1, LANES)), len(factor) == 0
+    extra, uncertain, tied = np.empty(LANES), np.empty(LANES), len(factor) == 0
     for block in range(len(H)):
         first, h, f = block * LANES, H[block], H[block] if tied else factor[block]
         side_by_side(packed, first, h)
@@ -468,30 +378,31 @@ def prepare(
             for p in range(K):
                 b[first + lane, p] = y[p, lane]
         for lane in range(LANES):
-            uncertain[0, lane] = kappa[first + lane] if first + lane < n else 0.0
+            uncertain[lane] = kappa[first + lane] if first + lane < n else 0.0
         at = 0
         for p in range(K):
             start = at
             for q in range(p + 1):
-                c = covariance[p, q]
-                one = 1.0 if p == q else 0.0
-                add_scaled(h, at, c, uncertain, 0)
+                c, one = covariance[p, q], 1.0 if p == q else 0.0
+                for lane in range(LANES):
+                    h[at, lane] += c * uncertain[lane]
                 if not tied:
-                    put_scaled(f, at, one, h, at, d, p, q)
+                    for lane in range(LANES):
+                        f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
                 at += 1
             if tied:
                 continue
             for q in range(p + 1):  # Cholesky, row by row; the diagonal is inverted
                 other = q * (q + 1) // 2
                 if p > q:
-                    take_products(f, start + q, f, start, f, other, q)
+                    add_products(f, start + q, -1.0, f, start, f, other, q)
                     scale(f, start + q, f, other + q)
                     continue
-                extra[0] = f[start + p]
-                take_products(f, start + p, f, start, f, start, p)
+                extra[:] = f[start + p]
+                add_products(f, start + p, -1.0, f, start, f, start, p)
                 # With next to no noise, rounding may leave less than the prior's 1, or less than rounding itself.
                 for lane in range(LANES):
-                    least = max(1.0, 1e-13 * extra[0, lane])
+                    least = max(1.0, 1e-13 * extra[lane])
                     f[start + p, lane] = 1.0 / math.sqrt(max(f[start + p, lane], least))
 
 
@@ -542,7 +453,7 @@ def posterior(
     n, K = b.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
-    traces, all_of = np.empty((1, LANES)), np.zeros((K * (K + 1) // 2, LANES))
+    traces, all_of = np.empty(LANES), np.zeros((K * (K + 1) // 2, LANES))
     for block in range(len(H)):
         first, f = block * LANES, factor[block]
         lines = min(LANES, n - first)
@@ -564,23 +475,24 @@ def posterior(
                 at = p * (p + 1) // 2
                 for lane in range(LANES):
                     inverse[q * K + p, lane] = 0.0
-                take_products(inverse, q * K + p, f, at + q, inverse, q * K + q, p - q)
+                add_products(inverse, q * K + p, -1.0, f, at + q, inverse, q * K + q, p - q)
                 scale(inverse, q * K + p, f, at + p)
         traces[:] = 0.0
         at = 0
         for p in range(K):
             for q in range(p + 1):
                 C[:] = 0.0
-                add_products(C, 0, inverse, p * K + p, inverse, q * K + p, K - p)
+                add_products(C, 0, 1.0, inverse, p * K + p, inverse, q * K + p, K - p)
                 twice = weigh[p, q] * (1.0 if p == q else 2.0)
-                put_scaled(C, 0, 0.0, C, 0, d, p, q)
-                add_scaled(traces, 0, twice, C, 0)
-                add_scaled(all_of, at, 1.0, C, 0)
+                for lane in range(LANES):
+                    C[0, lane] *= d[p, lane] * d[q, lane]
+                    traces[lane] += twice * C[0, lane]
+                    all_of[at, lane] += C[0, lane]
                 at += 1
             for lane in range(lines):
                 variance[first + lane, p] = C[0, lane]
         for lane in range(lines):
-            spread[first + lane] = traces[0, lane]
+            spread[first + lane] = traces[lane]
     at = 0
     for p in range(K):
         for q in range(p + 1):

@@ -36,7 +36,7 @@ reduce_target: Any
 posterior: Any
 coefficients: Any
 
-LANES = 8  # lines that are solved side by side: a vector of the processor, or two
+LANES = 64  # lines that are solved side by side: so many that LLVM makes vectors of a loop, and does not unroll it
 
 
 def _trim(
