@@ -102,7 +102,7 @@ def iterate(
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:
-        yield replace(report.state(fit.principal(), settled=True), converged=converged)
+        yield report.state(fit.principal(), settled=True, converged=converged)
         fit.sweep()
 
 
@@ -605,7 +605,7 @@ class Report:
     def problem(self) -> Problem:
         return self.part.setup.problem
 
-    def state(self, fit: Fit, settled: bool = False, L: LowRank | None = None) -> State:
+    def state(self, fit: Fit, settled: bool = False, L: LowRank | None = None, converged: bool = True) -> State:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit) if L is None else L
         deviation = noise.deviation
@@ -626,6 +626,7 @@ class Report:
             noise=deviation,
             tolerance=np.inf if settled else 0.0,
             settled=settled,
+            converged=converged,
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
             choices=chosen,
