@@ -18,7 +18,6 @@ from .. import constants
 from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
 from ..choice import Candidate, HeldOut, better, choose
-from ..engines import choose as owner_of
 from ..engines.base import Engine, Look
 from ..entry_scale import EntryScale
 from ..factors import Fit, basis_of, moved, restricted
@@ -153,10 +152,8 @@ class Setup:
                 f"extra_rank={extra_rank} is out of range for a {n1} × {n2} table: choose a number from 0 to "
                 f"{min(n1, n2) - 1}, or 'auto'"
             )
-        if problem.engine.dear and n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY:
-            problem = replace(problem, engine=owner_of(problem.engine.block(np.arange(n1), np.arange(n2))))
         extra = None if isinstance(extra_rank, str) else extra_rank
-        return cls(problem, extra, noise, imperfect and extra != 0)
+        return cls(problem.brought_near(), extra, noise, imperfect and extra != 0)
 
     @property
     def ties(self) -> list[Tied]:
