@@ -460,8 +460,8 @@ def test_what_is_left_of_a_good_fit_is_below_the_edge_of_noise(model, ax):
     plots.singular_values(model, ax=ax)
     edge = by_label(ax, "largest to expect of noise alone").get_ydata()[0]
     assert by_label(ax, "left over").get_ydata().max() < edge < ax.lines[0].get_ydata().min()
-    weights = model.result_.weights
-    units = np.sqrt(np.outer(weights.rows, weights.cols))
+    scale = model.result_.scale
+    units = np.sqrt(np.outer(scale.rows, scale.cols))
     L = np.linalg.svd(model.low_rank_.dense() / units, compute_uv=False)[:2]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), L, rtol=1e-9)
     R = np.where(model.sparse_.toarray() != 0, 0, np.nan_to_num(model._M - model.expected()))
@@ -489,14 +489,14 @@ def test_candidates_are_those_of_the_certificate(model, ax):
 
 
 def test_names_of_candidates_are_in_plain_words():
-    from irpca.solvers.proposals import Recipe
+    from irpca.solvers.race import Recipe
 
     first = Recipe((False, False), "rows", few=True)
-    second = Recipe((False, False), first, mode=0.2, student=True)
+    second = Recipe((False, False), first, shifted=True, student=True)
     third = Recipe((True, False), Recipe((True, False), "trimmed", piles=True), afresh=False)
     assert plain_names([first.name, second.name, third.name]) == [
         "1: few components, started at row medians",
-        "2: all components, started at fit 1, moved to the densest 20 % of residuals, Student's t noise",
+        "2: all components, started at fit 1, moved to the densest residuals, Student's t noise",
         "3: features only, started at (features only, started at a trimmed fit, repeated values left out), "
         "noise estimated once",
     ]
@@ -624,7 +624,7 @@ def changed(model, **changes):
 
 
 def test_scores_without_a_noise_model_are_multiples_of_the_limit(ax, frame, model):
-    other = changed(model, weights=None, calibration=None, noise=None, zeta=2.0)
+    other = changed(model, scale=None, calibration=None, noise=None, zeta=2.0)
     plots.cell_map(other, frame, ax=ax)
     assert ax.figure.axes[1].get_ylabel().endswith("what is expected,\nin multiples of the limit")
 

@@ -33,7 +33,9 @@ def entry_scale(shape, cols=1.0):
     return EntryScale(np.full(n1, NOISE**2), cols * np.ones(n2), np.full((n1, 2), 1e-6), np.full((n2, 2), 1e-6))
 
 
-def a_case(seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, model=True, cols=1.0, known=None, **changes):
+def a_case(
+    seed=0, noise=None, L=None, M=None, certificate=None, limit=5.0, model=True, cols=1.0, known=None, **changes
+):
     """A right fit: M is L, Gaussian noise and 5 % of gross errors."""
     rng = np.random.default_rng(seed)
     L = low_rank(rng) if L is None else L
