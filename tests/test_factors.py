@@ -28,6 +28,12 @@ def table(n1=120, n2=60, rank=3, noise=0.1, seed=5, F1=None):
     return L, L + noise * rng.standard_normal(L.shape)
 
 
+def begun(M, bases, tied, L0, s0, sample, directions, seed=0):
+    n1, n2 = M.shape
+    noise = NoiseModel(s0, np.full(n2, 1e-6), np.ones(n1), np.ones(n2), broad=0.0)
+    return begin(MemoryEngine(M), bases, tied, L0, noise, sample, directions, np.random.default_rng(seed))
+
+
 def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
     bases = tuple(basis_of(Features.of(F, n), t) for F, n, t in zip((F1, F2), M.shape, tied, strict=True))
     seen = np.isfinite(M)
@@ -35,10 +41,11 @@ def fitted(M, F1=None, F2=None, tied=(False, False), rank=None, seed=11):
     middle = np.nanmedian(M, axis=0)
     L0 = LowRank(np.ones((len(M), 1)), np.eye(1), middle[:, None])
     s0 = 1.4826 * float(np.nanmedian(np.abs(M - middle)))
-    least = np.full(M.shape[1], 1e-6)
     sample = rows, cols, M[seen]
-    rng = np.random.default_rng(seed)
-    return begin(MemoryEngine(M), bases, tied, L0, s0, least, rank, constants.FIRST_COMPONENTS, sample, rng).run()
+    fit = begun(M, bases, tied, L0, s0, sample, rank or constants.FIRST_COMPONENTS, seed)
+    fit.directions = rank
+    fit.run(refit_noise=False, step=3e-5)
+    return fit
 
 
 def error(fit, L):
@@ -263,9 +270,7 @@ def test_a_fit_begins_at_its_start_with_room_for_more():
     rows, cols = (index.ravel() for index in np.indices(M.shape))
     values = M.ravel() + np.tile([-2.0, 2.0], 300)
     bases = np.ones((30, 1)), np.ones((20, 1))
-    ask = MemoryEngine(M), bases, (False, False), L0
-    least = np.full(20, 1e-6)
-    fit = begin(*ask, 0.25, least, None, 8, (rows, cols, values), np.random.default_rng(1))
+    fit = begun(M, bases, (False, False), L0, 0.25, (rows, cols, values), 8)
     assert fit.rank == 8 and fit.directions is None
     np.testing.assert_allclose(fit.L.dense(), M, atol=1e-10)
     np.testing.assert_allclose(
@@ -275,9 +280,9 @@ def test_a_fit_begins_at_its_start_with_room_for_more():
     np.testing.assert_allclose(fit.rows.variance[2:], 0.25)
     np.testing.assert_allclose(fit.rows.variance[:2], (fit.rows.mean[:, :2] ** 2).mean(axis=0))
     assert fit.noise.broad == pytest.approx(3 * 2.0 + 0.25) and fit.noise.s == 0.25
-    assert begin(*ask, 0.25, least, 3, 8, (rows, cols, values), np.random.default_rng(1)).rank == 3
-    assert begin(*ask, 0.0, least, 3, 8, (rows, cols, values), np.random.default_rng(1)).noise.s == pytest.approx(1e-5)
-    assert begin(*ask, 0.25, least, 99, 8, (rows, cols, values), np.random.default_rng(1)).rank == 20
+    assert begun(M, bases, (False, False), L0, 0.25, (rows, cols, values), 99).rank == 20
+    tied = begun(M, (np.eye(30, 3), bases[1]), (True, False), L0, 0.25, (rows, cols, values), 8)
+    assert tied.rank == 3  # no more than a side that its features determine has coordinates
 
 
 def test_components_hidden_by_noise_are_dropped():
@@ -345,18 +350,26 @@ def counted(**fields):
 )
 def test_a_fit_runs_until_L_has_converged(length, more, sweeps):
     """At least 20 sweeps, and three with refitted lines; at most 100, and 20 with refitted lines, which are so once."""
-    fit = counted(length=length, more=more).run()
+    fit = counted(length=length, more=more)
+    fit.run(refit_noise=False, step=3e-5)
     assert fit.sweeps == sweeps and fit.refits == (not np.isnan(length))
-    again = counted(length=length, more=more, sweeps=50).run()
+    again = counted(length=length, more=more, sweeps=50)
+    again.run(refit_noise=False, step=3e-5)
     assert again.sweeps == 50 + sweeps
 
 
 def test_a_fit_goes_on_while_the_noise_decreases():
     fit = counted(length=1e-9)
     fit.noise.estimate = 0.1 * fit.noise.s
-    assert fit.run().sweeps == 100
-    assert counted(length=1e-4).run(step=2e-4, settled=5).sweeps == 6
-    assert counted(length=1e-4).run(step=0.5e-4, settled=5).sweeps == 100
+    fit.run(refit_noise=False, step=3e-5)
+    assert fit.sweeps == 100
+
+
+@pytest.mark.parametrize(("step", "sweeps"), [(2e-4, 21), (0.5e-4, 100)])
+def test_a_fit_ends_at_the_step_that_is_asked_for(step, sweeps):
+    fit = counted(length=1e-4)
+    fit.run(refit_noise=False, step=step)
+    assert fit.sweeps == sweeps
 
 
 def test_what_is_learned_when():
@@ -367,8 +380,7 @@ def test_what_is_learned_when():
     bases = np.ones((40, 1)), np.ones((30, 1))
     L0 = LowRank(np.ones((40, 1)), np.eye(1), np.median(M, axis=0)[:, None])
     sample = rows, cols, M.ravel()
-    least = np.full(30, 1e-6)
-    fit = begin(MemoryEngine(M), bases, (False, False), L0, 3.0, least, 2, 20, sample, np.random.default_rng(0))
+    fit = begun(M, bases, (False, False), L0, 3.0, sample, 2)
     variance = fit.rows.variance.copy()
     for k in range(1, 13):
         fit.sweep(refit_noise=False)
@@ -376,7 +388,7 @@ def test_what_is_learned_when():
         assert (fit.noise.rows == 1).all() == (fit.noise.cols == 1).all() == (k <= 10)
         if k <= 3:
             assert fit.noise.s == pytest.approx(3.0 / 1.3**k)
-    assert fit.before_refit is None and fit.sweeps == 12
+    assert not fit.refitted and fit.sweeps == 12
     other = fit.copy()
     other.sweep()
     assert other.sweeps == 13 and fit.sweeps == 12 and not np.array_equal(other.rows.mean, fit.rows.mean)
@@ -488,8 +500,7 @@ def test_components_of_a_start_that_are_rounding_are_not_kept():
     for small, kept in ((1e-5, 1), (1e-1, 2)):
         L0 = LowRank(U, np.diag([1e6, small]), V)
         bases, sample = (np.ones((6, 1)), np.ones((8, 1))), (np.arange(6), np.arange(6), np.zeros(6))
-        engine, least = MemoryEngine(np.zeros((6, 8))), np.full(8, 1e-9)
-        fit = begin(engine, bases, (False, False), L0, 1e-3, least, 3, 8, sample, rng)
+        fit = begun(np.zeros((6, 8)), bases, (False, False), L0, 1e-3, sample, 3)
         assert np.count_nonzero(np.abs(fit.rows.mean).sum(axis=0)) == kept
 
 

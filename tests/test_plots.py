@@ -489,14 +489,14 @@ def test_candidates_are_those_of_the_certificate(model, ax):
 
 
 def test_names_of_candidates_are_in_plain_words():
-    from irpca.solvers.proposals import Recipe
+    from irpca.solvers.race import Recipe
 
     first = Recipe((False, False), "rows", few=True)
-    second = Recipe((False, False), first, mode=0.2, student=True)
+    second = Recipe((False, False), first, shifted=True, student=True)
     third = Recipe((True, False), Recipe((True, False), "trimmed", piles=True), afresh=False)
     assert plain_names([first.name, second.name, third.name]) == [
         "1: few components, started at row medians",
-        "2: all components, started at fit 1, moved to the densest 20 % of residuals, Student's t noise",
+        "2: all components, started at fit 1, moved to the densest residuals, Student's t noise",
         "3: features only, started at (features only, started at a trimmed fit, repeated values left out), "
         "noise estimated once",
     ]

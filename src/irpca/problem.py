@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from . import constants
 from .cached import cached_property
+from .engines import choose
 from .engines.base import Engine
 from .features import Features
 from .sampling import Sample, check_scale, children
@@ -54,6 +55,13 @@ class Problem:
         """The rank, for solvers that cannot choose one."""
         assert self.rank is not None  # solve() has seen to it
         return self.rank
+
+    def brought_near(self) -> Problem:
+        """The same, with a small M that is far away brought into memory, for solvers that read it often."""
+        n1, n2 = self.shape
+        if not self.engine.dear or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
+            return self
+        return replace(self, engine=choose(self.engine.block(np.arange(n1), np.arange(n2))))
 
     def generator(self) -> np.random.Generator:
         """Random numbers for a solver with one use for them; the same at every call."""

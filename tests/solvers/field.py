@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from itertools import islice
 
 import numpy as np
 
 from irpca import Status
 from irpca.datasets import Problem, make_problem
-from irpca.engines import MemoryEngine
+from irpca.engines import choose
 from irpca.features import Features
+from irpca.problem import Problem as Asked
 from irpca.solvers import subspace
 
 SHAPES = [(200, 200), (300, 150), (150, 300)]
@@ -59,12 +59,7 @@ def recovers(problem, result, error=1e-8):
     np.testing.assert_allclose(result.S.toarray(), problem.S, atol=10 * error * np.abs(problem.L).max())
 
 
-def module(name):
-    """A solver's module: in the package, its function has the name."""
-    return importlib.import_module(f"irpca.solvers.{name}")
-
-
-def start_exactly(monkeypatch, *names):
+def start_exactly(monkeypatch, *modules):
     """Give these modules singular triplets from an SVD in the place of a subspace iteration."""
 
     def exact(matrix, V, wanted, **_):
@@ -72,7 +67,7 @@ def start_exactly(monkeypatch, *names):
         k = V.shape[1]
         return U[:, :k], s[:k], Vt[:k].T
 
-    for place in [subspace, *map(module, names)]:
+    for place in [subspace, *modules]:
         monkeypatch.setattr(place, "leading", exact)
 
 
@@ -80,10 +75,15 @@ def distance(A, B):
     return np.linalg.norm(A - B) / np.linalg.norm(B)
 
 
-def first_iterates(run, M, rank, count, **options):
-    """What a solver without features yields first, on a matrix of its own."""
-    F1, F2 = map(Features.identity, M.shape)
-    return list(islice(run(MemoryEngine(M), F1, F2, rank, random_state=np.random.default_rng(0), **options), count))
+def to_solve(M, F1=None, F2=None, rank=None, seed=0):
+    """What a solver is given."""
+    F1, F2 = (F if isinstance(F, Features) else Features.of(F, n) for F, n in zip((F1, F2), M.shape, strict=True))
+    return Asked(choose(M), F1, F2, rank, np.random.SeedSequence(seed))
+
+
+def first_iterates(solver, M, rank, count, **options):
+    """What a solver without features yields first."""
+    return list(islice(solver.iterate(to_solve(M, rank=rank), **options), count))
 
 
 def same_steps(states, transcribed):

@@ -16,7 +16,7 @@ from irpca.solvers import accaltproj
 )
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corruption):
     """Also where it fails, and where the authors' own factors are not used."""
-    start_exactly(monkeypatch, "accaltproj")
+    start_exactly(monkeypatch, accaltproj)
     problem = make(*shape, corruption=corruption)
     mine = first_iterates(accaltproj, problem.M, 3, 16, beta=0.06, beta_init=0.2, decay=0.6)
     theirs = transcriptions.accaltproj(problem.M, 3, 0.06, 0.2, 0.6, T=15)
@@ -28,7 +28,7 @@ def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corru
 
 
 def test_the_defaults(monkeypatch):
-    start_exactly(monkeypatch, "accaltproj")
+    start_exactly(monkeypatch, accaltproj)
     problem = gaussian(100, 60)
     beta = 0.5 * (100 * 60) ** -0.25
     mine = first_iterates(accaltproj, problem.M, 3, 12)

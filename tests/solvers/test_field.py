@@ -145,8 +145,9 @@ def test_history_and_reads(problem, name):
     engine = MemoryEngine(problem.M)
     result = run(name, problem, engine=engine)
     history = result.history
-    assert result.n_iter == len(history) == len(history.step) == len(history.zeta)
-    assert result.n_iter > 1 or name in ("irpca", "trimmed")  # exact at once, with features of both sides
+    assert len(history) == len(history.step) == len(history.zeta)
+    assert result.n_iter == history.stage.count("")  # others led to the first
+    assert result.n_iter > 1 or name in ("irpca", "trimmed", "bayes")  # exact at once, with features of both sides
     assert result.reads <= engine.reads  # the checks look at some entries, too
     assert result.reads == pytest.approx(history.reads[-1] + 1)  # S is one more
     assert (np.diff(history.reads) >= 0).all() and history.reads[-1] > 0
@@ -164,15 +165,19 @@ def test_without_S(problem, name):
 
 
 def noisy(problem):
-    """Hardly anybody is done with this after one iteration, but that there is no exact fit is known then."""
+    """Few are done with this after one iteration.
+
+    With features of both sides two steps of least squares are enough for the default; for "trimmed" it is known then
+    that there is no exact fit.
+    """
     return problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
 
 
 @every_method
 def test_one_iteration_is_a_result(problem, name):
     result = run(name, problem, noisy(problem), max_iter=1)
-    done = {"trimmed": Status.SATURATED, "irpca": Status.CONVERGED}  # by steps that all belong to one iteration
-    assert result.n_iter == 1 and result.status is done.get(name, Status.MAX_ITER)
+    ends = {"irpca": Status.CONVERGED, "bayes": Status.CONVERGED, "trimmed": Status.SATURATED}
+    assert result.n_iter == 1 and result.status is ends.get(name, Status.MAX_ITER)
     assert np.isfinite(result.L.dense()).all() and result.L.shape == result.S.shape == problem.M.shape
     assert result.status.name in result.summary() and name in result.summary()
 
@@ -187,7 +192,7 @@ def test_a_callback_stops_it(problem, name):
 
     result = run(name, problem, noisy(problem), callbacks=stop)
     assert result.status is Status.STOPPED and len(result.history) == len(seen) == 2
-    assert result.L is seen[-1].L
+    np.testing.assert_array_equal(result.L.dense(), seen[-1].L.dense())
 
 
 @every_method

@@ -7,21 +7,21 @@ import pytest
 from all_pairs import all_pairs
 from oracle import algorithm_1, incoherence
 from scipy.linalg import block_diag
+from solvers.field import to_solve
 
 import irpca
 from irpca import Status
 from irpca.datasets import Problem, make_problem
 from irpca.diagnostics import iteration_bound
-from irpca.engines import MemoryEngine
 from irpca.features import Features
-from irpca.solvers.irpca_iht import irpca_iht
+from irpca.solvers import irpca_iht
 
 
 def run(M, F1, F2, rank, T, **options):
     """The first T iterates as the oracle gives them: ``(W_t, S_t, L_t, zeta_t)``."""
     A, B = Features.of(F1, M.shape[0]), Features.of(F2, M.shape[1])
     iterates, previous = [], np.zeros(M.shape)
-    for state in islice(irpca_iht(MemoryEngine(M), A, B, rank, **options), T):
+    for state in islice(irpca_iht.iterate(to_solve(M, A, B, rank), **options), T):
         L = state.L.dense()
         C = L if A.Q is None else A.Q.T @ L
         C = C if B.Q is None else C @ B.Q

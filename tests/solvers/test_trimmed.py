@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from solvers.field import to_solve
 
 import irpca
 from irpca.engines import MemoryEngine
@@ -230,8 +231,7 @@ def test_lines_of_high_leverage_are_looked_at(axis, wrong, clean, missed):
     M[:4] = np.arange(400) < wrong * 400
     M, features = (M, (F, other)) if axis == 0 else (np.ascontiguousarray(M.T), (other, F))
     found = Trimmed(LowRank.zero(M.shape), Exactness(1e-9, clean, 0.0))
-    engine = MemoryEngine(M)
-    search = Search(engine, *features, None, Sample.draw(engine, 100, rng), rng, rng)
+    search = Search(to_solve(M, *features), rng, rng)
     assert search.missed_lines(found) == missed
 
 
@@ -252,8 +252,7 @@ def test_larger_blocks_are_tried_only_for_an_exact_fit(noise):
     F1, F2, L = problem(700, 600, 4)
     rng = np.random.default_rng(0)
     M = L.dense() + noise * rng.standard_normal(L.shape) + 9.0 * (rng.random(L.shape) < 0.2)
-    sample = Sample.draw(MemoryEngine(M), 8000, rng)
-    found = list(Search(MemoryEngine(M), F1, F2, 2, sample, rng, np.random.default_rng(1)).fits())
+    found = list(Search(to_solve(M, F1, F2, 2), rng, np.random.default_rng(1)).fits())
     assert len(found) == 1 if noise == 0 else len(found) <= 5  # two for each of two blocks, one on a small one
     assert (found[-1].exact.zeta is not None) == (noise == 0)
     assert all(b.exact.score <= a.exact.score for a, b in pairwise(found[1:]))

@@ -21,6 +21,7 @@ WORDS = {
     "from columns": "started at column medians",
     "from rows": "started at row medians",
     "from trimmed": "started at a trimmed fit",
+    "shifted": "moved to the densest residuals",
     "noise not looked for afresh": "noise estimated once",
     "Student noise": "Student's t noise",
     "without piled-up values": "repeated values left out",
@@ -121,8 +122,6 @@ def _word(part: str, number: dict[str, int]) -> str:
     if nested := re.fullmatch(r"from \((.*)\)", part):
         before = nested[1]
         return f"started at fit {number[before]}" if before in number else f"started at ({_plain(before, number)})"
-    if mode := re.fullmatch(r"mode of (.*)%", part):
-        return f"moved to the densest {mode[1]} % of residuals"
     return WORDS.get(part, part)
 
 

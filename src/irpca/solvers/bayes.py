@@ -18,7 +18,6 @@ from .. import constants
 from ..arguments import number, whole_or_auto
 from ..calibration import Calibration
 from ..choice import Candidate, HeldOut, better, choose
-from ..engines import choose as owner_of
 from ..engines.base import Engine, Look
 from ..entry_scale import EntryScale
 from ..factors import Fit, basis_of, moved, restricted
@@ -102,7 +101,7 @@ def iterate(
     if all(fit.tied) and fit.noise.target is None:
         _efficient(fit)
     while True:
-        yield replace(report.state(fit.principal(), settled=True), converged=converged)
+        yield report.state(fit.principal(), settled=True, converged=converged)
         fit.sweep()
 
 
@@ -153,10 +152,8 @@ class Setup:
                 f"extra_rank={extra_rank} is out of range for a {n1} × {n2} table: choose a number from 0 to "
                 f"{min(n1, n2) - 1}, or 'auto'"
             )
-        if problem.engine.dear and n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY:
-            problem = replace(problem, engine=owner_of(problem.engine.block(np.arange(n1), np.arange(n2))))
         extra = None if isinstance(extra_rank, str) else extra_rank
-        return cls(problem, extra, noise, imperfect and extra != 0)
+        return cls(problem.brought_near(), extra, noise, imperfect and extra != 0)
 
     @property
     def ties(self) -> list[Tied]:
@@ -605,7 +602,7 @@ class Report:
     def problem(self) -> Problem:
         return self.part.setup.problem
 
-    def state(self, fit: Fit, settled: bool = False, L: LowRank | None = None) -> State:
+    def state(self, fit: Fit, settled: bool = False, L: LowRank | None = None, converged: bool = True) -> State:
         part, noise = self.part, fit.noise
         L = part.in_units_of_M(fit) if L is None else L
         deviation = noise.deviation
@@ -626,6 +623,7 @@ class Report:
             noise=deviation,
             tolerance=np.inf if settled else 0.0,
             settled=settled,
+            converged=converged,
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
             choices=chosen,

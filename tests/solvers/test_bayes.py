@@ -1,34 +1,33 @@
-"""The steps of the default solver, each alone: units, the finest noise, what is constant, the rank of an exact fit."""
+"""The model of noisy data, step by step: units, the finest noise, the part of M, lines outside it, how sweeps end."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from solvers.field import to_solve
 
 import irpca
-from irpca import constants
+from irpca import Status, constants
 from irpca.datasets import make_problem
 from irpca.features import Features
 from irpca.noise import NoiseModel
+from irpca.problem import Problem
 from irpca.sampling import Sample
-from irpca.solvers.irpca import (
-    _compared,
+from irpca.solvers import SOLVERS
+from irpca.solvers.bayes import (
+    Setup,
     _constant,
-    _extra,
     _filled,
     _gaussian,
     _in_features,
     _limit,
+    _lines_of_part,
     _one_component,
     _place_others,
-    _seeds,
     _spread,
     column_units,
     finest,
-    irpca_looks,
 )
-
-SEED = np.random.SeedSequence(7)
 
 
 def sample(values, cols=None):
@@ -53,42 +52,32 @@ def test_the_spread_of_values_most_of_which_are_the_same():
     assert np.isnan(_spread(np.full(50, 3.0)))
 
 
-def units(values, cols, n2, F2=None):
-    """Of columns all of whose entries are in the sample."""
-    engine = SimpleNamespace(shape=(len(values), n2), n_observed=len(values))
-    return column_units(engine, Features.of(F2, n2), sample(values, cols), SEED)
-
-
 def test_every_column_has_the_unit_of_its_own_spread():
     rng = np.random.default_rng(0)
-    cols = np.repeat([0, 1, 2, 4], [4000, 4000, 19, 20])
-    scale = np.array([1.0, 100.0, 1.0, 1.0, 10.0])
-    unit, typical = units(scale[cols] * rng.standard_normal(len(cols)), cols, 5)
+    M = np.array([1.0, 100.0, 1.0, 1.0, 10.0]) * rng.standard_normal((4000, 5))
+    M[19:, 2], M[:, 3], M[20:, 4] = np.nan, np.nan, np.nan
+    unit, typical = column_units(to_solve(M))
     assert unit[1] / unit[0] == pytest.approx(100, rel=0.05)
     assert unit[2] == unit[3] == 1.0  # too few entries, or none
     assert unit[4] != 1.0
     assert np.prod(unit[[0, 1, 4]]) == pytest.approx(1.0)
     assert typical == pytest.approx(unit[0] ** -1, rel=0.05)
-    unit, typical = units(rng.standard_normal(10), np.arange(10), 10)
-    np.testing.assert_array_equal(unit, np.ones(10))
+    unit, typical = column_units(to_solve(M[:10]))
+    np.testing.assert_array_equal(unit, np.ones(5))
 
 
-@pytest.mark.parametrize(("ratio", "own"), [(90.0, False), (110.0, True)])
-def test_columns_with_features_share_a_unit_unless_they_cannot_be_alike(ratio, own):
-    rng = np.random.default_rng(0)
-    cols = np.repeat(np.arange(6), 4000)
-    values = np.where(cols < 3, 1.0, ratio) * np.tile(rng.standard_normal(4000), 6)
-    assert (units(values, cols, 6, np.eye(6)[:, :2])[0] != 1).all() == own
+def test_every_column_of_a_wide_table_gets_a_unit():
+    """Of 4,000 columns 8 entries each are in the sample: too few, so that more are drawn."""
+    scale = np.tile([1.0, 100.0], 2000)
+    unit, _ = column_units(to_solve(scale * np.random.default_rng(0).standard_normal((200, 4000))))
+    assert unit[1::2].min() > 10 * unit[::2].max()
 
 
-def test_units_of_many_columns_are_found_from_more_entries_than_the_sample_has():
-    rng = np.random.default_rng(0)
-    scale = 10.0 ** rng.uniform(-2, 2, 3000)
-    engine = irpca.engines.MemoryEngine(scale * rng.standard_normal((200, 3000)))
-    few = Sample.draw(engine, constants.TABLE_SAMPLE, rng)
-    unit, _ = column_units(engine, Features.identity(3000), few, SEED)
-    assert len(few.values) < 20 * 3000
-    assert np.log(unit / scale).std() < 0.2  # 64 entries of each: 1.17 / √64; none has no unit
+@pytest.mark.parametrize(("ratio", "one"), [(50.0, True), (200.0, False)])
+def test_columns_with_features_share_one_unit_unless_they_cannot_be_alike(ratio, one):
+    M = np.tile([1.0, ratio], 5) * np.random.default_rng(0).standard_normal((2000, 10))
+    unit, _ = column_units(to_solve(M, F2=np.vander(np.arange(10.0), 2)))
+    assert (unit == 1).all() == one
 
 
 def test_the_finest_noise_is_rounding_of_what_was_stored():
@@ -146,12 +135,36 @@ def test_why_an_exact_fit_has_its_rank(rank, reason):
 
 
 def test_extra_components():
-    assert _extra("auto", (9, 8)) is None and _extra(0, (9, 8)) == 0 and _extra(np.int64(7), (9, 8)) == 7
+    asked = to_solve(np.ones((9, 8)))
+    for extra_rank, extra in (("auto", None), (0, 0), (np.int64(7), 7)):
+        assert Setup.of(asked, extra_rank, None, False).extra == extra
     for wrong in (8, -1):
         with pytest.raises(
             ValueError, match=f"extra_rank={wrong} is out of range for a 9 × 8 table.*0 to 7, or 'auto'"
         ):
-            _extra(wrong, (9, 8))
+            Setup.of(asked, wrong, None, False)
+
+
+@pytest.mark.parametrize(
+    ("extra_rank", "imperfect", "ties"),
+    [
+        ("auto", False, [(True, False), (False, False)]),
+        (0, False, [(True, False)]),
+        (0, True, [(True, False)]),  # what is asked for goes before what is known of the features
+        ("auto", True, [(False, False)]),
+    ],
+)
+def test_the_simplest_model_first(extra_rank, imperfect, ties):
+    F1 = np.random.default_rng(0).standard_normal((9, 2))
+    assert Setup.of(to_solve(np.ones((9, 8)), F1), extra_rank, None, imperfect).ties == ties
+    assert Setup.of(to_solve(np.ones((9, 8))), extra_rank, None, imperfect).ties == [(False, False)]
+
+
+def of_shape(n1, n2, rank=None, d=(None, None)):
+    """A problem of which nothing is looked at but its shape and features."""
+    rng = np.random.default_rng(0)
+    F = (Features.of(None if k is None else rng.standard_normal((n, k)), n) for n, k in zip((n1, n2), d, strict=True))
+    return Problem(SimpleNamespace(shape=(n1, n2)), *F, rank, np.random.SeedSequence(7))
 
 
 @pytest.mark.parametrize(
@@ -166,36 +179,30 @@ def test_extra_components():
     ],
 )
 def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, offered, share, entries):
-    free = Features.identity(2000), Features.identity(1500)
-    rows, cols = _compared((2000, 1500), free, rank, offered, share, _seeds(SEED))
+    rows, cols = _lines_of_part(of_shape(2000, 1500, rank), offered, share)
     assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
 
 
 def test_fits_are_compared_on_many_lines_for_every_feature():
-    rng = np.random.default_rng(0)
-    F1, F2 = Features.of(rng.standard_normal((2000, 100)), 2000), Features.identity(1500)
-    rows, cols = _compared((2000, 1500), (F1, F2), None, 20, 1.0, _seeds(SEED))
+    rows, cols = _lines_of_part(of_shape(2000, 1500, d=(100, None)), 20, 1.0)
     assert (len(rows), len(cols)) == (400, 109)
 
 
 def test_what_will_be_looked_at():
-    rng = np.random.default_rng(0)
-    free = Features.identity(40), Features.identity(30)
-    (look,) = irpca_looks((40, 30), *free, None, SEED)
+    looks = SOLVERS["irpca"].looks
+    (look,) = looks(of_shape(40, 30))
     assert [len(lines) for lines in look.lines] == [40, 30]
-    shape = (5000, 4000)
-    given = tuple(Features.of(rng.standard_normal((n, 5)), n) for n in shape)
-    large = irpca_looks(shape, Features.identity(5000), Features.identity(4000), None, SEED)
-    assert [look.size for look in large] == [1 << 15, 64 * 4000, 0]
-    assert sorted(len(lines) for lines in large[2].lines) == [109, 110]
-    narrow = irpca_looks((90_000, 500), Features.identity(90_000), Features.identity(500), None, SEED)
-    assert [look.size for look in narrow] == [1 << 15, 0]  # the sample is enough for the units of the columns
-    blocks = irpca_looks(shape, *given, 3, SEED)[3:]
+    large = looks(of_shape(5000, 4000))
+    assert [look.size for look in large] == [1 << 15, 0, 64 * 4000]  # a sample, the part, the units of columns
+    assert sorted(len(lines) for lines in large[1].lines) == [109, 110]
+    assert len(looks(of_shape(1 << 16, 500))) == 2  # the sample has 64 entries of every column
+    given = of_shape(5000, 4000, 3, (5, 5))
+    blocks = looks(given)[3:]
     sizes = [len(look.lines[0]) * len(look.lines[1]) for look in blocks]
     assert sizes and sizes == sorted(sizes) and sizes[-1] <= 1 << 22
-    assert len(irpca_looks(shape, *given, 3, SEED, noise=0.5)) == 3
-    assert len(irpca_looks(shape, *given, 3, SEED, noise=0)) == len(blocks) + 3
-    assert len(irpca_looks(shape, *given, 3, SEED, imperfect=True)) == 3
+    assert len(looks(given, noise=0.5)) == len(looks(given, imperfect=True)) == 3
+    assert len(looks(given, noise=0)) == len(blocks) + 3
+    assert len(SOLVERS["bayes"].looks(given, noise=0)) == 3
 
 
 def test_expected_factors_as_coefficients_of_the_features():
@@ -369,15 +376,12 @@ def test_noise_is_a_standard_deviation(noise):
         irpca.solve(np.random.default_rng(0).standard_normal((20, 10)), noise=noise)
 
 
-def test_the_noise_model_is_in_units_of_M():
+def test_the_scale_of_entries_is_in_units_of_M():
     """Columns in other units, by powers of two: everything about them is, too."""
-    rng = np.random.default_rng(0)
-    M = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
-    units = 2.0 ** rng.permutation(np.repeat([-3, 0, 3], 10))
-    plain, scaled = (irpca.solve(table, rank=2).scale for table in (M, M * units))
-    np.testing.assert_allclose(scaled.cols, plain.cols * units**2, rtol=1e-6)
-    np.testing.assert_allclose(scaled.col_spread, plain.col_spread * units[:, None] ** 2, rtol=1e-6)
-    np.testing.assert_allclose(scaled.rows, plain.rows, rtol=1e-6)
+    M = noisy_table()
+    units = 2.0 ** np.random.default_rng(1).permutation(np.repeat([-3, 0, 3], 10))
+    plain, scaled = (irpca.solve(table, rank=2).scale.std_table() for table in (M, M * units))
+    np.testing.assert_allclose(scaled, plain * units, rtol=1e-6)
 
 
 def test_shares_of_L_within_and_outside_the_span_of_the_features():
@@ -391,3 +395,30 @@ def test_shares_of_L_within_and_outside_the_span_of_the_features():
     M = L / L.std() + 0.05 * rng.standard_normal(L.shape)
     shares = irpca.solve(M, F1, F2, extra_rank="auto").shares
     assert shares["free"] == pytest.approx(0.75, abs=0.02) and sum(shares.values()) == pytest.approx(1.0)
+
+
+# How the sweeps over all of M end
+
+
+def noisy_table():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
+
+
+def test_sweeps_end_when_L_changes_by_less_than_tol():
+    rough, fine, finest = (irpca.solve(noisy_table(), tol=tol) for tol in (0.5, 1e-4, 1e-10))
+    assert rough.n_iter < fine.n_iter and rough.converged and fine.converged
+    np.testing.assert_array_equal(fine.L.dense(), finest.L.dense())  # noise hides what is below 1e-4
+
+
+@pytest.mark.parametrize("solver", ["irpca", "bayes"])
+def test_sweeps_end_after_max_iter(solver):
+    """What is there then is in principal components, as at convergence: so many as noise does not hide."""
+    M = noisy_table()
+    result, converged = (irpca.solve(M, solver=solver, max_iter=most) for most in (2, 100))
+    assert result.status is Status.MAX_ITER and result.n_iter == 2 < converged.n_iter
+    assert result.rank == converged.rank == 2
+    left, right = result.fit.rows.second / 60, result.fit.cols.second / 30
+    np.testing.assert_allclose(left, np.diag(np.diag(left)), atol=1e-8 * left.max())
+    np.testing.assert_allclose(right, left, atol=1e-8 * left.max())
+    assert np.linalg.norm((result.L - converged.L).dense()) < 0.1 * np.linalg.norm(converged.L.dense())

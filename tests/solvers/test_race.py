@@ -8,10 +8,10 @@ import pytest
 
 from irpca import constants
 from irpca.choice import HeldOut
-from irpca.factors import Fit, basis_of
+from irpca.factors import basis_of
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.solvers.proposals import (
+from irpca.solvers.race import (
     Comparison,
     Recipe,
     Table,
@@ -100,32 +100,29 @@ def test_starts():
     np.testing.assert_allclose(_plus(L, 2.5).dense(), L.dense() + 2.5)
 
 
-def test_a_fit_whose_noise_is_not_fitted_again_goes_on_from_before_that(monkeypatch):
-    """Until then it is the same as the one whose noise was: to the bit, and not made twice."""
+def test_a_recipe_is_fitted_once_and_others_start_from_it():
+    """One whose noise is not looked for afresh ends elsewhere, where that changes anything."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 40)) + 0.2 * rng.standard_normal((60, 40))
     X += np.where(rng.random(X.shape) < 0.2, 5 * rng.standard_normal(X.shape), 0)
-    first, sweeps, sweep = Recipe(FREE, few=True), [], Fit.sweep
-    monkeypatch.setattr(Fit, "sweep", lambda self, *given: sweeps.append(self.sweeps) or sweep(self, *given))
-    alone = a_table(X).make(replace(first, afresh=False))
-    assert sweeps == list(range(alone.sweeps))
-    table = a_table(X)
-    before = table.make(first)
-    sweeps.clear()
-    again = table.make(replace(first, afresh=False))
-    assert sweeps[0] + 1 in constants.NOISE_RESTART_SWEEPS and sweeps[-1] + 1 == again.sweeps == alone.sweeps
-    for one, other in ((alone.rows, again.rows), (alone.cols, again.cols)):
-        np.testing.assert_array_equal(one.mean, other.mean)
-    assert again.noise.s == alone.noise.s != before.noise.s
-    assert before.before_refit is None and not table.without(np.zeros(X.shape, bool)).unrefitted
+    table, first = a_table(X), Recipe(FREE, few=True)
+    fit = table.make(first)
+    assert table.make(first) is fit and fit.refitted
+    kept = table.make(replace(first, afresh=False))
+    assert not kept.refitted and kept.noise.s != fit.noise.s
+    shifted = table._begun(Recipe(FREE, first, few=True, shifted=True))
+    middle, width = densest(X - fit.L.dense(), constants.MODE_SHARE)
+    assert np.mean(shifted.L.dense() - fit.L.dense()) == pytest.approx(middle, rel=1e-6)
+    assert shifted.noise.s == pytest.approx(width)
+    assert not table.without(np.zeros(X.shape, bool)).fits
 
 
 def test_names_say_how_a_fit_was_made():
     first = Recipe((True, False), few=True)
     assert first.name == "features only, few directions, from columns"
-    last = Recipe(FREE, Recipe(FREE, "rows"), mode=0.2, student=True, piles=True, afresh=False)
+    last = Recipe(FREE, Recipe(FREE, "rows"), shifted=True, student=True, piles=True, afresh=False)
     assert last.name == (
-        "from (from rows), mode of 20%, noise not looked for afresh, Student noise, without piled-up values"
+        "from (from rows), shifted, Student noise, noise not looked for afresh, without piled-up values"
     )
 
 
