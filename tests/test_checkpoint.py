@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import dask.array as da
@@ -81,14 +82,13 @@ def noisy(exact):
 def quick(monkeypatch):
     """Shorter fits, on fewer entries."""
     monkeypatch.setattr(constants, "MAX_SWEEPS", 12)
-    monkeypatch.setattr(constants, "COMPARISON_ENTRIES", 600)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, race=600))
 
 
 @pytest.fixture
 def large(monkeypatch):
     """Small tables are solved as those that are too large for memory."""
-    for name, value in SMALLER.items():
-        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, **SMALLER))
 
 
 @pytest.fixture(scope="module")
@@ -128,16 +128,7 @@ def assert_same(a, b):
     assert a.history.step == b.history.step
 
 
-SMALLER = {
-    "MAX_ENTRIES_IN_MEMORY": 1 << 12,
-    "COMPARISON_ENTRIES": 600,
-    "TABLE_SAMPLE": 1500,
-    "CALIBRATION_ENTRIES": 1000,
-    "CHECK_ENTRIES": 800,
-    "CHECK_ENTRIES_EXACT": 400,
-    "CHECK_LINES": 16,
-    "MAX_SWEEPS": 12,
-}
+SMALLER = {"memory": 1 << 12, "block": 1 << 10, "race": 600, "judged": 1500, "sample": 1000, "lines": 16}
 
 
 def records(path):
@@ -327,7 +318,7 @@ def test_chunks_cut_after_some_records(large, tables, tmp_path, kind):
 
 @pytest.mark.parametrize("features", [True, False])
 def test_tables_too_large_to_be_copied(exact, noisy, tmp_path, monkeypatch, features):
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1000)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1000))
     path, given = tmp_path / "run", arguments(exact, noisy, features)
     plain = solve(*given, engine=Watched(noisy), rank=2, callbacks=checkpoint(path))
     assert_same(solve(*given, engine=Watched(noisy), rank=2), plain)
@@ -667,6 +658,7 @@ def test_a_full_disk(exact, tmp_path, monkeypatch):
 
 LIVES = """
 import json, os, random, signal, sys, time
+from dataclasses import replace
 from pathlib import Path
 import dask, dask.array as da
 import numpy as np
@@ -677,8 +669,8 @@ from irpca.checkpoint.recordfile import RecordFile
 from irpca.engines.distributed import DistributedEngine
 
 folder, smaller, cases = Path(sys.argv[1]), *map(json.loads, sys.argv[2:])
-for name, value in smaller.items():
-    setattr(constants, name, value)
+constants.BUDGET = replace(constants.BUDGET, **smaller)
+constants.MAX_SWEEPS = 12
 dask.config.set(scheduler="threads", num_workers=2)
 
 class Slow:

@@ -3,6 +3,7 @@
 import pickle
 import threading
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import dask
@@ -213,7 +214,7 @@ def test_which_dask_frames_are_long_tables(monkeypatch):
     frame = dd.from_pandas(wide, npartitions=2, sort=False)
     given = owned(frame)
     assert not given.chunked and isinstance(given.matrix, pd.DataFrame) and given.matrix.equals(wide)
-    monkeypatch.setattr(irpca.constants, "MAX_ENTRIES_IN_MEMORY", 11)
+    monkeypatch.setattr(irpca.constants, "BUDGET", replace(irpca.constants.BUDGET, memory=11))
     given = owned(frame)
     assert given.chunked and given.matrix.name == "distributed" and given.container == "pandas"
     assert list(given.rows) == list("wxyz") and list(given.columns) == ["one", "two", "three"]
@@ -223,7 +224,7 @@ def test_which_dask_frames_are_long_tables(monkeypatch):
 
 
 def test_a_large_wide_dask_frame(monkeypatch, plain):
-    monkeypatch.setattr(irpca.constants, "MAX_ENTRIES_IN_MEMORY", 1000)
+    monkeypatch.setattr(irpca.constants, "BUDGET", replace(irpca.constants.BUDGET, memory=1000))
     model = fitted(dd.from_pandas(pd.DataFrame(EXACT.M, ROWS, map(str, COLS)), npartitions=3))
     made = model.expected()
     assert list(made.index) == ROWS and list(made.columns) == list(map(str, COLS))
@@ -277,7 +278,7 @@ def never_whole(monkeypatch):
 
 
 def test_nothing_large_is_loaded(monkeypatch, never_whole):
-    monkeypatch.setattr(irpca.constants, "MAX_ENTRIES_IN_MEMORY", 1 << 18)
+    monkeypatch.setattr(irpca.constants, "BUDGET", replace(irpca.constants.BUDGET, memory=1 << 18))
     made = Loader((3000, 2000), (500, 400))
     with dask.config.set(scheduler="threads", num_workers=2):
         model = InductiveRobustPCA(1).fit(made.M, row_features=made.F[0], col_features=made.F[1])

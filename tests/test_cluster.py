@@ -11,6 +11,7 @@ import threading
 import time
 import uuid
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def same_bits(result, right):
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """What is done for tables that are too large to be held in memory as a whole."""
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 13)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 13))
 
 
 def local_cluster(**options):
@@ -300,7 +301,7 @@ def test_a_full_disk(client, tmp_path):
 
 def drive(address, folder, path, result):
     """Solve on a cluster, with a checkpoint; for a process of its own."""
-    constants.MAX_ENTRIES_IN_MEMORY = 1 << 13
+    constants.BUDGET = replace(constants.BUDGET, memory=1 << 13)
     with Client(address):
         solved = irpca.solve(
             Faulty(folder).of(noisy()), problem().F1, callbacks=checkpoint(path), resume=path if path.exists() else None

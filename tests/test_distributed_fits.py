@@ -1,5 +1,6 @@
 """Whole fits of an M in chunks: those of the same M in memory."""
 
+from dataclasses import replace
 from functools import cache
 
 import dask.array as da
@@ -50,7 +51,7 @@ def features(which):
 @pytest.fixture(autouse=True)
 def large(monkeypatch):
     """What is done for tables that are too large to be held in memory as a whole."""
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 13)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 13))
 
 
 @cache

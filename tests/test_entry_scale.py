@@ -138,7 +138,7 @@ def noisy(n1=150, n2=80, seed=0, features=False):
 def budget(request, monkeypatch):
     """Whether tables are larger than the memory budget."""
     if request.param:
-        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 4000)
+        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=4000))
     return request.param
 
 
@@ -174,7 +174,7 @@ def test_neither_size_nor_storage_makes_a_difference(tmp_path, monkeypatch, feat
     right = irpca.solve(M, None, F2)
     assert right.rank == 3 and right.S.nnz > 100
     for most in (M.size, M.size - 1):
-        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", most)
+        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=most))
         for given in (M, np.asfortranarray(M), da.from_array(M, chunks=(170, 133)), stored):
             same(irpca.solve(given, None, F2), right)
 

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -76,7 +77,7 @@ def cells(S):
 @pytest.fixture
 def streamed(monkeypatch):
     """Every table is too large for its S to stay in memory."""
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
 
 
 def test_a_small_table_has_files_and_S(tmp_path):
@@ -222,7 +223,7 @@ def test_a_fit_that_failed_has_no_probabilities(tmp_path, monkeypatch, large):
     rng = np.random.default_rng(0)
     M, F1 = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20)), rng.standard_normal((30, 4))
     if large:
-        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     result = irpca.solve(M, F1, rank=3, solver="irpca_iht", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
     assert result.status.name == "SATURATED"
     table = pd.read_parquet(tmp_path / "S.parquet")
@@ -310,7 +311,7 @@ def test_labels_of_a_long_table(tmp_path, monkeypatch, large):
     names = [f"user {i}" for i in range(60)]
     table = irpca.LongTable(rows, cols, M.ravel(), row_labels=names)
     if large:
-        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     result = irpca.solve(table, engine=Banded(table), outliers_to=tmp_path / "S.parquet")
     written = pd.read_parquet(result.outliers_path)
     at = [names.index(name) for name in written["row"]]
@@ -587,7 +588,7 @@ def test_no_outliers_and_a_file_of_them(tmp_path):
 def test_no_outlier_at_all(tmp_path, monkeypatch, large):
     problem = exact(0.0)
     if large:
-        monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 100)
+        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     engine = Banded(problem.M)
     irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
     assert pd.read_parquet(tmp_path / "S.parquet").shape == (0, 5)

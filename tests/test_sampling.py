@@ -276,7 +276,7 @@ def test_an_exact_problem_is_solved_from_a_small_block_and_one_read():
     problem = make_problem(2000, 1500, d1=50, d2=40, rank=3, corruption=0.2, features="conditioned")
     result = irpca.solve(problem.M, problem.F1, problem.F2, rank=3)
     assert problem.relative_error(result.L) <= 1e-12
-    looked_at = (200 * 160 + constants.TABLE_SAMPLE) / problem.M.size
+    looked_at = (200 * 160 + constants.BUDGET.judged) / problem.M.size
     assert result.reads == pytest.approx(1 + looked_at, abs=1e-8)
 
 
@@ -290,7 +290,7 @@ def test_without_features_an_exact_problem_takes_a_copy_and_one_read(sides, rank
     assert problem.relative_error(result.L) <= 1e-10
     assert result.rank == 3
     lines = 0.5 if sides != "none" else 0.0  # of the side that has features, read as a whole: those of the part
-    assert result.reads <= (3 if sparse else 2) + max(lines, 0.4) + constants.TABLE_SAMPLE / problem.M.size
+    assert result.reads <= (3 if sparse else 2) + max(lines, 0.4) + constants.BUDGET.judged / problem.M.size
     if sparse:
         np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
     else:

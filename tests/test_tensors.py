@@ -5,6 +5,7 @@ are on the CPU, too, and called by another name.
 """
 
 import pickle
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -48,7 +49,7 @@ class Engine(MemoryEngine):
 
     def corruption(self, L, limit):
         S, trim = super().corruption(L, limit)
-        return (moved(S) if np.prod(S.shape) > constants.MAX_ENTRIES_IN_MEMORY else S), trim
+        return (moved(S) if np.prod(S.shape) > constants.BUDGET.memory else S), trim
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def device(monkeypatch):
         monkeypatch.setattr(containers, "on_gpu", is_tensor)
         for module in (containers, answers, estimator):
             monkeypatch.setattr(module, "device_of", lambda table: DEVICE if is_tensor(table) else "cpu")
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", FEW)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=FEW))
     bring = DeviceSparse.to_scipy
 
     def brought(S):
@@ -459,7 +460,7 @@ def test_the_assumptions_are_checked_without_the_host(device):
 
 
 def test_a_small_matrix_on_the_device(device, monkeypatch):
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 24)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 24))
     A = holed()
     plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
     assert isinstance(model.sparse_, csr_array) and model._device == device

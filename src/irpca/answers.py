@@ -573,7 +573,7 @@ class Answers:
         return self.result_, self._owner, self._rows.labels
 
     def _is_fitted_table(self, engine: Engine) -> bool:
-        if np.prod(engine.shape) > constants.MAX_ENTRIES_IN_MEMORY:  # of so many cells there is no fingerprint
+        if np.prod(engine.shape) > constants.BUDGET.memory:  # of so many cells there is no fingerprint
             return False
         self._remember()
         return self.sparse_ is not None and self._fingerprint != "" and (fingerprint_of(engine) == self._fingerprint)
@@ -649,7 +649,7 @@ def owned(M: Any, engine: str = "auto") -> Given:
     if kind_of(M) == "dask" and hasattr(M, "columns"):
         from .engines.distributed.tables import from_frame
 
-        if (found := from_frame(M, constants.MAX_ENTRIES_IN_MEMORY)) is not None:
+        if (found := from_frame(M, constants.BUDGET.memory)) is not None:
             owner, labels = found
             return Given(choose(owner, engine), Labels.of(labels[0]), Labels.of(labels[1]), "pandas", chunked=True)
     given = taken(M)
@@ -718,7 +718,7 @@ class _Fingerprint:
 
 def fingerprint_of(engine: Engine) -> str:
     """That of a table; empty where that would be read for long."""
-    if np.prod(engine.shape) > constants.MAX_ENTRIES_IN_MEMORY:
+    if np.prod(engine.shape) > constants.BUDGET.memory:
         return ""
     found = _Fingerprint(engine.shape)
     for _, values in in_batches(engine, LOOK_ENTRIES):

@@ -49,7 +49,7 @@ class HeldOut:
         """Whether what a fit leaves of them reaches further to one side: gross errors may have drawn it there."""
         residuals = self.values - fit.L.sampled(self.rows, self.cols)
         residuals = residuals[np.abs(residuals) <= constants.MAX_CLEAN_RESIDUAL * fit.noise.deviation]
-        if len(residuals) < constants.MIN_ENTRIES or self.nearly_exact(fit):
+        if len(residuals) < constants.BUDGET.fewest or self.nearly_exact(fit):
             return False
         significant = constants.SIGNIFICANT_STANDARD_ERRORS * constants.SKEWNESS_ERROR / np.sqrt(len(residuals))
         return bool(abs(skewness(residuals)) > max(constants.MAX_SKEWNESS, significant))

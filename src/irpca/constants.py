@@ -4,6 +4,26 @@ Where a comment does not say it, the source is in the section of docs/design.md 
 a column; s is the scale of the noise. How much depends on each value: ``python -m benchmarks.sensitivity``.
 """
 
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many entries are looked at, and how many are held in memory; docs/design.md, Budgets."""
+
+    memory: int = 16_777_216  # entries of M, observed or not, up to which all of M is held in memory
+    block: int = 4_194_304  # entries of a block that is read at once: 32 MB
+    sample: int = 131_072  # residuals of which a peak or a distribution is made: 1 % of them is known to 3 % of itself
+    judged: int = 32_768  # scattered entries by which a fit is judged and checked: a correlation is known to 0.006
+    few: int = 5_000  # entries that tell a scale to 1 %, a correlation to 0.014, and whether 1 % are clean
+    lines: int = 512  # rows and columns of a block that is looked at whole, such as to see whether components lack
+    race: int = 12_000  # entries of the part on which candidate fits are compared. A choice: all of them in seconds
+    wider: float = 4.0  # times as many, where components or observed entries are few, or errors one-sided. A choice
+    fewest: int = 20  # entries from which anything is concluded: a fit is exact, a column has a unit. A choice
+
+
+BUDGET = Budget()
+
 # The noise model (noise.py); docs/design.md, Noise model
 CLEAN_SHARES = (0.80, 0.15, 0.05)  # of the clean components at the start, and as a weak prior
 CLEAN_SHARES_WEIGHT = 0.02  # of all entries: the weight of that prior
@@ -25,21 +45,18 @@ NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) from
 MAX_EM_STEPS = 40  # of the mixture in one dimension
 MIN_EM_GAIN = 1e-4  # nats per step, below which they end: a fiftieth of MIN_MIXTURE_GAIN
 MIN_MIXTURE_GAIN = 0.005  # nats by which another mixture must be better
-NOISE_SAMPLE = 5_000  # residuals from which the mixture is estimated: its scale is known to 1 % then
 NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts
 
 # Factors (factors.py); docs/design.md, Factors and sweeps
 FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing
 USED_UP = 0.65  # of the components offered: where a fit uses or lacks more, more are offered
 LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
-GROWTH_LINES = 512  # rows and columns on which components that a fit lacks are looked for
 START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share
 NEW_COMPONENT_SCALE = 0.6  # times the root of s: standard deviation of new, random components
 SWEEPS_BEFORE_PRIORS = 3  # before priors are learned: the first factors carry no information
 SWEEPS_BEFORE_LINE_SCALES = 10  # before rows and columns get noise scales of their own
 MAX_SWEEPS = 100  # fits take 40 to 100
 MIN_SWEEPS = 20  # before a small step ends a fit
-SWEEP_TOLERANCE = 3e-5  # relative step of L that ends it
 MIN_COMPONENT_ENERGY = 3.0  # times the energy at which noise hides a component: a weaker one adds more error than it
 # removes (Gavish and Donoho 2014)
 ROUNDING = 1e-14  # relative, of eigenvalues
@@ -61,8 +78,6 @@ HELD_OUT_SHARE = 0.1  # of the entries
 MAJORITY = 0.5  # of the held-out entries as good as exact: no other fit can have more
 
 # Candidate fits (solvers/proposals.py, solvers/irpca.py); docs/design.md, Starts
-COMPARISON_ENTRIES = 12_000  # of the sub-table on which candidates are compared
-MAX_COMPARISON_FACTOR = 4.0  # times as many where components are few, or where few entries are observed
 COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
 SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the same L: ten times the last step of each
@@ -76,18 +91,12 @@ MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry
 
 # The exact fit (solvers/trimmed.py); docs/design.md, Exact fit
-PEAK_SAMPLE = 1 << 17  # residuals of a block in which the clean ones are looked for: 1 % of them is 1,300
 WIDTH_STEP = 1.15  # from one width of the peak to the next
 PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
 PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4 standard deviations, if it is Gaussian
 NARROWER = 0.75  # times the width of the peak on a block a quarter as large: half as wide if it is an error of the fit
 MAX_STEPS_WITHOUT_GAIN = 2  # before a threshold that falls no more ends a fit
-LINES_BLOCK = 1 << 18  # entries of the lines without features on which components are looked for
-LINE_ENTRIES = 512  # of each of them, at first, or 64 a feature ...
-MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
-ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
 MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselves
-MAX_LINES_ALONE = 256  # for so many, each may be fitted on its own: a few milliseconds
 ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
 MAX_UNFITTED = 0.01  # of the rows or columns may be left out of an exact fit without features; they are named
 MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12
@@ -99,9 +108,6 @@ ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so lar
 ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
 MIN_ENTRIES_PER_UNKNOWN = 2.0  # clean ones, before an exact fit is accepted: it may meet one for each by itself
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
-MIN_ENTRIES = 20  # before a fit is called exact, a column gets a unit, or a share is estimated
-MAX_FIRST_BLOCK = 1 << 22  # entries of blocks that one read of M brings before any is tried: 32 MB of the first few
-TABLE_SAMPLE = 1 << 15  # entries of M by which fits are judged
 UNLIKE_COLUMNS = 100.0  # ratio of the spreads of columns with features: beyond, units differ (hours of traffic: 16)
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
@@ -110,8 +116,6 @@ FINAL_TOLERANCE = 1e-4  # relative step of L that ends the fit to all of M
 LARGE_STEPS = 2  # of least squares there, where features determine L
 MAX_REMAINING_STEP = 0.1  # of the standard error of L: the next step may be so long; it adds 0.5 % to the error
 EQUAL_NOISE_SPREAD = 0.1  # standard deviation of the log variances of lines, up to which one scale serves all (5 %)
-MAX_ENTRIES_IN_MEMORY = 1 << 24  # observed or not, up to which all of M is held in memory in units of its columns
-BLOCKS_AT_ONCE = 8  # blocks of a quarter of that size that one read brings, where it is dear to look at few entries
 NEARLY_EXACT_NOISE = 10.0  # times the least possible s: below, an exact fit is tried
 MIN_GAUSSIAN_SHARE = 0.9  # of the narrowest component, from which on noise is Gaussian enough for plain least squares
 MAX_EXPECTED = 100.0  # times the largest sampled entry: what is expected of a cell, before a fit is given up
@@ -121,7 +125,6 @@ FLAT_PRIOR_VARIANCE = 1e20  # times the largest square of a factor: a prior with
 REPORTED_THRESHOLD = 4.0  # standard deviations, for the one threshold that is reported beside the probabilities
 
 # Calibration (calibration.py); docs/design.md, Calibration
-CALIBRATION_ENTRIES = 1 << 17  # residuals at most from which it is made: a share of 1 % is known to 3 % of itself
 BINS_PER_DOUBLING = 8  # bins of |z| (9 % wide): finer than any feature wanted, some 70 bins in all
 STEPS_PER_DOUBLING = 64  # of scales and tables (1.1 %): below the error of a scale at n = 10,000
 COARSE_SCALES, FINE_SCALES = 4, 6  # first every 4th scale is tried, then 6 steps (6.7 %) about the best of each shape
@@ -137,19 +140,10 @@ MIN_BIN_PROBABILITY = 1e-12  # of clean noise: no tail is known better
 TABLE_RANGE = (-14, 16)  # of log2(|x| / median), in tables
 
 # The result (loop.py)
-ZERO_CHECK_ENTRIES = 1 << 8  # if all of these are zero, all of M is checked for being zero
 MIN_OUTLIER_LIMIT = 1e-3  # times the noise: less is rounding of an all but exact fit (1e-8 of the spread of M)
 MAX_POSTERIOR_VARIANCE = 0.5  # of the prior variance of L: a line with few entries and a wider posterior is not known
 
 # Checks of a finished fit (verdict.py); docs/design.md, Checks
-CHECK_ENTRIES = 1 << 15  # at random: correlations of them are known to 0.006
-CHECK_PAIRS = 1 << 12  # of neighbouring entries: a correlation is known to 0.016
-CHECK_ENTRIES_EXACT = 1 << 13  # where there is no noise, fewer are enough
-CHECK_LINES = 256  # rows and columns of the block whose singular values are computed
-CHECK_WORST_LINES = 128  # lines, those with the most outliers, in which undetermined components are looked for
-CHECK_LINE_ENTRIES = 512  # of each of them, at first, or 64 a feature ...
-MOST_LINE_ENTRIES = 1 << 12  # ... and if no exact fit is found on so few
-ENTRIES_PER_COEFFICIENT = 2_500  # of the core, in which 1 % clean ones are seen: half as many as others as small
 SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
 MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones
 MAX_CANDIDATE_DIFFERENCE = 0.05  # relative, between fits that predict equally well; and more than ...
@@ -159,7 +153,6 @@ RANDOM_DROP_DRAWS = 100  # times that as many entries are dropped at random, to 
 MIN_REPEATED_RATIO_AT_BOUND = 5.0  # times as often as the five values next to it: bounds of rounded data are rarer
 MAX_ROUNDING_STEP = 2.0  # per standard deviation: a third of the variance of the residuals is rounding
 MAX_FEW_VALUES = 3  # different ones: answers such as yes, no and perhaps, not measurements
-CHECK_CELLS = 1 << 20  # of a table all residuals of which are looked at
 MIN_DRIFT_CORRELATION = 0.5  # with the residual before; columns that drift had 0.94 to 0.98 in trials. A choice
 MAX_SKEWNESS = 0.15  # of a gamma distribution of shape 8: beyond 3 standard deviations, 4 times a Gaussian's
 SKEWNESS_ERROR = 1.07  # over √n: standard error of this skewness for Gaussian noise, by simulation

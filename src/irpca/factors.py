@@ -329,7 +329,7 @@ class Fit:
             Q = np.linalg.qr(side.mean)[0]
             Z = (Z - Q @ (Q.T @ Z)).T
         seen = np.isfinite(X)
-        rows, cols = (seen.sum(axis=axis) >= constants.MIN_ENTRIES for axis in (1, 0))  # others are mostly chance
+        rows, cols = (seen.sum(axis=axis) >= constants.BUDGET.fewest for axis in (1, 0))  # others are mostly chance
         return above_noise(Z[rows][:, cols])
 
     def copy(self) -> Fit:

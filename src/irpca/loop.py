@@ -190,7 +190,7 @@ class _Run:
     ) -> None:
         self.problem, self.owner, self.seeds, self.started = problem, problem.engine, seeds, started
         self.sparse, self.files = sparse, files
-        self.streamed = files is not None and np.prod(problem.shape) > constants.MAX_ENTRIES_IN_MEMORY
+        self.streamed = files is not None and np.prod(problem.shape) > constants.BUDGET.memory
         self.history, self.status = History(), Status.CONVERGED  # a solver that ends by itself has nothing left to do
         self.state: State | None = None
         self.read: Outliers | None = None
@@ -367,8 +367,8 @@ def _looks(
 ) -> list[Look]:
     """Where M will be looked at, from the glance at the start to the checks at the end."""
     looks = [
-        Look(size=constants.ZERO_CHECK_ENTRIES, seed=seeds["glance"]),
-        Look(size=constants.CALIBRATION_ENTRIES, seed=seeds["calibration"]),
+        Look(size=constants.BUDGET.few, seed=seeds["glance"]),
+        Look(size=constants.BUDGET.sample, seed=seeds["calibration"]),
         *Places(problem.shape, seeds["check"]).looks(),
     ]
     return looks + (method.looks(problem, **options) if method.looks else [])
@@ -413,7 +413,7 @@ def _features(F: Any, n: int, name: str, lines: str) -> Features:
 def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Generator) -> tuple[Judge, float]:
     """The judge with probabilities learned from residuals at random entries; and the limit of a typical entry."""
     assert state.scale is not None
-    rows, cols, values = owner.draw(constants.CALIBRATION_ENTRIES, rng)
+    rows, cols, values = owner.draw(constants.BUDGET.sample, rng)
     residuals = values - state.L.sampled(rows, cols)
     unit = state.scale.unit_at(residuals, rows, cols)
     calibration = Calibration(residuals / unit, state.gross)
@@ -536,7 +536,7 @@ def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Dou
 
 def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
     """Refuse an M that is entirely zero; all of it is read only if a few entries are."""
-    _, _, values = owner.draw(constants.ZERO_CHECK_ENTRIES, rng)
+    _, _, values = owner.draw(constants.BUDGET.few, rng)
     if not values.any():
         *_, trim = owner.products(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:

@@ -59,7 +59,7 @@ class Problem:
     def brought_near(self) -> Problem:
         """The same, with a small M that is far away brought into memory, for solvers that read it often."""
         n1, n2 = self.shape
-        if not self.engine.dear or n1 * n2 > constants.MAX_ENTRIES_IN_MEMORY:
+        if not self.engine.dear or n1 * n2 > constants.BUDGET.memory:
             return self
         return replace(self, engine=choose(self.engine.block(np.arange(n1), np.arange(n2))))
 
@@ -78,6 +78,6 @@ class Problem:
     @cached_property
     def sample(self) -> Sample:
         """Scattered entries of M, by which fits are judged; numbers that cannot be squared are refused."""
-        sample = Sample.draw(self.engine, constants.TABLE_SAMPLE, self.rng("sample"))
+        sample = Sample.draw(self.engine, constants.BUDGET.judged, self.rng("sample"))
         check_scale(float(np.abs(sample.values).max()))
         return sample

@@ -72,14 +72,14 @@ class Places:
     def lines(self) -> tuple[Array, Array]:
         """Some rows and columns."""
         rng = np.random.default_rng(self.seeds["lines"])
-        rows, cols = (np.sort(rng.choice(n, min(n, constants.CHECK_LINES), replace=False)) for n in self.shape)
+        rows, cols = (np.sort(rng.choice(n, min(n, constants.BUDGET.lines), replace=False)) for n in self.shape)
         return rows, cols
 
     def pairs(self, axis: int) -> tuple[Array, Array, Array, Array]:
         """Some rows (0) or columns, those next to them and others, and where on the other side they are compared."""
         rng = np.random.default_rng(self.seeds[("row pairs", "column pairs")[axis]])
         n, across = self.shape[axis], self.shape[1 - axis]
-        size = min(constants.CHECK_PAIRS, n * across)
+        size = min(constants.BUDGET.few, n * across)
         first, other = rng.integers(0, n - 1, size), rng.integers(0, across, size)
         return first, first + 1, rng.integers(0, n, size), other
 
@@ -88,9 +88,8 @@ class Places:
         for axis in (0, 1):
             *lines, other = self.pairs(axis)
             cells += [(some, other) if axis == 0 else (other, some) for some in lines]
-        sizes = constants.CHECK_ENTRIES_EXACT, constants.CHECK_ENTRIES
         return [
-            *(Look(size=size, seed=self.seeds["entries"]) for size in sizes),
+            Look(size=constants.BUDGET.judged, seed=self.seeds["entries"]),
             *(Look(cells=at) for at in cells),
             Look(lines=self.lines),
         ]
@@ -153,8 +152,7 @@ class Case:
 
     @cached_property
     def drawn(self) -> tuple[Array, Array, Array]:
-        size = constants.CHECK_ENTRIES_EXACT if self.exact else constants.CHECK_ENTRIES
-        return self.engine.draw(size, np.random.default_rng(self.places.seeds["entries"]))
+        return self.engine.draw(constants.BUDGET.judged, np.random.default_rng(self.places.seeds["entries"]))
 
     @cached_property
     def expected(self) -> Array:
@@ -218,7 +216,7 @@ class Case:
     @cached_property
     def statistical(self) -> float:
         """The relative standard error of L that noise makes on the part of M on which fits race."""
-        (n1, n2), entries = self.engine.shape, min(constants.COMPARISON_ENTRIES, self.engine.n_observed)
+        (n1, n2), entries = self.engine.shape, min(constants.BUDGET.race, self.engine.n_observed)
         L = self.L if self.state.fit is None else self.state.fit.L  # in the units of the noise: those of the columns
         left, right = L.thin()
         size = float(np.sqrt(np.sum((left.T @ left) * (right.T @ right)) / (n1 * n2)))
@@ -351,15 +349,15 @@ def _suspects(case: Case, axis: int) -> Array:
     """The lines with the largest shares of outliers."""
     assert case.outliers is not None
     share = case.outliers[axis] / np.maximum(case.engine.counts[axis], 1)
-    lines = np.argsort(-share, kind="stable")[: constants.CHECK_WORST_LINES]
+    lines = np.argsort(-share, kind="stable")[: constants.BUDGET.lines]
     return np.sort(lines[(share[lines] > 0) & case.known[axis][lines]])
 
 
 def _lost(case: Case, axis: int, lines: Array) -> Array:
     """Those of some lines that have lost a direction, and would not if as many entries were dropped at random."""
     others = np.arange(case.engine.shape[1 - axis])
-    if len(others) > constants.CHECK_LINE_ENTRIES:
-        others = np.sort(case.rng.choice(len(others), constants.CHECK_LINE_ENTRIES, replace=False))
+    if len(others) > constants.BUDGET.lines:
+        others = np.sort(case.rng.choice(len(others), constants.BUDGET.lines, replace=False))
     look = case.across(*((lines, others) if axis == 0 else (others, lines)))
     seen, kept = (A if axis == 0 else A.T for A in (np.isfinite(look.R), look.kept))
     B = (case.L.right if axis == 0 else case.L.left)[others]
@@ -474,7 +472,7 @@ def out_of_range(case: Case) -> Iterator[Doubt]:
 def _longest(B: Array, A: Array | None, known: Array) -> Array:
     """The known lines that are longest in ``B @ A``, A None being the identity; of equally long ones, the first."""
     lengths = np.where(known, squared_lengths(B, A), -1.0)
-    most = min(constants.CHECK_LINES, int(np.count_nonzero(known)))
+    most = min(constants.BUDGET.lines, int(np.count_nonzero(known)))
     if not most:
         return np.zeros(0, np.intp)
     lines = np.flatnonzero(lengths >= np.partition(lengths, -most)[-most])  # to sort all would take longer
@@ -558,7 +556,7 @@ def autocorrelated(case: Case) -> Iterator[Doubt]:
 def drifting(case: Case) -> Iterator[Doubt]:
     """Single columns, or rows, whose residuals are those of the line before: a sensor that drifts."""
     n1, n2 = case.engine.shape
-    if case.noiseless or n1 * n2 > constants.CHECK_CELLS:
+    if case.noiseless or n1 * n2 > (2 * constants.BUDGET.lines) ** 2:
         return
     Z = case.across(np.arange(n1), np.arange(n2))
     for axis in (0, 1):
@@ -655,7 +653,7 @@ def one_sided(case: Case) -> Iterator[Doubt]:
     beyond, below = (np.sign(size[(np.abs(size) > low) & (np.abs(size) < 2 * low)]) for low in (1.0, 0.5))
     side = np.sign(beyond.sum())
     excess = side * beyond.sum()
-    if len(beyond) < constants.MIN_ENTRIES or excess <= constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(len(beyond)):
+    if len(beyond) < constants.BUDGET.fewest or excess <= constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(len(beyond)):
         return
     if side * below.sum() <= constants.TIE_STANDARD_ERRORS * np.sqrt(len(below)):
         return
@@ -824,10 +822,12 @@ def full_rank(case: Case) -> Iterator[Doubt]:
 def small_table(case: Case) -> Iterator[Doubt]:
     """Tables too small to hold cells out."""
     n = case.engine.n_observed
-    if n < constants.MIN_ENTRIES:
-        text = f"the table has only {n} values: any pattern may be chance. At least {constants.MIN_ENTRIES} are needed"
+    if n < constants.BUDGET.fewest:
+        text = (
+            f"the table has only {n} values: any pattern may be chance. At least {constants.BUDGET.fewest} are needed"
+        )
         yield Doubt("too-small", f"{text}, and several hundred to find outliers reliably")
-    elif n * constants.HELD_OUT_SHARE < constants.MIN_ENTRIES and case.state.certificate is not None:
+    elif n * constants.HELD_OUT_SHARE < constants.BUDGET.fewest and case.state.certificate is not None:
         yield Doubt(
             "not-validated",
             f"the table has only {n} values, too few to hold some out and see whether they are "

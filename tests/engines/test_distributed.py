@@ -2,6 +2,7 @@
 
 import re
 from concurrent.futures import CancelledError
+from dataclasses import replace
 
 import dask.array as da
 import numpy as np
@@ -428,7 +429,7 @@ def test_the_labels_of_a_table_are_those_of_its_outliers(tmp_path, problem, monk
     rows, cols = np.nonzero(np.ones(problem.M.shape))
     frame = pd.DataFrame({"user": [f"u{i:02}" for i in rows], "item": 100 + cols, "rating": problem.M[rows, cols]})
     frame.to_parquet(tmp_path / "M.parquet")
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 8)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 8))
     monkeypatch.setattr(observations, "BAND_ENTRIES", 700)
     result = irpca.solve(tmp_path / "M.parquet", problem.F1, problem.F2, outliers_to=tmp_path / "S.parquet")
     written = pd.read_parquet(result.outliers_path)

@@ -235,7 +235,7 @@ def test_a_large_S_stays_on_the_device(monkeypatch):
 
 
 def test_what_solvers_look_at_in_host_memory_comes_back_there():
-    assert engine_module.SMALL >= constants.MAX_ENTRIES_IN_MEMORY
+    assert constants.BUDGET.memory <= engine_module.SMALL
 
 
 # Whole fits

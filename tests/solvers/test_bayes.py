@@ -1,5 +1,6 @@
 """The model of noisy data, step by step: units, the finest noise, the part of M, lines outside it, how sweeps end."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -263,8 +264,7 @@ def in_steps(p, **options):
 
 @pytest.fixture
 def large(monkeypatch):
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 14_000)
-    monkeypatch.setattr(constants, "COMPARISON_ENTRIES", 4_000)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=14_000, race=4_000))
 
 
 @pytest.mark.parametrize("rank", [3, None])
@@ -297,7 +297,7 @@ def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatc
         unit=unit,
         M=SimpleNamespace(shape=M.shape, dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
     )
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 16)  # blocks of 4 entries
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, block=4))
     placed = []
     fit = SimpleNamespace(tied=(False, False), place=lambda *block: placed.append(block))
     _place_others(fit, part)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from all_pairs import all_pairs
@@ -621,7 +623,7 @@ def test_small_gross_errors_are_no_rounding_in_single_precision():
 @pytest.mark.parametrize("sides", ["rows", "columns"])
 def test_an_exact_fit_with_features_of_one_side_reads_all_of_M_once(monkeypatch, sides):
     """Some lines of that side and all of the other determine L; M is too large here to be held in memory."""
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 15)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 15))
     problem = make_problem(4000, 60, 8, 6, rank=2, corruption=0.1)
     M, F1 = (problem.M, problem.F1) if sides == "rows" else (problem.M.T, None)
     result = irpca.solve(M, F1, None if sides == "rows" else problem.F1, rank=2)
@@ -633,7 +635,7 @@ def test_an_exact_fit_with_features_of_one_side_reads_all_of_M_once(monkeypatch,
 @pytest.mark.parametrize("told", [1.0, 0.5])
 def test_to_know_the_noise_costs_neither_reads_nor_accuracy(monkeypatch, told):
     """M is too large here to be held in memory; half of the true noise may be told, too."""
-    monkeypatch.setattr(constants, "MAX_ENTRIES_IN_MEMORY", 1 << 15)
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 15))
     problem = make_problem(1500, 1200, 8, 6, rank=2, corruption=0.1, noise=1e-3)
     found = irpca.solve(problem.M, problem.F1, problem.F2, rank=2)
     given = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, noise=told * 1e-3)

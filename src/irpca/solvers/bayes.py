@@ -108,14 +108,14 @@ def iterate(
 def looks(problem: Problem) -> list[Look]:
     """What will be looked at before the first read of all of M, as far as that does not depend on M."""
     n1, n2 = problem.shape
-    if n1 * n2 <= constants.MAX_ENTRIES_IN_MEMORY:
+    if n1 * n2 <= constants.BUDGET.memory:
         return [Look(lines=(np.arange(n1), np.arange(n2)))]
     offered = problem.rank or constants.FIRST_COMPONENTS
     wanted = [
-        Look(size=constants.TABLE_SAMPLE, seed=problem.seed_for("sample")),
+        Look(size=constants.BUDGET.judged, seed=problem.seed_for("sample")),
         Look(lines=_lines_of_part(problem, offered, 1.0)),
     ]
-    if ENTRIES_PER_COLUMN * n2 > constants.TABLE_SAMPLE:
+    if ENTRIES_PER_COLUMN * n2 > constants.BUDGET.judged:
         wanted.append(Look(size=_unit_entries(n2), seed=problem.seed_for("units")))
     return wanted
 
@@ -189,7 +189,7 @@ class Setup:
         )
         seen = np.isfinite(table.values)
         out = seen & (problem.rng("held out").random(table.values.shape) < constants.HELD_OUT_SHARE)
-        few = np.count_nonzero(out) < constants.MIN_ENTRIES  # then fits are judged by the entries they were fitted to
+        few = np.count_nonzero(out) < constants.BUDGET.fewest  # then fits are judged by the entries they were fitted to
         rows, cols = np.nonzero(seen if few else out)
         held = HeldOut(rows, cols, table.values[rows, cols], 10 * table.least[cols])
         return Part(self, table, table if few else table.without(out), held, unit, bases, least)
@@ -201,8 +201,8 @@ def _lines_of_part(problem: Problem, offered: int, share: float, factor: float =
     Features explain anything if there are about as many of them as lines, and so do components.
     """
     first, rank = constants.FIRST_COMPONENTS, problem.rank
-    entries = constants.COMPARISON_ENTRIES * min(max(first / offered, 1.0), constants.MAX_COMPARISON_FACTOR)
-    entries *= factor if share > 0.5 else factor * constants.MAX_COMPARISON_FACTOR
+    entries = constants.BUDGET.race * min(max(first / offered, 1.0), constants.BUDGET.wider)
+    entries *= factor if share > 0.5 else factor * constants.BUDGET.wider
     expected = rank or (offered if offered > first else 0)
     many = constants.LINES_PER_COMPONENT * expected if expected > constants.USED_UP * first else 0
     rows, cols = (max(constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0, many) for F in problem.features)
@@ -227,7 +227,7 @@ def _raced(setup: Setup, start: LowRank | None) -> Generator[State, None, tuple[
         if fewer and not better(race.best, part.candidate("fewer components", fewer[2])):
             return fewer[0], fewer[1]
         if not enlarged and part.held.skewed(race.best.fit):
-            part, enlarged = setup.part(offered, start, constants.MAX_COMPARISON_FACTOR), True
+            part, enlarged = setup.part(offered, start, constants.BUDGET.wider), True
         elif rank is None and (wanted := part.more_components(race.best.fit, offered)):
             offered, fewer, short, enlarged = wanted, (part, race, part.extended(race.best.fit)), True, True
             part = setup.part(offered, part.in_units_of_M(fewer[2]))
@@ -383,11 +383,11 @@ class Part:
         n1, n2 = self.M.shape
         rows, cols = self.table.lines
         lines = (rows, np.arange(n2)) if fit.rows.tied else (np.arange(n1), cols)
-        if len(lines[0]) * len(lines[1]) > constants.MAX_ENTRIES_IN_MEMORY:
+        if len(lines[0]) * len(lines[1]) > constants.BUDGET.memory:
             return fit, None
         values = self.M.block(*lines) / self.unit[lines[1]]
         i, j = np.nonzero(np.isfinite(values))
-        some = np.linspace(0, len(i) - 1, min(len(i), constants.TABLE_SAMPLE)).astype(np.intp)
+        some = np.linspace(0, len(i) - 1, min(len(i), constants.BUDGET.judged)).astype(np.intp)
         noise = fit.noise
         return replace(
             fit,
@@ -415,7 +415,7 @@ class Part:
         if offered >= most or self.held.nearly_exact(fit):
             return None
         rng = self.setup.problem.rng("growth")
-        lines = [np.sort(rng.choice(n, min(n, constants.GROWTH_LINES), replace=False)) for n in self.M.shape]
+        lines = [np.sort(rng.choice(n, min(n, constants.BUDGET.lines), replace=False)) for n in self.M.shape]
         whole = self.lifted(fit)
         _place_others(whole, self, lines)
         left = whole.of_lines(*lines)
@@ -460,11 +460,12 @@ def _place_others(fit: Fit, part: Part, wanted: Sequence[Array] | None = None) -
         if not fit.tied[axis]:
             mine, others = part.table.lines[axis], part.table.lines[1 - axis]
             missing = np.setdiff1d(np.arange(n) if wanted is None else wanted[axis], mine)
-            step = max(1, constants.MAX_ENTRIES_IN_MEMORY // 4 // max(len(others), 1))
+            step = max(1, constants.BUDGET.block // max(len(others), 1))
             steps += [(axis, missing[k : k + step], others) for k in range(0, len(missing), step)]
+    at_once = max(2 * constants.BUDGET.memory // constants.BUDGET.block, 1)  # that one read of a dear M brings
     for k, (axis, some, others) in enumerate(steps):
-        if part.M.dear and k % constants.BLOCKS_AT_ONCE == 0:
-            ahead = steps[k : k + constants.BLOCKS_AT_ONCE]
+        if part.M.dear and k % at_once == 0:
+            ahead = steps[k : k + at_once]
             part.M.survey([Look(lines=(lines, across) if a == 0 else (across, lines)) for a, lines, across in ahead])
         at = (some, others) if axis == 0 else (others, some)
         block = part.M.block(*at) / part.unit[at[1]]
@@ -723,7 +724,7 @@ def column_units(problem: Problem) -> tuple[Array, float]:
     if len(values) < ENTRIES_PER_COLUMN * n2 and engine.n_observed > len(values):
         _, cols, values = engine.draw(_unit_entries(n2), problem.rng("units"))
     unit = _spreads(values.astype(float), cols, n2)
-    known = np.isfinite(unit) & (np.bincount(cols, minlength=n2) >= constants.MIN_ENTRIES)
+    known = np.isfinite(unit) & (np.bincount(cols, minlength=n2) >= constants.BUDGET.fewest)
     if not known.any():
         return np.ones(n2), float(np.std(values))
     if problem.F2.given:
@@ -736,7 +737,7 @@ def column_units(problem: Problem) -> tuple[Array, float]:
 
 def _unit_entries(n2: int) -> int:
     """How many entries are drawn for the units of the columns, where those of the sample are too few."""
-    return min(ENTRIES_PER_COLUMN * n2, constants.MAX_FIRST_BLOCK)
+    return min(ENTRIES_PER_COLUMN * n2, constants.BUDGET.block)
 
 
 def _spread(x: Array) -> float:

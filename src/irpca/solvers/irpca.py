@@ -55,7 +55,7 @@ def looks(problem: Problem, noise: float | None = None, imperfect: bool = False,
     if not all(problem.given):
         return [*wanted, Look(lines=next(trimmed.first_lines(problem.shape, *problem.features, rng)))]
     for draft in drafts(problem.shape, *problem.features, rng):
-        if draft is None or np.prod([len(lines) for lines in draft.lines]) > constants.MAX_FIRST_BLOCK:
+        if draft is None or np.prod([len(lines) for lines in draft.lines]) > constants.BUDGET.block:
             break
         wanted.append(Look(lines=draft.lines))
     return wanted

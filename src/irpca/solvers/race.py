@@ -121,8 +121,8 @@ class Table:
             L0 = _plus(L0, shift)
         rows, cols = np.nonzero(np.isfinite(X))
         start, look = (np.random.default_rng(child) for child in children(self.seeds, 2))
-        if len(rows) > constants.NOISE_SAMPLE:
-            at = np.sort(look.choice(len(rows), constants.NOISE_SAMPLE, replace=False))
+        if len(rows) > constants.BUDGET.few:
+            at = np.sort(look.choice(len(rows), constants.BUDGET.few, replace=False))
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
@@ -320,12 +320,12 @@ def sub_table(
     There are at least so many rows and columns, or all of them, as far as memory allows.
     """
     n1, n2 = shape
-    cells = min(entries / share, n1 * n2, constants.MAX_ENTRIES_IN_MEMORY)
+    cells = min(entries / share, n1 * n2, constants.BUDGET.memory)
     short = min(n1, n2, int(np.sqrt(cells)))
     long = min(max(n1, n2), int(cells / short))
     sizes = (short, long) if n1 <= n2 else (long, short)
     more = min(n1, max(sizes[0], least[0])), min(n2, max(sizes[1], least[1]))
-    sizes = more if math.prod(more) <= constants.MAX_ENTRIES_IN_MEMORY else sizes
+    sizes = more if math.prod(more) <= constants.BUDGET.memory else sizes
     rows, cols = (np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, sizes, strict=True))
     return rows, cols
 

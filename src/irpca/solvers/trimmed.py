@@ -101,7 +101,7 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     needed = max(constants.MIN_ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance) * len(telling)
     # Else L may be no larger than rounding.
     distinguishable = floor <= constants.MAX_RELATIVE_ROUNDING * float(np.std(fitted))
-    if not distinguishable or len(close) < max(needed, constants.MIN_ENTRIES) or np.median(close) > floor:
+    if not distinguishable or len(close) < max(needed, constants.BUDGET.fewest) or np.median(close) > floor:
         # With noise, twice as many residuals are within twice the limit; those are subtracted.
         once, twice = (int(np.count_nonzero(telling <= k * constants.ROUNDING_SPREAD * floor)) for k in (1, 2))
         return Exactness(None, max(2 * once - twice, 0) / max(len(telling), 1), score)
@@ -206,7 +206,7 @@ def _on_blocks(search: Search) -> Iterator[Trimmed]:
     F1, F2, rank = problem.F1, problem.F2, problem.rank
     best: Trimmed | None = None
     small, fitted, before = False, 0, np.inf
-    enough = min(constants.ENTRIES_PER_COEFFICIENT * F1.d * F2.d, constants.MAX_FIRST_BLOCK)
+    enough = min(constants.BUDGET.few // 2 * F1.d * F2.d, constants.BUDGET.block)
     for block in blocks(problem.engine, F1, F2, search.lines):
         start = Descent.begin(block, rank, rng)
         large = block.engine.n_observed >= enough
@@ -278,11 +278,11 @@ def first_lines(
 ) -> Iterator[tuple[Array, Array]]:
     """Rows and columns on which components are looked for, where one side has features; then more entries of each."""
     axis, F = (1, F1) if F1.given else (0, F2)
-    fewest = max(constants.LINE_ENTRIES, 8 * ROWS_PER_FEATURE * F.d)
-    most = min(F.n, max(constants.MOST_LINE_ENTRIES, fewest))
+    fewest = max(constants.BUDGET.lines, 8 * ROWS_PER_FEATURE * F.d)
+    most = min(F.n, max(constants.BUDGET.few, fewest))
     for entries in (fewest, most) if 2 * fewest <= most else (most,):
         across, n = draw_lines(F, entries, rng), shape[axis]
-        some = np.sort(rng.choice(n, min(n, max(constants.LINES_BLOCK // len(across), 2)), replace=False))
+        some = np.sort(rng.choice(n, min(n, max(constants.BUDGET.lines**2 // len(across), 2)), replace=False))
         yield (some, across) if axis == 0 else (across, some)
 
 
@@ -308,7 +308,7 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     L = LowRank.from_product(L.left[fitted] @ L.core, L.right, rank)
     V = (L if rank else L.truncate(_exact_rank(L, exact, block))).right
     factors, kept = np.zeros((n, V.shape[1])), np.zeros(n)
-    step, poor = max(constants.MAX_FIRST_BLOCK // max(len(across), V.shape[1] ** 2), 1), np.arange(n)
+    step, poor = max(constants.BUDGET.block // max(len(across), V.shape[1] ** 2), 1), np.arange(n)
     for _ in range(constants.MAX_LINE_ROUNDS):
         for first in range(0, len(poor), step):
             strip = poor[first : first + step]
@@ -316,8 +316,8 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
             better = more > kept[strip]
             factors[strip[better]], kept[strip[better]] = again[better], more[better]
         before, poor = len(poor), _poor(kept, engine.counts[axis], V.shape[1])
-        stuck = len(poor) == before or len(poor) < constants.MIN_ENTRIES
-        if not len(poor) or step == 1 or (stuck and len(poor) > constants.MAX_LINES_ALONE):
+        stuck = len(poor) == before or len(poor) < constants.BUDGET.fewest
+        if not len(poor) or step == 1 or (stuck and len(poor) > constants.BUDGET.lines):
             break
         if stuck:
             step = 1  # together they find no threshold that serves them all
@@ -370,7 +370,9 @@ def regress_rows(X: Array, V: Array, dtype: np.dtype, rng: np.random.Generator) 
         seen = sizes[np.isfinite(sizes)]
         if not len(seen):
             break
-        some = seen if len(seen) <= constants.PEAK_SAMPLE else rng.choice(seen, constants.PEAK_SAMPLE, replace=False)
+        some = (
+            seen if len(seen) <= constants.BUDGET.sample else rng.choice(seen, constants.BUDGET.sample, replace=False)
+        )
         zeta = max(find_peak(some, floor).zeta, before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0, floor)
         if np.linalg.norm(step) <= constants.ROUNDING * np.linalg.norm(U) and zeta >= before / 1.02:
             break
@@ -424,7 +426,7 @@ def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.rando
     sides = []
     for axis, V in enumerate((L.right, L.left)):
         n, across = engine.shape[axis], lines[1 - axis]
-        factors, step = np.empty((n, L.rank)), max(constants.MAX_FIRST_BLOCK // max(len(across), L.rank**2), 1)
+        factors, step = np.empty((n, L.rank)), max(constants.BUDGET.block // max(len(across), L.rank**2), 1)
         for first in range(0, n, step):
             some = np.arange(first, min(first + step, n))
             X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
@@ -478,7 +480,7 @@ def find_peak(sizes: Array, lowest: float = 0.0, fewest: float = 0.0) -> Peak:
     if not len(sizes):
         return Peak(0.0, 0.0)
     sizes = np.sort(sizes)
-    n, first = len(sizes), max(float(sizes[min(constants.MIN_ENTRIES, len(sizes)) - 1]), lowest, np.finfo(float).tiny)
+    n, first = len(sizes), max(float(sizes[min(constants.BUDGET.fewest, len(sizes)) - 1]), lowest, np.finfo(float).tiny)
     steps = int(np.log(max(sizes[-1] / first, 1.0)) / np.log(constants.WIDTH_STEP)) + 1
     widths = first * constants.WIDTH_STEP ** np.arange(steps)
     once, twice, four = (np.searchsorted(sizes, k * widths, side="right") for k in (1, 2, 4))
@@ -516,7 +518,7 @@ class Descent:
     @classmethod
     def begin(cls, block: Block, rank: int | None, rng: np.random.Generator) -> Descent:
         """Least squares on all entries."""
-        sample = Sample.draw(block.engine, constants.PEAK_SAMPLE, rng)
+        sample = Sample.draw(block.engine, constants.BUDGET.sample, rng)
         L, _, _ = least_squares(block, LowRank.zero(block.engine.shape), np.inf, rank)
         descent = cls(block, rank, sample, L, Peak(np.inf, 0.0))
         descent.peak = descent.find_peak()
