@@ -421,4 +421,4 @@ def test_sweeps_end_after_max_iter(solver):
     left, right = result.fit.rows.second / 60, result.fit.cols.second / 30
     np.testing.assert_allclose(left, np.diag(np.diag(left)), atol=1e-8 * left.max())
     np.testing.assert_allclose(right, left, atol=1e-8 * left.max())
-    assert np.linalg.norm((result.L - converged.L).dense()) < 0.1 * np.linalg.norm(converged.L.dense())
+    assert np.linalg.norm(result.L.dense() - converged.L.dense()) < 0.1 * np.linalg.norm(converged.L.dense())
