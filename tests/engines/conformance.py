@@ -734,13 +734,6 @@ class EngineSuite(Owner):
     def pair(self, M):
         return self.make(M), ReferenceEngine(M)
 
-    def test_core(self, case):
-        engine, reference = self.pair(case.M)
-        G, trim = engine.core(case.L, ZETA, case.Q1, case.Q2)
-        expected, expected_trim = reference.core(case.L, ZETA, case.Q1, case.Q2)
-        same(G, expected, np.float64, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-
     def test_normal_equations(self, case):
         """Two sets of kept entries at the same time, each asked twice."""
         engine, reference = self.pair(case.M)
@@ -801,23 +794,16 @@ class EngineSuite(Owner):
             np.testing.assert_allclose(answer.coefficients, expected.coefficients, rtol=0, atol=1e-3)
             np.testing.assert_allclose(answer.mean, expected.mean, rtol=0, atol=1e-4)
 
-    def test_corruption(self, case):
-        engine, reference = self.pair(case.M)
-        S, trim = engine.corruption(case.L, ZETA)
-        expected, expected_trim = reference.corruption(case.L, ZETA)
-        same_sparse(S, expected, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert S.nnz == trim.trimmed
-
-    def test_corruption_by_standardised_residuals(self, case, either):
-        limit = standardised(case.M.shape)
+    def test_corruption(self, case, either):
+        """By one threshold, and by residuals in units of their scale."""
         M = np.where(np.arange(case.M.size).reshape(case.M.shape) % 7 == 3, np.nan, case.M) if either else case.M
-        engine, reference = self.pair(M)
-        S, trim = engine.corruption(case.L, limit)
-        expected, expected_trim = reference.corruption(case.L, limit)
-        same_sparse(S, expected, case.dtype)
-        same_trim(trim, expected_trim, case.dtype)
-        assert S.nnz == trim.trimmed and engine.reads == 1
+        for limit in ZETA, standardised(M.shape):
+            engine, reference = self.pair(M)
+            S, trim = engine.corruption(case.L, limit)
+            expected, expected_trim = reference.corruption(case.L, limit)
+            same_sparse(S, expected, case.dtype)
+            same_trim(trim, expected_trim, case.dtype)
+            assert S.nnz == trim.trimmed and engine.reads == 1
         own = 1.25 * np.sqrt(np.outer(limit.rows, limit.cols))
         np.testing.assert_array_equal(S.toarray() != 0, np.abs(M - case.L.dense()) > own)
         turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
@@ -862,6 +848,7 @@ class LeanSuite(EngineSuite):
     """Without what a piece decides alone, and what is read of it."""
 
     setting = given_by(CASES[1:])
+    stored_setting = given_by(STORED[1:])
     test_lines_of_any_number_of_directions = None
     test_thresholds_and_kinds_of_L = None
     test_L_in_single_precision = None
@@ -943,9 +930,11 @@ class HolesSuite:
         """The engine, and the reference; what M holds in the holes must not matter."""
         return self.make(hole[1], listed(M, there)), ReferenceEngine(np.where(there, M, M.dtype.type(np.inf)), there)
 
-    @pytest.mark.parametrize("zeta", [ZETA, np.inf, -1.0])
-    def test_products_and_corruption(self, hole, case, there, zeta):
-        engine, reference = self.pair(case.M, there, hole)
+    def test_products_and_corruption(self, hole, case, there):
+        for zeta in ZETA, np.inf, -1.0:
+            self.asked_for_parts(*self.pair(case.M, there, hole), case, there, zeta)
+
+    def asked_for_parts(self, engine, reference, case, there, zeta):
         for question, asked in of_T(case):
             answers, right = (getattr(owner, question)(case.L, zeta, *asked) for owner in (engine, reference))
             same_answers(answers, right, case)

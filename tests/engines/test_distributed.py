@@ -13,6 +13,7 @@ from dask import delayed
 from distributed import Client
 from engines.conformance import (
     CASES,
+    LINES,
     PATTERNS,
     Case,
     HolesSuite,
@@ -104,6 +105,7 @@ def small_pieces(monkeypatch):
 
 class DistributedSuite(LeanSuite):
     capabilities = frozenset()
+    test_whole = None
     where = r" in rows \d+ to \d+, columns \d+ to \d+"
 
     def chunked(self, M):
@@ -176,7 +178,19 @@ class TestBands(DistributedSuite):
 
 
 class StoredSuite(DistributedSuite):
+    """Without what does not depend on where chunks are read from."""
+
     test_what_crosses_the_border_is_thin = None
+    test_an_answer_stays_as_it_was_given = None
+    test_an_L_that_is_not_finite_is_not_blamed_on_M = None
+    test_a_block_of_everything_is_refused = None
+    test_capabilities = None
+    test_normal_equations = None
+    test_nothing_to_write = None
+
+    @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES[1:3])
+    def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
+        super().test_lines(monkeypatch, prior, mode, shape, layout, dtype)
 
     @pytest.fixture(autouse=True)
     def pieces(self, monkeypatch, tmp_path_factory):

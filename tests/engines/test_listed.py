@@ -108,7 +108,7 @@ class TestHoles(HolesSuite):
 
 
 class TestHolesFewAtATime(TestHoles):
-    hole = asked_of_holes(STORAGES, PATTERNS[1:7])
+    hole = asked_of_holes(STORAGES, PATTERNS[2:7])
 
     @pytest.fixture(autouse=True)
     def few_at_a_time(self, monkeypatch):

@@ -326,10 +326,12 @@ def scale(out: Array, at: int, F: Array, a: int) -> None:
 @compiled
 def side_by_side(X: Array, first: int, x: Array) -> None:
     """Some rows of X as columns; zeros beside the last."""
-    for lane in range(LANES):
-        i = first + lane
-        for p in range(len(x)):
-            x[p, lane] = X[i, p] if i < len(X) else 0.0
+    lines = min(LANES, len(X) - first)
+    for p in range(len(x)):
+        row = x[p]
+        for lane in range(lines):
+            row[lane] = X[first + lane, p]
+        row[lines:] = 0.0
 
 
 @compiled
