@@ -67,8 +67,8 @@ TESTS = {  # of every file that is changed: those that should notice, the fastes
     "noise.py": ("tests/test_noise.py", *WHOLE_FITS),
     "outliers.py": ("src/irpca/outliers.py", "tests/test_outliers.py"),
     "solvers/trimmed.py": ("tests/solvers/test_trimmed.py", *EXACT_FITS),
-    "solvers/irpca.py": ("tests/solvers/test_irpca_parts.py", *EXACT_FITS[:3], *SMALL_FITS),
-    "solvers/proposals.py": ("tests/solvers/test_proposals.py", *SMALL_FITS),
+    "solvers/bayes.py": ("tests/solvers/test_bayes.py", *EXACT_FITS[:3], *SMALL_FITS),
+    "solvers/race.py": ("tests/solvers/test_race.py", *SMALL_FITS),
     "verdict.py": ("tests/test_verdict_limits.py", "tests/test_verdict.py"),
 }
 CONSTANTS = "constants.py"  # with the tests of the files that use a constant

@@ -63,7 +63,7 @@ def measured(load, name, case, **rules):
 
 
 def test_every_solver_takes_part(load):
-    measured = set(SOLVERS)
+    measured = set(SOLVERS) - {"bayes"}  # the default, where there is noise
     assert {method.solver for method in load("methods").METHODS.values()} == measured
     for method in load("methods").METHODS.values():
         assert method.features == SOLVERS[method.solver].features
@@ -579,9 +579,9 @@ def test_dominance(load, tmp_path, capsys):
 
 def test_every_robust_solver_is_held_against_the_default(load):
     contenders = load("dominance").CONTENDERS.values()
-    assert {method.solver for method in contenders} == set(SOLVERS) - {"pca"}
+    assert {method.solver for method in contenders} == set(SOLVERS) - {"pca", "bayes"}
     assert {method.solver for method in contenders if not method.rank} == {
-        name for name, solver in SOLVERS.items() if solver.rank != "needed"
+        name for name, solver in SOLVERS.items() if solver.rank != "needed" and name != "bayes"
     }
 
 

@@ -108,7 +108,7 @@ LIBRARIES = {
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"threads"},
-    "array_api_compat": {"solvers.dense", "calibration", "entry_scale"},
+    "array_api_compat": {"calibration", "engines.arithmetic", "entry_scale", "solvers.convex", "solvers.dense"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},

@@ -53,8 +53,8 @@ def test_a_mutant_differs_in_one_place(mutation):
 
 
 def test_a_constant_is_tested_where_it_is_used(mutation):
-    assert mutation.users_of(["HELD_OUT_SHARE"]) == ("solvers/irpca.py", "verdict.py")
-    assert mutation.users_of(["ZERO_CHECK_ENTRIES"]) == ()  # not in the files that are changed
+    assert mutation.users_of(["HELD_OUT_SHARE"]) == ("solvers/bayes.py", "verdict.py")
+    assert mutation.users_of(["MAX_POSTERIOR_VARIANCE"]) == ()  # not in the files that are changed
 
 
 def test_a_sample_is_spread_and_repeatable(mutation):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Budget:
-    """How many entries are looked at, and how many are held in memory; docs/design.md, Budgets."""
+    """How many entries are looked at, and how many are held in memory: the section Budgets of the same page."""
 
     memory: int = 16_777_216  # entries of M, observed or not, up to which all of M is held in memory
     block: int = 4_194_304  # entries of a block that is read at once: 32 MB

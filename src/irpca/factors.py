@@ -411,6 +411,15 @@ class Fit:
                 self.noise.zeta = max(self.noise.zeta, constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * noise.s)
         return found
 
+    @property
+    def standard_error(self) -> float:
+        """Of L, relative to its size, that noise makes: ``σ · sqrt(unknowns / inliers)``."""
+        sides, rank = (self.rows, self.cols), self.principal().rank
+        d = [len(side.coefficients) if side.tied else len(side.mean) for side in sides]
+        size = float(np.sum(self.rows.second * self.cols.second)) / np.prod(self.engine.shape)
+        square = self.noise.deviation**2 * rank * (sum(d) - rank) / max(self.inliers, 1.0)
+        return float(np.sqrt(square / size)) if size > 0 else np.inf
+
     def done(self, step: float, settled: int) -> bool:
         return self.sweeps > settled and self.step < step and (self.nearly_exact or not self.noise.falling)
 

@@ -94,7 +94,8 @@ def iterate(
             made += 1
         if not refits_left or not fit.refit_lines():
             break
-    converged = fit.done(tol, first)
+    # Or it moves by far less than noise makes it uncertain.
+    converged = fit.done(tol, first) or fit.step <= constants.MAX_REMAINING_STEP * fit.standard_error
     fit = before if fit.out_of_range else fit  # a component has run away
     if exact := _exact_fit(fit, None, part):
         yield report.exact(fit, exact)
@@ -140,18 +141,7 @@ class Setup:
     @classmethod
     def of(cls, problem: Problem, extra_rank: int | str, noise: float | None, imperfect: bool) -> Setup:
         """Refuse what makes no sense; bring a small M that is far away into memory, since it will be read often."""
-        n1, n2 = problem.shape
-        extra_rank = whole_or_auto(extra_rank, "extra_rank")
-        if noise is not None and not 0 <= number(noise, "noise") < np.inf:
-            raise ValueError(
-                f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got "
-                f"{noise!r}"
-            )
-        if not isinstance(extra_rank, str) and not 0 <= extra_rank < min(n1, n2):
-            raise ValueError(
-                f"extra_rank={extra_rank} is out of range for a {n1} × {n2} table: choose a number from 0 to "
-                f"{min(n1, n2) - 1}, or 'auto'"
-            )
+        extra_rank = check_options(problem, extra_rank, noise)
         extra = None if isinstance(extra_rank, str) else extra_rank
         return cls(problem.brought_near(), extra, noise, imperfect and extra != 0)
 
@@ -193,6 +183,22 @@ class Setup:
         rows, cols = np.nonzero(seen if few else out)
         held = HeldOut(rows, cols, table.values[rows, cols], 10 * table.least[cols])
         return Part(self, table, table if few else table.without(out), held, unit, bases, least)
+
+
+def check_options(problem: Problem, extra_rank: int | str, noise: float | None) -> int | str:
+    """Refuse what makes no sense; the number of additional components, or "auto"."""
+    n1, n2 = problem.shape
+    extra_rank = whole_or_auto(extra_rank, "extra_rank")
+    if noise is not None and not 0 <= number(noise, "noise") < np.inf:
+        raise ValueError(
+            f"noise must be the standard deviation of the noise, a finite number of at least 0, or None; got {noise!r}"
+        )
+    if not isinstance(extra_rank, str) and not 0 <= extra_rank < min(n1, n2):
+        raise ValueError(
+            f"extra_rank={extra_rank} is out of range for a {n1} × {n2} table: choose a number from 0 to "
+            f"{min(n1, n2) - 1}, or 'auto'"
+        )
+    return extra_rank
 
 
 def _lines_of_part(problem: Problem, offered: int, share: float, factor: float = 1.0) -> tuple[Array, Array]:

@@ -30,6 +30,7 @@ def iterate(
     ----------
     extra_rank, noise, imperfect, tol, max_iter : see :func:`irpca.solvers.bayes.iterate`
     """
+    bayes.check_options(problem, extra_rank, noise)
     found = None
     if _may_be_exact(problem, noise, imperfect and extra_rank != 0):
         found = yield from trimmed.search(problem)

@@ -166,7 +166,7 @@ def _sparse_product(ends: Tensor, indices: Tensor, values: Tensor, B: Tensor) ->
 def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
     """As torch has it; that such tensors are in beta state is nothing a user could act upon."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state")
+        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state|Sparse invariant checks")
         return torch.sparse_csr_tensor(ends, indices, values, shape, check_invariants=False)
 
 
