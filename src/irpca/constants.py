@@ -77,7 +77,7 @@ TRIMMED_LINES = 0.1  # of the lines may disagree with their features before feat
 HELD_OUT_SHARE = 0.1  # of the entries
 MAJORITY = 0.5  # of the held-out entries as good as exact: no other fit can have more
 
-# Candidate fits (solvers/proposals.py, solvers/irpca.py); docs/design.md, Starts
+# Candidate fits (solvers/race.py, solvers/bayes.py); docs/design.md, Starts
 COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
 SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the same L: ten times the last step of each
@@ -111,7 +111,7 @@ MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be di
 UNLIKE_COLUMNS = 100.0  # ratio of the spreads of columns with features: beyond, units differ (hours of traffic: 16)
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
-# The fit to all of M (solvers/irpca.py); docs/design.md, Fit to all of M
+# The fit to all of M (solvers/bayes.py); docs/design.md, Fit to all of M
 FINAL_TOLERANCE = 1e-4  # relative step of L that ends the fit to all of M
 LARGE_STEPS = 2  # of least squares there, where features determine L
 MAX_REMAINING_STEP = 0.1  # of the standard error of L: the next step may be so long; it adds 0.5 % to the error

@@ -33,7 +33,10 @@ class EntryScale:
     Attributes
     ----------
     rows, cols : arrays of shape (n1,) and (n2,)
+        Their product is s², in squared units of M.
     row_spread, col_spread : arrays of shape (n1, q) and (n2, q)
+        Their product is the variance of L. q is K for each side whose factors are uncertain: posterior variances of one
+        side's factors, and squares of the other's.
     tail : float
         The standard deviation of clean noise in units of s: more than 1 where it has long tails.
 
@@ -115,7 +118,7 @@ class Judge:
 
     @property
     def candidates(self) -> float | Standardised:
-        """A limit for an engine that no outlier is within: it knows nothing about the uncertainty of L."""
+        """A looser limit for an engine, s without var L: every outlier is beyond it, and ``outliers`` drops the rest."""
         if self.scale is None or np.isinf(self.limit):
             return self.limit
         return Standardised(self.scale.rows, self.scale.cols, self.limit)
@@ -134,7 +137,7 @@ class Judge:
         return self.calibration(z)
 
     def is_outlier(self, residuals: Any, rows: Any, cols: Any) -> Any:
-        """Which of some entries, of those beyond ``candidates``, are outliers."""
+        """Which of some candidates are outliers: entries that are already known to be beyond ``candidates``."""
         limit = 0.0 if self.scale is None else self.limit
         found = abs(self.standardised(residuals, rows, cols)) > limit
         return found if self.known is None else found & self.known[0][rows] & self.known[1][cols]

@@ -171,7 +171,23 @@ def restricted(basis: Array, lines: Array) -> tuple[Array, Array]:
 
 @dataclass(eq=False)
 class Fit:
-    """The model with its parameters, on the M of an engine; each sweep improves it."""
+    """The model with its parameters, on the M of an engine; each sweep improves it.
+
+    Factors and noise are in units of the columns. Where the engine's M is not, ``noise.units`` says so, and the engine
+    divides what it reads.
+
+    Attributes
+    ----------
+    engine : owner of M
+    rows, cols : factors of both sides, ``L = rows.mean @ cols.mean.T``
+    noise : NoiseModel
+    sample : rows, columns and values of scattered entries, in units of the columns
+    least : lower bound of the prior variances of factors
+    directions : number of components if that is given; None: those hidden by noise are dropped at the end
+    sweeps, step : how many were made, and the relative change of L in the last
+    trust : how many inliers each row, and each column, has, by their probabilities
+    unit : of the columns, for those who get the fit when it is finished
+    """
 
     engine: Engine
     rows: Side
@@ -285,7 +301,7 @@ class Fit:
 
     @property
     def residuals(self) -> Array:
-        """Residuals at the sampled entries, divided by the noise scales of their row and column."""
+        """Residuals at the sampled entries, divided by α and β of their row and column: clean ones are about s."""
         i, j, values = self.sample
         noise = self.noise
         return (values - self.L.sampled(i, j)) / np.sqrt(noise.rows[i] * noise.cols[j])
@@ -421,6 +437,7 @@ class Fit:
         return float(np.sqrt(square / size)) if size > 0 else np.inf
 
     def done(self, step: float, settled: int) -> bool:
+        """Whether the last step was below ``step``, the noise has converged, and ``settled`` sweeps were made."""
         return self.sweeps > settled and self.step < step and (self.nearly_exact or not self.noise.falling)
 
     def run(self, refit_noise: bool, step: float) -> None:

@@ -174,9 +174,8 @@ class _Run:
     ----------
     state, status, history : the last iterate, how the iterations ended, and what happened
     read : what the final read of M found, if it was made
-    judge : says which entries are outliers
-    zeta : the limit of a typical entry
-    files, streamed : where outliers are written, and whether they are never in memory as a whole
+    files, sink : where outliers shall be written, and the same for the last fit
+    streamed : whether outliers go to files piece by piece, and are never in memory as a whole
     doubts : what to doubt, once there is a result
     """
 

@@ -1,6 +1,9 @@
 """The noise model: a mixture for clean noise, gross errors, and a scale for every row and column.
 
-    e_ij / (s α_i β_j)  ~  (1 − π) Σ_k p_k N(0, c_k²)  +  π · broad,        c = 1, 2, 4
+    e_ij  ~  (1 − π) Σ_k p_k N(0, (c_k s α_i β_j)²)  +  π [(1 − h) N(0, b²) + h Cauchy of the same median],  c = 1, 2, 4
+
+s is the common scale, α and β those of rows and columns relative to it; π is ``gross``, h is ``heavy``, and b is
+``broad``: a size in units of the column, the same in every row and column.
 
 The shares p_k are estimated, so that Gaussian, Laplace and Student noise are all approximated. From the model follow
 the weight of every entry in a regression and the probability that it is a gross error. Gross errors are Gaussian or
@@ -33,7 +36,7 @@ class NoiseModel:
     least : array of shape (n2,)
         Lower bound of the scale of an entry, for each column: rounding.
     rows, cols : arrays
-        Variances of rows and columns relative to the common one, α² and β².
+        Variances of rows and columns relative to the common one, α² and β²: they have no unit.
     gross, broad, heavy, shares : float, float, float, array
         Share and size of gross errors, and the share of Cauchy ones among them; shares of the clean components.
     nu, zeta : float
@@ -61,7 +64,7 @@ class NoiseModel:
     units: Array | None = None
 
     def weights(self, row_spread: Array, col_spread: Array) -> Noise:
-        """The model as an engine takes it."""
+        """The model as an engine takes it: s² α² for rows and β² for columns, whose product is s² of an entry."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
         mixture = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
@@ -142,7 +145,7 @@ class NoiseModel:
         return np.flatnonzero(self.rows > _noisiest(self.rows)), np.flatnonzero(cols)
 
     def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
-        """Log density of residuals R, where clean ones have the variance s2, and L the variance var."""
+        """Log density of residuals R, where clean ones have the squared scale s2, and L the variance var."""
         if np.isfinite(self.nu):
             nu, scale2 = self.nu, s2 + var
             constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)

@@ -340,7 +340,7 @@ class Result:
 
     @property
     def judge(self) -> Judge:
-        """What says which entries are outliers, and how probable that is."""
+        """What says how probable it is that an entry is an outlier; S itself was found with a limit above rounding."""
         from .entry_scale import Judge
 
         calibration = None if self.failed else self.calibration

@@ -133,7 +133,7 @@ class Noise(Sided):
 
     @property
     def parameters(self) -> Array:
-        """The numbers, in the order that kernels take them."""
+        """The numbers, in the order that kernels take them: three shares, gross, broad, nu, zeta, heavy."""
         return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
 
     def part(self, rows: slice) -> tuple[Array, ...]:

@@ -46,6 +46,9 @@ def iterate(
 ) -> Iterator[State]:
     """Robust Bayesian matrix factorisation, with features in the priors and gross errors in the noise.
 
+    A settled state is an answer: solve() stops there, unless its final read of M refutes it. What follows such a yield
+    is done only then.
+
     Parameters
     ----------
     extra_rank : int or "auto"
@@ -284,8 +287,8 @@ class Part:
     Attributes
     ----------
     setup : Setup
-    table, nine_tenths : the part, and the part less the held-out entries
-    held : the held-out entries
+    table, nine_tenths : the part, and the part less the held-out entries; the part itself, if these would be too few
+    held : the held-out entries; all of the part, if these would be too few
     unit : of every column of M
     bases : of all of M, by whether features determine rows and columns
     least : lower bounds of the noise, for each column of M

@@ -26,6 +26,8 @@ def iterate(
 ) -> Iterator[State]:
     """An exact fit, if it certifies itself; else robust Bayesian matrix factorisation, see :mod:`irpca.solvers.bayes`.
 
+    Without features there is no search for an exact fit here: bayes looks for one near its best fit.
+
     Parameters
     ----------
     extra_rank, noise, imperfect, tol, max_iter : see :func:`irpca.solvers.bayes.iterate`
