@@ -118,7 +118,7 @@ class Judge:
 
     @property
     def candidates(self) -> float | Standardised:
-        """A looser limit for an engine, s without var L: every outlier is beyond it, and ``outliers`` drops the rest."""
+        """A looser limit for an engine, s without var L: every outlier is beyond it; ``outliers`` drops the rest."""
         if self.scale is None or np.isinf(self.limit):
             return self.limit
         return Standardised(self.scale.rows, self.scale.cols, self.limit)

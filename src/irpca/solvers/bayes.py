@@ -97,8 +97,8 @@ def iterate(
             made += 1
         if not refits_left or not fit.refit_lines():
             break
-    # Or it moves by far less than noise makes it uncertain.
-    converged = fit.done(tol, first) or fit.step <= constants.MAX_REMAINING_STEP * fit.standard_error
+    slow = made >= constants.MIN_SWEEPS  # then it is enough to move by far less than noise makes L uncertain
+    converged = fit.done(tol, first) or (slow and fit.step <= constants.MAX_REMAINING_STEP * fit.standard_error)
     fit = before if fit.out_of_range else fit  # a component has run away
     if exact := _exact_fit(fit, None, part):
         yield report.exact(fit, exact)
