@@ -138,10 +138,13 @@ class Posteriors:
         inner = inner + JITTER * xp.sum(inner * one, axis=(1, 2))[:, None, None] * one
         try:
             lower = xp.linalg.cholesky(inner)
+            failed = not bool(xp.all(xp.isfinite(lower)))  # on a GPU NaN is no error
         except Exception as error:  # each namespace has its own
             if "LinAlgError" not in type(error).__name__:
                 raise
-            raise np.linalg.LinAlgError("the posterior covariance of a line is not positive definite") from None
+            failed = True
+        if failed:
+            raise np.linalg.LinAlgError("the posterior covariance of a line is not positive definite")
         if hasattr(xp.linalg, "solve_triangular"):
             half = xp.linalg.solve_triangular(lower, D[:, :, None] * one, upper=False)
         else:
