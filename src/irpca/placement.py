@@ -199,7 +199,7 @@ class Placement:
         lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
         lines, scale = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
         mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
-        factors, variances = mean @ R.T * size, lines.variance @ (R * R).T * size**2
+        factors, variances = mean @ R.T * size, lines.variance @ (R * R).T
         return Placed(factors @ self.turn, variances, scale)
 
     def _sizes(self, X: Array) -> Array:
