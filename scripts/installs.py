@@ -51,7 +51,7 @@ BRINGS["all"] = BRINGS["test"] = BRINGS["demo"] | BRINGS["files"] | BRINGS["dask
 BESIDE_THE_OLDEST = ("pyparsing<3.3", "numcodecs<0.16.4")
 
 # What depends most on the versions of other libraries, and takes a minute.
-TESTS = ["tests/test_labels.py", "tests/test_longtable.py", "tests/test_encode.py", "tests/test_readers.py"]
+TESTS = ["tests/test_labels.py", "tests/test_longtable.py", "tests/test_encoder.py", "tests/test_readers.py"]
 TESTS += ["tests/test_plots.py", "tests/test_sklearn.py", "tests/test_lowrank.py", "tests/datasets/test_weather.py"]
 
 

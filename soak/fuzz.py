@@ -84,7 +84,7 @@ rows.assign(kind=rows['kind'].astype('category'))|rows.assign(kind=[{}] * 8)
 rows.assign(size=rows['size'].astype('Float64'))|rows.assign(when=rows['when'].dt.tz_localize('UTC'))|rows.iloc[:, :0]
 rows.iloc[:0]|rows.assign(when=[datetime.date(2024, 1, 1 + k) for k in range(8)])|rows.assign(when=datetime.time(1))
 rows.assign(size=Decimal('1'))|pd.concat([rows, rows], axis=1)|pl.DataFrame({'a': list('abcdefgh')})|pl.DataFrame(F1)
-pa.table({'a': list('abcdefgh')})|long|{'kind': list('abcdefgh')}|{'a': [1, 2]}|irpca.encode.Encoder().fit(rows)
+pa.table({'a': list('abcdefgh')})|long|{'kind': list('abcdefgh')}|{'a': [1, 2]}|irpca.features.Encoder().fit(rows)
 xr.DataArray(F1)|M|F1[:, :, None]|0|None|True|object()
 """
 INTEGERS = """
@@ -133,10 +133,6 @@ SHAPES = """
 (8, 6)|None|(0, 0)|(1, 1)|(8,)|(8, 6, 1)|(-1, 6)|(8.0, 6)|('8', 6)|8|[8, 6]|(2**40, 2**40)|(nan, 6)|()|object()|'86'
 (2, 2)|(10**30, 3)
 """
-STATES = """
-encoder.state()|{}|None|[]|{'x': 1}|{**encoder.state(), 'terms': []}|{**encoder.state(), 'terms': None}
-{**encoder.state(), 'kept': [99]}|3|'x'
-"""
 OBJECTS = """
 model|framed|result|irpca.InductiveRobustPCA()|irpca.InductiveRobustPCA|None|M|3|'x'|object()|encoder
 irpca.LowRank.zero((3, 2))|{}
@@ -174,7 +170,6 @@ POOLS = {
         "lines": LINES,
         "dict": DICTS,
         "shape": SHAPES,
-        "state": STATES,
         "object": OBJECTS,
         "words": WORDS,
         "jobs": "None|1|0|-(10**30)|1.5|nan|True|'2'|[]|pd.NA",  # no more: each is a process
@@ -306,13 +301,12 @@ CALLS: list[Call] = [
     Call("long.take", {"index": "[0]"}, {"index": "lines"}),
     Call("long.with_values", {"values": "[1.0] * 3"}, {"values": "lines"}),
     Call(
-        "irpca.encode.Encoder",
+        "irpca.features.Encoder",
         {},
         {},
         Call("fit_transform", {"frame": "rows"}, {"frame": "features"}, known_as=("features",)),
     ),
     Call("encoder.transform", {"frame": "rows"}, {"frame": "features"}, known_as=("features",)),
-    Call("irpca.encode.Encoder.from_state", {"state": "encoder.state()"}, {"state": "state"}),
     Call(
         "irpca.completion.optspace",
         {"observed": "csr(M)", "rank": "1", "max_iter": "5"},
@@ -438,7 +432,7 @@ def names() -> dict[str, Any]:
         **{"csr": scipy.sparse.csr_array, "Path": Path, "Decimal": decimal.Decimal, "Fraction": fractions.Fraction},
         **{"datetime": datetime, "nan": float("nan"), "inf": float("inf")},
         **{"M": M, "F1": F1, "F2": F2, "frame": frame, "rows": rows, "days": days, "listed": listed},
-        **{"model": model, "framed": framed, "result": model.result_, "encoder": irpca.encode.Encoder().fit(rows)},
+        **{"model": model, "framed": framed, "result": model.result_, "encoder": irpca.features.Encoder().fit(rows)},
         **{"long": irpca.LongTable([0, 1, 1], [0, 1, 0], [1.0, 2, 3]), "folder": folder, "_keep": keep},
         **{name: str(path) for name, path in paths.items()},
         **{"binary": str(folder / "binary.csv"), "npy": str(folder / "m.npy"), "npz": str(folder / "m.npz")},

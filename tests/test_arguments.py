@@ -14,7 +14,6 @@ from irpca import InductiveRobustPCA, LongTable, diagnostics, plots, report
 from irpca.arguments import flag, naming, number, path, text, whole
 from irpca.callbacks import TimeBudget
 from irpca.datasets import make_problem
-from irpca.encode import Encoder
 from irpca.persistence import save
 from irpca.selection import cross_validate
 from irpca.solvers import SOLVERS
@@ -77,7 +76,6 @@ def model():
         "n_jobs": lambda: cross_validate(InductiveRobustPCA(), M, n_jobs=0),
         "row": lambda: LongTable.from_frame(LISTED, row={}),
         "values": lambda: LongTable([0, 1], [0, 1], [[0], [1, 2]]),
-        "state": lambda: Encoder.from_state(2j),
         "probability": lambda: plots.reliability(iter([0]), [True]),
         "model": lambda: report.write({}, "nowhere.html"),
         "path": lambda: irpca.load(1.5),

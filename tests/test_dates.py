@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from irpca.dates import has_offset, parse_dates
-from irpca.encode import Encoder, from_index
+from irpca.features import Encoder
+from irpca.features.columns import index_column
 from irpca.readers import Options
 from irpca.readers.csvfiles import from_csv
 from irpca.readers.matrices import as_labels
@@ -42,7 +43,7 @@ def test_the_command_line_and_python_read_the_same_date(text):
     meant = np.datetime64(MEANT[text], "us")
     from_file = from_csv("data.csv", f"when,x\n{text},1\n".encode(), Options()).columns["when"]
     assert from_file.tolist() == [meant.item()]
-    assert from_index([text], "when")["when"].tolist() == [meant.item()]
+    assert index_column([text], "when")["when"].values.tolist() == [meant.item()]
 
 
 def test_an_offset_counts_in_pandas_arrow_and_objects_as_in_text():
@@ -52,7 +53,7 @@ def test_an_offset_counts_in_pandas_arrow_and_objects_as_in_text():
     zone = timezone(timedelta(hours=2))
     objects = [datetime.fromisoformat(when) for when in text]
     table = pa.table({"when": pa.array(objects, pa.timestamp("us", "+02:00"))})
-    for given in ({"when": text}, frame, {"when": objects}, table, from_index(frame["when"].array, "when")):
+    for given in ({"when": text}, frame, {"when": objects}, table, index_column(frame["when"].array, "when")):
         np.testing.assert_array_equal(Encoder().fit_transform(given), meant)
     assert str(frame["when"].dt.tz) == str(zone)  # pandas keeps the offset
 
@@ -76,7 +77,7 @@ def test_dates_with_and_without_an_offset_are_refused_by_name():
     with pytest.raises(ValueError, match=f"column 'when' of features: {both}"):
         Encoder().fit({"when": text})
     with pytest.raises(ValueError, match=f"the index 'when': {both}"):
-        from_index(text, "when")
+        index_column(text, "when")
     assert as_labels(text, "when").dtypes == ("str",)
     kept = from_csv("data.csv", "\n".join(["when", *text]).encode(), Options(text=("when",)))
     assert kept.columns["when"].tolist() == text

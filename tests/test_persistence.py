@@ -842,14 +842,6 @@ def encoding(**changes: Any) -> Any:
     return shared("encoded", _rows=replace(model._rows, encoder=made))
 
 
-def term(**changes: Any) -> Any:
-    made = case("encoded")[0]._rows.encoder
-    first = copy.copy(made._terms[0])
-    for name, value in changes.items():
-        object.__setattr__(first, name, value)
-    return encoding(_terms=[first, *made._terms[1:]])
-
-
 def labels(**changes: Any) -> Any:
     model = shared("one_side")
     whole = {"levels": (np.arange(60),), "names": (None,), "dtypes": ("int64",)}
@@ -873,12 +865,9 @@ MODELS: list[tuple[str, Callable[[], Any]]] = [
         "features from an index need an encoder",
         lambda: shared("one_side", _rows=replace(case("one_side")[0]._rows, by_index=True)),
     ),
-    ("the encoder makes other features", lambda: encoding(_kept=[0], _names=["a"])),
-    ("the encoder keeps columns that it does not make", lambda: encoding(_kept=[999])),
-    ("the encoder is malformed", lambda: encoding(_names=["a"])),
-    ("the encoder makes features of a column that it does not know", lambda: term(column="elsewhere")),
-    ("the encoder is malformed", lambda: term(yearly=10**6)),
-    ("the encoder is malformed", lambda: term(fills=[0.0] * 99)),
+    ("the encoder makes other features", lambda: encoding(kept_=(0,), names_=("a",))),
+    ("the encoder is malformed: the encoder keeps columns", lambda: encoding(kept_=(999,))),
+    ("the encoder is malformed: the encoder makes nothing of the column", lambda: encoding(columns_=())),
     ("labels are malformed", lambda: labels(names=())),
     ("there are not as many labels as rows or columns", lambda: labels(levels=(np.arange(3),))),
     ("labels are malformed", lambda: labels(dtypes=("Int64",))),

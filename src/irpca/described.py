@@ -11,7 +11,8 @@ from sklearn.utils import check_array
 from .arguments import naming
 from .arrays import as_numpy
 from .containers import kind_of, label_values
-from .encode import Encoder, from_index, needs_encoding, numbers
+from .features.columns import as_array, index_column, needs_encoding
+from .features.encoder import Encoder
 from .labels import Labels, few, match
 from .lowrank import Array
 from .result import Expected
@@ -128,7 +129,7 @@ class Described:
             raise ValueError(f'{self.name}="index" needs labels of one level, and the {self.lines} have nested ones')
         name = labels.names[0] or "index" if self.encoder is None else self.encoder.columns_[0]
         with naming(self.name):
-            return from_index(labels.levels[0], name)
+            return index_column(labels.levels[0], name)
 
 
 def labels_of(F: Any) -> Labels | None:
@@ -154,7 +155,7 @@ def _numeric(F: Any, name: str) -> Any:
     """Features that are numbers already, as what becomes an array."""
     if hasattr(F, "__dlpack__") and not isinstance(F, np.ndarray):
         return as_numpy(F, name)
-    return numbers(F) if isinstance(F, dict) or kind_of(F) in ("polars", "pyarrow") else F
+    return as_array(F) if isinstance(F, dict) or kind_of(F) in ("polars", "pyarrow") else F
 
 
 def _names(F: Any) -> Labels | None:

@@ -126,7 +126,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     row_labels_, col_labels_ : Labels or None
         Of the rows and columns of M, if it has some.
     row_encoder_, col_encoder_ : Encoder or None
-        How features were made of frames with text, dates or gaps; see :mod:`irpca.encode`.
+        How features were made of frames with text, dates or gaps; see :class:`irpca.features.Encoder`.
     container_ : str
         The library of M, in which answers come back: "numpy", "pandas", "polars", "pyarrow", "xarray" or "torch". Of
         arrays in chunks "numpy", of long tables "pandas".
@@ -220,7 +220,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         row_features, col_features : array or frame of n1 and n2 rows, "index", or None
             F1 and F2: one row for each row, and for each column, of M. Arrays and frames of numbers are used as they
             are; tensors, and arrays with ``__dlpack__``, on any device are brought into host memory. Frames with text,
-            categories, dates or gaps are encoded, see :class:`irpca.encode.Encoder`; "index" makes features from the
+            categories, dates or gaps are encoded, see :class:`irpca.features.Encoder`; "index" makes features from the
             labels of M, dates or numbers. None: nothing is known about that side.
         resume : path or None
             Go on from a file that the callback :func:`irpca.callbacks.checkpoint` made in an earlier fit with the same

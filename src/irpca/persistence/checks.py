@@ -8,7 +8,7 @@ import numpy as np
 
 from ..lowrank import Array
 from .labels import check_labels
-from .registry import conforms, registry, require
+from .registry import ModelFileError, conforms, registry, require
 
 # Letters say what an array holds (f: float, i: integer, b: bool), names what its sides must agree on.
 RESULT_SHAPES = {
@@ -181,27 +181,9 @@ def _check_side(side: Any, n: int) -> None:
         check_labels(side.columns, None if side.expected is None else len(side.expected.coefficients))
     require(side.encoder is not None or not side.by_index, "features from an index need an encoder")
     if side.encoder is not None:
-        _check_encoder(side.encoder)
+        try:
+            side.encoder.check()
+        except Exception as error:  # what is made of numbers that make no sense fails in many ways
+            raise ModelFileError(f"the encoder is malformed: {error}") from error
         if side.expected is not None:
-            require(len(side.encoder._kept) == len(side.expected.coefficients), "the encoder makes other features")
-
-
-def _check_encoder(encoder: Any) -> None:
-    made = 1 + sum(len(term.made_names) for term in encoder._terms)
-    require(all(0 <= k < made for k in encoder._kept), "the encoder keeps columns that it does not make")
-    require(len(encoder._kept) == len(encoder._names), "the encoder is malformed")
-    for term in encoder._terms:
-        require(term.column in encoder.columns_, "the encoder makes features of a column that it does not know")
-        most = len(term.names)
-        require(all(getattr(term, name, 0) <= most for name in ("yearly", "daily")), "the encoder is malformed")
-        require(
-            len(term.fills) in (0, most) and term._make(_sample(term.kind)).shape == (1, most),
-            "the encoder is malformed",
-        )
-
-
-def _sample(kind: str) -> Array:
-    """One value of a column of this kind, as terms take it."""
-    if kind == "text":
-        return np.array([""], object)
-    return np.zeros(1, "datetime64[us]" if kind == "date" else np.float64)
+            require(len(side.encoder.kept_) == len(side.expected.coefficients), "the encoder makes other features")

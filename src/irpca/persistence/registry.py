@@ -15,10 +15,10 @@ from ..lowrank import Array
 CLASSES = {
     "calibration": ("Calibration",),
     "described": ("Described",),
-    "encode": ("Encoder",),
     "entry_scale": ("EntryScale",),
     "factors": ("Side",),
-    "encode.terms": ("Calendar", "Category", "Clock", "Curve", "Linear", "Term"),
+    "features.encoder": ("Encoder",),
+    "features.terms": ("Term",),
     "labels": ("Labels",),
     "lowrank": ("LowRank",),
     "noise": ("NoiseModel",),
@@ -32,12 +32,6 @@ PLAIN_FIELDS: dict[str, dict[str, Any]] = {  # of classes that are not dataclass
     "Calibration": {
         **dict.fromkeys(("edges", "levels", "counts", "clean"), Array),
         **dict.fromkeys(("share", "scale", "sd"), float),
-    },
-    "Encoder": {
-        "name": str,
-        **dict.fromkeys(("columns_", "dropped_", "notes_", "_names"), tuple[str, ...]),
-        "_terms": list[Any],
-        "_kept": list[int],
     },
 }
 SPARSE = {"data": Array, "indices": Array, "indptr": Array, "shape": tuple[int, int]}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .arrays import as_numpy
-from .cached import cached_property
-from .lowrank import Array, LowRank, squared_lengths, tall_qr
+from ..arrays import as_numpy
+from ..cached import cached_property
+from ..lowrank import Array, LowRank, squared_lengths, tall_qr
+from ..wording import count, few
 
 SAMPLED_ROWS_PER_FEATURE = 8
 MIN_SAMPLED_ROWS = 256
@@ -66,12 +67,12 @@ class Features:
         _check_values(F, name, side)
         Q, R = np.linalg.qr(F)
         # Scaling columns makes the rank decision independent of the units of single features.
-        unit = _unit_columns(R)
+        unit = scale_columns(R)
         s = np.linalg.svd(unit, compute_uv=False)
-        k = int((s > s[0] * _rounding(F)).sum())
+        k = int((s > s[0] * rounding_of(F)).sum())
         if k < F.shape[1]:
             u = np.linalg.svd(unit)[0]
-            warnings.warn(_redundancy(unit, k, _rounding(F), name), FeatureWarning, stacklevel=_outside())
+            warnings.warn(_redundancy(unit, k, rounding_of(F), name), FeatureWarning, stacklevel=level_outside())
             Q, R = Q @ u[:, :k], u[:, :k].T @ R
         return cls(F, n, k, exact=(Q, R))
 
@@ -245,7 +246,7 @@ def _whitening(F: Array) -> Array | None:
     return A if longest * n / d <= MAX_ROW_LENGTH else None
 
 
-def _unit_columns(R: Array) -> Array:
+def scale_columns(R: Array) -> Array:
     """R with every column scaled to length one; columns of zeros stay."""
     peak = np.abs(R).max(axis=0)  # first: the square of a large or small entry may leave the range of floats
     scaled = R / np.where(peak > 0, peak, 1.0)
@@ -253,51 +254,50 @@ def _unit_columns(R: Array) -> Array:
     return scaled / np.where(size > 0, size, 1.0)
 
 
-def _rounding(F: Array) -> float:
+def rounding_of(F: Array) -> float:
     """The norm that rounding may leave of a unit column that is collinear with others."""
     return float(8 * max(F.shape) * np.finfo(float).eps)
 
 
-def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
-    """The message about collinear columns; any orthonormal coordinates will do."""
-    d = unit.shape[1]
-    basis = np.zeros((len(unit), 0))
-    zero, repeated = [], []
-    for j, column in enumerate(unit.T):
+def find_independent(columns: Array, smallest: float) -> list[int]:
+    """Return which unit columns, from left to right, are more than ``smallest`` away from the span of those before."""
+    basis, found = np.zeros((len(columns), 0)), list[int]()
+    for j, column in enumerate(columns.T):
         rest = column - basis @ (basis.T @ column)
         rest -= basis @ (basis.T @ rest)
         size = np.linalg.norm(rest)
-        if not column.any():
-            zero.append(j)
-        elif basis.shape[1] == k or size <= d * rounding:
-            repeated.append(j)
-        else:
+        if size > smallest:
             basis = np.column_stack([basis, rest / size])
+            found.append(j)
+    return found
+
+
+def _redundancy(unit: Array, k: int, rounding: float, name: str) -> str:
+    """Return the message about collinear columns; any orthonormal coordinates will do."""
+    d = unit.shape[1]
+    independent = set(find_independent(unit, d * rounding)[:k])
+    zero = [j for j in range(d) if not unit[:, j].any()]
+    repeated = [j for j in range(d) if j not in independent and j not in zero]
     parts = [
-        f"column{'s' * (len(columns) > 1)} {_listed(columns)} {fault}"
+        f"column{'s' * (len(columns) > 1)} {few(columns, 8)} {fault}"
         for columns, fault in ((zero, "all zero"), (repeated, "collinear with earlier columns"))
         if columns
     ]
     return (
-        f"{name} has {d} columns but only {k} independent ones ({'; '.join(parts)}). "
+        f"{name} has {count(d, 'column')} but only {k} independent ones ({'; '.join(parts)}). "
         "The fit uses the independent ones; of all coefficients (W) that give the same expected values, the smallest "
         "are reported. If columns were lost to rounding (high powers, for example), centre and scale the features or "
         "use orthogonal ones"
     )
 
 
-def _outside() -> int:
+def level_outside() -> int:
     """The stacklevel of the first caller outside this package: the line that a warning should point to."""
     frame, level = sys._getframe(1), 1
-    inside = (__package__, "contextlib")  # solve() is decorated with a context
+    inside = (__name__.partition(".")[0], "contextlib")  # solve() is decorated with a context
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in inside:
         frame, level = frame.f_back, level + 1
     return level
-
-
-def _listed(columns: list[int], most: int = 8) -> str:
-    shown = ", ".join(map(str, columns[:most]))
-    return shown if len(columns) <= most else f"{shown} and {len(columns) - most} more"
 
 
 def outside(L: LowRank, F1: Features, F2: Features) -> LowRank:

@@ -1,0 +1,45 @@
+"""Words that messages share: numbers with their nouns, and lists of which only the beginning is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+
+def count(number: int, one: str, many: str | None = None) -> str:
+    """Return the number and its noun; ``many`` is the plural where that is not the noun with an s.
+
+    Examples
+    --------
+    >>> count(1, "row"), count(3, "row"), count(1200, "row has", "rows have")
+    ('1 row', '3 rows', '1,200 rows have')
+    """
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def few(things: Any, most: int = 5, spell: Callable[[Any], str] | None = None) -> str:
+    """Return the first of some things, spelt by ``spell`` (default: `quote`), and how many more there are.
+
+    Examples
+    --------
+    >>> few(["a", "b"]), few(range(9), 2)
+    ("'a', 'b'", '0, 1 and 7 more')
+    """
+    first = ", ".join(map(spell or quote, islice(things, most)))
+    return first if len(things) <= most else f"{first} and {len(things) - most:,} more"
+
+
+def quote(value: Any) -> str:
+    """Return a label or value as its owner wrote it: ``7`` for ``np.int64(7)``, dates as text.
+
+    Examples
+    --------
+    >>> quote(np.float64(0.5)), quote("Oslo"), quote(np.datetime64("2013-01-01"))
+    ('0.5', "'Oslo'", "'2013-01-01'")
+    """
+    if isinstance(value, np.generic):
+        return repr(str(value)) if value.dtype.kind in "mM" else repr(value.item())
+    return repr(value)
