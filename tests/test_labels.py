@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 from pandas.testing import assert_index_equal
 
-from irpca.labels import Labels, few, match, texts
+from irpca.labels import Labels, match, texts
 
 DAYS = pd.date_range("2020-01-30", periods=4, freq="D", name="day")
 NESTED = pd.MultiIndex.from_tuples([("a", 1), ("a", 2), ("b", 1), ("b", 2)], names=["group", "member"])
@@ -108,12 +108,6 @@ def test_dates_of_pandas_and_of_numpy_are_the_same():
     assert Labels.of(DAYS.as_unit("s")).equals(Labels.of(DAYS))
     assert Labels.of([1, 2]).equals(Labels.of(np.array([1, 2], np.int8)))
     assert Labels.of(["a"]).equals(Labels.of(pd.Index(["a"], dtype="category")))
-
-
-def test_a_few_labels_for_a_message():
-    assert few(["a", "b"]) == "'a', 'b'"
-    assert few(Labels.of(range(9))) == "0, 1, 2, 3, …"
-    assert few(np.arange(5)) == "0, 1, 2, 3, …"
 
 
 # Those of features

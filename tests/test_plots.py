@@ -336,7 +336,7 @@ def test_numbers_and_dates_are_drawn_to_scale_with_long_gaps_open():
         ({}, "give either row or column, got row=None and column=None"),
         ({"row": 1, "column": 1}, "give either row or column"),
         ({"row": "sensor 3x"}, "did you mean 'sensor 3"),
-        ({"row": 999}, "there are 'sensor 00', 'sensor 01', 'sensor 02', 'sensor 03', …"),
+        ({"row": 999}, "there are 'sensor 00', 'sensor 01', 'sensor 02', 'sensor 03', 'sensor 04' and 35 more"),
         ({"column": "yesterday"}, "'yesterday' is not the label of a column"),
     ],
 )

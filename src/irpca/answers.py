@@ -22,7 +22,7 @@ from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine
 from .engines.sparse_part import on_device, places, to_host
 from .entry_scale import EntryScale, Judge
-from .labels import Labels, few
+from .labels import Labels
 from .lowrank import Array, LowRank
 from .outliers import score_lines, standardised
 from .placement import Placed, Placement
@@ -38,6 +38,7 @@ from .tables import (
     repaired_part,
     std_part,
 )
+from .wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

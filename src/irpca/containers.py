@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from .arrays import as_numpy, for_torch, in_host_memory, is_tensor, matrix_of, on_gpu
-from .labels import Labels, few
+from .labels import Labels
 from .lowrank import Array
+from .wording import few
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ from .arrays import as_numpy
 from .containers import kind_of, label_values
 from .features.columns import as_array, index_column, needs_encoding
 from .features.encoder import Encoder
-from .labels import Labels, few, match
+from .labels import Labels, match
 from .lowrank import Array
 from .result import Expected
+from .wording import few
 
 
 @dataclass(frozen=True, eq=False)

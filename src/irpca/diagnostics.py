@@ -18,6 +18,7 @@ from .engines.sparse_part import flagged
 from .features import Features
 from .lowrank import Array, LowRank
 from .result import Result
+from .wording import count
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
@@ -500,12 +501,8 @@ def _sparse(kind: str, source: str, value: float | None, limit: float) -> Check:
         found = f"The geometric mean of the most outliers in a row and in a column is {value:.3g}"
         allowed = f"this condition is weaker than the two on rows and columns and enough for the proof; {allowed}"
     else:
-        found = f"No {kind} has more than {_counted(int(value), 'outlier')}"
+        found = f"No {kind} has more than {count(int(value), 'outlier')}"
     return Check(name, value, limit, f"{found}; {allowed}", WORST_CASE)
-
-
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _bounded(F1: Features, F2: Features, result: Result) -> Check:

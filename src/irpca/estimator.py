@@ -30,7 +30,7 @@ from .engines.base import Engine, title
 from .engines.sparse_part import on_device, places
 from .entry_scale import Judge
 from .features import Features
-from .labels import Labels, few, match
+from .labels import Labels, match
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
 from .placement import Placed, Placement, longest
@@ -39,6 +39,7 @@ from .sampling import check_scale
 from .solvers import SOLVERS, solver_named
 from .threshold import rounding_floor
 from .verdict import labelled as with_labels
+from .wording import count, few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -392,7 +393,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 "few-entries",
                 0,
                 short,
-                f"{len(short)} row{' has' if len(short) == 1 else 's have'} fewer than {self.rank_} values: {{lines}}. "
+                f"{count(len(short), 'row has', 'rows have')} fewer than {self.rank_} values: {{lines}}. "
                 "What is expected there rests on other rows more than on their own cells: do not rely on it",
             )
         if corruption > self.corruption_ + STRANGE:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from .lowrank import Array
+from .wording import few
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,12 +128,6 @@ def _texts(level: Array) -> list[str]:
 def texts(labels: Labels | None, n: int) -> list[str]:
     """Labels as text; positions where there are none."""
     return [str(i) for i in range(n)] if labels is None else labels.texts()
-
-
-def few(labels: Sequence[Any] | Labels, most: int = 4) -> str:
-    """The first of them, for a message."""
-    shown = [repr(_plain(labels[i])) for i in range(min(most, len(labels)))]
-    return ", ".join(shown) + (", …" if len(labels) > most else "")
 
 
 def match(labels: Labels | None, of_features: Labels | None, name: str, side: str) -> None:

@@ -12,11 +12,13 @@ import numpy as np
 from .arguments import naming
 from .labels import Labels
 from .lowrank import Array
+from .wording import count, few, quote
 
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
 MAX_SHOWN_VALUES = 3  # values that a message shows
 NAMES = "for ids that are names use LongTable.from_frame"
 _LABELS = {"rows": "row_labels", "cols": "col_labels"}
+_SIDES = {"rows": "row", "cols": "column"}
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -163,7 +165,7 @@ class LongTable:
 
     def __repr__(self) -> str:
         n1, n2 = self.shape
-        return f"LongTable({n1} × {n2}, {len(self)} observation{'' if len(self) == 1 else 's'})"
+        return f"LongTable({n1} × {n2}, {count(len(self), 'observation')})"
 
     def _fill(self, *fields: Any) -> None:
         for name, field in zip(self.__dataclass_fields__, fields, strict=True):
@@ -180,9 +182,9 @@ class LongTable:
         finite = np.isfinite(self.values)
         if finite.all():
             return
-        first = int(np.argmin(finite))
+        first, total = int(np.argmin(finite)), f"of {len(finite):,}"
         raise ValueError(
-            f"{name}: {_count(int((~finite).sum()), 'value', len(finite))} NaN or infinite, "
+            f"{name}: {count(int((~finite).sum()), f'value {total} is', f'values {total} are')} NaN or infinite, "
             f"the first at position {first} ({self._cell(first)}). An entry that was not observed has no line in the "
             f"table: drop it, with {advice}"
         )
@@ -203,14 +205,15 @@ class LongTable:
             return
         where = np.nonzero(cell == again[0])[0]
         raise ValueError(
-            f"{self._cell(where[0])} is there {len(where)} times, with values {_few(self.values[where])}; "
-            f"{_count(len(np.unique(again)), 'cell')} repeated, and only you can say which value counts. {advice}"
+            f"{self._cell(where[0])} is there {len(where)} times, with values "
+            f"{few(self.values[where], MAX_SHOWN_VALUES)}; {count(len(np.unique(again)), 'cell is', 'cells are')} "
+            f"repeated, and only you can say which value counts. {advice}"
         )
 
     def _cell(self, k: int) -> str:
         row, col = self.rows[k], self.cols[k]
-        row = row if self.row_labels is None else _shown(self.row_labels[row])
-        col = col if self.col_labels is None else _shown(self.col_labels[col])
+        row = row if self.row_labels is None else quote(self.row_labels[row])
+        col = col if self.col_labels is None else quote(self.col_labels[col])
         return f"row {row}, column {col}"
 
 
@@ -248,22 +251,22 @@ def _sides(shape: Any) -> tuple[int, int] | tuple[None, None]:
     return int(sides[0]), int(sides[1])
 
 
-def _positions(ids: Array, name: str, count: int | None, labels: Any) -> tuple[Array, int]:
+def _positions(ids: Array, name: str, n: int | None, labels: Any) -> tuple[Array, int]:
     """Positions as NumPy's own integers, and how many rows, or columns, M has."""
     if ids.dtype.kind not in "iu":
         raise ValueError(f"{name} must be integers, positions counted from 0; got {_kind(ids)}{_instead(ids, name)}")
     if ids.min() < 0:
         first = int(np.argmax(ids < 0))
         raise ValueError(f"{name}[{first}] is {ids[first]}: positions count from 0 and are never negative; {NAMES}")
-    if labels is not None and count is not None and count != len(labels):
-        label = "label" if len(labels) == 1 else "labels"
+    if labels is not None and n is not None and n != len(labels):
         raise ValueError(
-            f"{_LABELS[name]} has {len(labels)} {label}, but shape asks for {_sized(name, count)}; give one for each"
+            f"{_LABELS[name]} has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
+            "give one for each"
         )
-    count = count if labels is None else len(labels)
-    if ids.max() >= (MOST_CELLS if count is None else count):
-        raise ValueError(_too_large(ids, name, count))
-    return ids.astype(np.intp, copy=False), int(ids.max()) + 1 if count is None else count
+    n = n if labels is None else len(labels)
+    if ids.max() >= (MOST_CELLS if n is None else n):
+        raise ValueError(_too_large(ids, name, n))
+    return ids.astype(np.intp, copy=False), int(ids.max()) + 1 if n is None else n
 
 
 def _instead(ids: Array, name: str) -> str:
@@ -282,21 +285,15 @@ def _instead(ids: Array, name: str) -> str:
     return f": {name}[{first}] is {ids[first]}, which is no position; {advice}"
 
 
-def _too_large(ids: Array, name: str, count: int | None) -> str:
-    first = int(np.argmax(ids >= (MOST_CELLS if count is None else count)))
+def _too_large(ids: Array, name: str, n: int | None) -> str:
+    first = int(np.argmax(ids >= (MOST_CELLS if n is None else n)))
     message = f"{name}[{first}] is {ids[first]}, "
-    if count is None:
+    if n is None:
         return f"{message}which is no position; {NAMES}"
-    message += f"but M has only {_sized(name, count)}: positions run from 0 to {count - 1}. "
-    if ids.min() == 1 and ids.max() == count:
+    message += f"but M has only {count(n, _SIDES[name])}: positions run from 0 to {n - 1}. "
+    if ids.min() == 1 and ids.max() == n:
         return f"{message}Yours seem to count from 1: pass {name} - 1"
     return f"{message}Give a larger shape, or all labels; {NAMES}"
-
-
-def _sized(name: str, count: int) -> str:
-    """``5 rows``."""
-    side = "row" if name == "rows" else "column"
-    return f"{count} {side}{'' if count == 1 else 's'}"
 
 
 def _numbers(values: Array, name: str) -> Array:
@@ -319,7 +316,7 @@ def _from_objects(values: Array, name: str) -> Array:
             numbers[k] = np.nan if missing else float(value + 0)  # text that looks like a number is not one
         except (TypeError, ValueError):
             raise ValueError(
-                f"{name} must be numbers, but at position {k} there is {_shown(value)}; convert them first: "
+                f"{name} must be numbers, but at position {k} there is {quote(value)}; convert them first: "
                 "pd.to_numeric does that"
             ) from None
     return numbers
@@ -361,7 +358,7 @@ def _no_column(frame: Any, name: str, option: str) -> str:
     if names is None:
         kind = type(frame).__name__
         return f"{message}: it is a {kind}. Pass a data frame; for arrays, use LongTable(rows, cols, values)"
-    return f"{message}; it has {_few(list(names), 20)}. Name the right one as {option}=…"
+    return f"{message}; it has {few(list(names), 20)}. Name the right one as {option}=…"
 
 
 def _pandas() -> Any:
@@ -380,9 +377,10 @@ def _labels(frame: Any, name: str, option: str) -> Any:
     labels = pd.Index(column)
     missing = np.asarray(labels.isna())
     if missing.any():
+        total = f"of {len(labels):,}"
         raise ValueError(
-            f"{_quoted(name)}: {_count(int(missing.sum()), 'label', len(labels))} missing, the first at position "
-            f"{int(np.argmax(missing))}. These observations belong to no cell: drop them, with "
+            f"{_quoted(name)}: {count(int(missing.sum()), f'label {total} is', f'labels {total} are')} missing, the "
+            f"first at position {int(np.argmax(missing))}. These observations belong to no cell: drop them, with "
             f"frame.dropna(subset=[{name!r}])"
         )
     return labels
@@ -416,7 +414,7 @@ def _index(given: Any, name: str) -> Any:
 
 
 def _repeated(name: str, label: Any, times: int) -> str:
-    return f"{name} must hold each label once, but {_shown(label)} is there {times} times"
+    return f"{name} must hold each label once, but {quote(label)} is there {times} times"
 
 
 def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
@@ -440,9 +438,9 @@ def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any
 
 
 def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) -> str:
-    first, others = int(np.argmax(unknown)), _count(labels[unknown].nunique(), "label")
+    first, others = int(np.argmax(unknown)), count(labels[unknown].nunique(), "label is", "labels are")
     message = (
-        f"{_quoted(name)} holds {_shown(labels[first])}, at position {first}, which is not in {option}; "
+        f"{_quoted(name)} holds {quote(labels[first])}, at position {first}, which is not in {option}; "
         f"{others} unknown there"
     )
     if unknown.all() and labels.dtype != index.dtype:
@@ -493,19 +491,3 @@ def _merging(row: str, column: str, value: str) -> str:
 
 def _quoted(name: str) -> str:
     return f"frame[{name!r}]"
-
-
-def _count(number: int, what: str, of: int | None = None) -> str:
-    """``1 label is``, ``2 labels of 9 are``."""
-    things = f"{number} {what}" if number == 1 else f"{number} {what}s"
-    return f"{things}{'' if of is None else f' of {of}'} {'is' if number == 1 else 'are'}"
-
-
-def _shown(label: Any) -> str:
-    """A label or value as its owner wrote it: ``7``, not ``np.int64(7)``."""
-    return repr(label.item() if isinstance(label, np.generic) else label)
-
-
-def _few(things: Any, most: int = MAX_SHOWN_VALUES) -> str:
-    shown = [_shown(thing) for thing in things[:most]]
-    return ", ".join(shown) + (f" … ({len(things)} in all)" if len(things) > most else "")

@@ -25,6 +25,7 @@ import numpy as np
 from .durable import sync_folder
 from .entry_scale import Judge
 from .lowrank import Array, LowRank
+from .wording import count
 
 FORMAT = 1
 PLAN, PARTS, TEMPORARY = "_plan.json", "parts", ".tmp"
@@ -233,9 +234,7 @@ class OutlierFiles:
             yield
         except OSError as error:
             n = len(self._parts())
-            text = (
-                f"outliers cannot be written ({error.strerror or error}); {n} {'piece is' if n == 1 else 'pieces are'} "
-            )
+            text = f"outliers cannot be written ({error.strerror or error}); {count(n, 'piece is', 'pieces are')} "
             text += "there. Make room, and solve again with the same arguments: it goes on from there"
             raise OSError(error.errno or errno.EIO, text, str(self.folder)) from error
 

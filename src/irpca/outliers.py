@@ -14,6 +14,7 @@ from .calibration import discoveries
 from .engines.sparse_part import places
 from .entry_scale import Judge
 from .lowrank import Array
+from .wording import count
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -153,10 +154,9 @@ def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Ar
         )
     if (flagged > observed).any():
         k = int(np.argmax(flagged > observed))
-        entries = "entry" if flagged[k] == 1 else "entries"
         raise ValueError(
-            f"{side} {k} has {flagged[k]} {entries} among the outliers (S), but observed is {observed[k]}: give the "
-            f"number of observed entries of each {side} of this S"
+            f"{side} {k} has {count(flagged[k], 'entry', 'entries')} among the outliers (S), but observed is "
+            f"{observed[k]}: give the number of observed entries of each {side} of this S"
         )
     return observed
 

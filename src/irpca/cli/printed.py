@@ -12,6 +12,7 @@ import numpy as np
 
 from ..readers import Data
 from ..tables import Criterion
+from ..wording import count
 from . import DO_NOT_USE, USABLE, writers
 from .findings import FIELDS
 
@@ -99,24 +100,18 @@ def say_check(
         return _print(writers.as_json(facts))
     about = [f"The model itself is not to be used ({verdict(model)})"] if code_of(model) else []
     n1, n2 = data.shape
-    head = f"{data.name}: {n1} rows × {n2} columns, {_counted(len(found['row']))} by {arguments.model}"
+    head = f"{data.name}: {n1} rows × {n2} columns, {count(len(found['row']), 'outlier')} by {arguments.model}"
     say(arguments, "\n".join([*_notes(notes), *about, head, *_listed(found), "Written:", f"  {path}"]))
 
 
 def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
     """The summary of the fit, its line about outliers in the words of the command line."""
-    share, cells = number / max(model.result_.n_observed, 1), "cell" if number == 1 else "cells"
+    share = number / max(model.result_.n_observed, 1)
     cut = Criterion(*(getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")))
+    cells = f"Outliers: {count(number, 'cell')} ({share:.2%}), {cut}"
     for line in str(model.result_.summary()).split("\n"):
-        yield (
-            f"Outliers: {number:,} {cells} ({share:.2%}), {cut}; for more or fewer: --fdr, --probability or --threshold"
-            if line.startswith("Outliers: ")
-            else line
-        )
-
-
-def _counted(number: int) -> str:
-    return "1 outlier" if number == 1 else f"{number:,} outliers"
+        outliers = line.startswith("Outliers: ")
+        yield f"{cells}; for more or fewer: --fdr, --probability or --threshold" if outliers else line
 
 
 def _notes(notes: Sequence[str]) -> list[str]:

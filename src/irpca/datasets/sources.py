@@ -45,7 +45,9 @@ def locate(source: Source, path: str | os.PathLike[str] | None = None, *, downlo
     if path is not None:
         folder = Path(path)
         if problem := _problem(folder, source):
-            raise FileNotFoundError(f"path={str(path)!r} {problem}: give the folder that holds {_listed(source.files)}")
+            raise FileNotFoundError(
+                f"path={str(path)!r} {problem}: give the folder that holds {', '.join(source.files)}"
+            )
         return folder
     cached = cache_folder() / source.name
     given = os.environ.get(VARIABLE)
@@ -81,11 +83,7 @@ def _problem(folder: Path, source: Source) -> str:
     if not folder.is_dir():
         return "is not a folder"
     missing = [file for file in source.files if not (folder / file).is_file()]
-    return f"has no {_listed(missing)}" if missing else ""
-
-
-def _listed(names: list[str] | tuple[str, ...]) -> str:
-    return ", ".join(names)
+    return f"has no {', '.join(missing)}" if missing else ""
 
 
 def _fetch(source: Source, folder: Path) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 
 from ..arguments import text
 from ..lowrank import Array
-from .drawing import axes_of, below_and_above, counted, label_ticks, title
+from ..wording import count
+from .drawing import axes_of, below_and_above, label_ticks, title
 from .fitted import SIDES, engine_of, labels_of, name_of, outliers_of, positions, result_of, scores_of, texts_of
 
 if TYPE_CHECKING:
@@ -146,8 +147,8 @@ def _two_digits(value: float) -> str:
 
 
 def _heading(outliers: int, observed: int, hidden: int) -> str:
-    found = counted(outliers, "outlier") if outliers else "No outliers"
-    return f"{found} in {counted(observed, 'cell')}" + (f", {hidden:,} not shown" if hidden else "")
+    found = count(outliers, "outlier") if outliers else "No outliers"
+    return f"{found} in {count(observed, 'cell')}" + (f", {hidden:,} not shown" if hidden else "")
 
 
 def _left_out(shown: list[Array], wanted: tuple[Any, Any], shape: tuple[int, int]) -> str:

@@ -91,8 +91,3 @@ def _fit(ax: Any, texts: Sequence[str]) -> bool:
 def _points(ax: Any) -> tuple[float, float]:
     """Width and height of the Axes in points, of which an inch has 72."""
     return ax.bbox.width / ax.figure.dpi * 72, ax.bbox.height / ax.figure.dpi * 72
-
-
-def counted(number: int, one: str, several: str | None = None) -> str:
-    """``"1 outlier"``, ``"1,214 outliers"``."""
-    return f"{number:,} {one if number == 1 else several or one + 's'}"

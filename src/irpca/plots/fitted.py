@@ -11,10 +11,11 @@ import numpy as np
 from ..arguments import naming, shown
 from ..engines import Engine, choose
 from ..engines.sparse_part import places, to_host
-from ..labels import Labels, few, texts
+from ..labels import Labels, texts
 from ..lowrank import Array
 from ..outliers import standardised
 from ..result import Result
+from ..wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

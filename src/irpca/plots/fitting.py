@@ -11,7 +11,8 @@ import numpy as np
 from ..arguments import text
 from ..lowrank import Array
 from ..result import Result, Status
-from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, counted, legend, plain_frame, sentence, title
+from ..wording import count
+from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, legend, plain_frame, sentence, title
 from .fitted import result_of
 
 FAR = 6.0  # times the range of the better half: a candidate further behind is drawn at the edge, with its number
@@ -78,7 +79,7 @@ def candidates(model: Any, ax: Any = None) -> Any:
     ax.set_xlabel("mean log predictive density at held-out cells (higher is better)")
     ax.set_ylabel("mean absolute error there (lower is better)")
     plain_frame(ax)
-    title(ax, f"{counted(len(tried), 'candidate fit')}, compared at cells that none of them had seen")
+    title(ax, f"{count(len(tried), 'candidate fit')}, compared at cells that none of them had seen")
     return ax
 
 
@@ -180,7 +181,7 @@ def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:
     ax.set(xlabel=across[against], ylabel="relative change of the expected values", xlim=(0, 1.04 * x.max()))
     plain_frame(ax)
     legend(ax, loc="lower left")
-    title(ax, f"Convergence: {_ending(result.status)} after {counted(int(last.sum()), 'iteration')}")
+    title(ax, f"Convergence: {_ending(result.status)} after {count(int(last.sum()), 'iteration')}")
     return ax
 
 

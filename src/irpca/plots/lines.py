@@ -8,7 +8,8 @@ import numpy as np
 
 from ..labels import Labels
 from ..lowrank import Array
-from .drawing import BLACK, BLUE, ORANGE, axes_of, counted, label_ticks, legend, plain_frame, title
+from ..wording import count
+from .drawing import BLACK, BLUE, ORANGE, axes_of, label_ticks, legend, plain_frame, title
 from .fitted import SIDES, engine_of, expected_at, labels_of, name_of, outliers_of, position, std_at, texts_of
 
 BAND = 1.96  # standard deviations to either side: 95 % of Gaussian noise
@@ -140,6 +141,6 @@ def _heading(name: str, observed: Array, wrong: Array) -> str:
     seen = len(observed) - missing
     holes = f", {missing:,} missing" if missing else ""
     if not wrong.any():
-        return f"{name}: none of {counted(seen, 'value')} is an outlier{holes}"
+        return f"{name}: none of {count(seen, 'value')} is an outlier{holes}"
     verb = "is an outlier" if wrong.sum() == 1 else "are outliers"
-    return f"{name}: {wrong.sum():,} of {counted(seen, 'value')} {verb}{holes}"
+    return f"{name}: {wrong.sum():,} of {count(seen, 'value')} {verb}{holes}"

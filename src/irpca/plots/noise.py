@@ -10,7 +10,8 @@ from ..calibration import Calibration
 from ..engines import Engine
 from ..entry_scale import EntryScale
 from ..lowrank import Array, LowRank
-from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, counted, legend, plain_frame, title
+from ..wording import count
+from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
 from .fitted import engine_of, expected_at, outliers_of, result_of, seed_of, standardised_at
 
 ENTRIES = 200_000  # residuals that are drawn
@@ -127,7 +128,7 @@ def _number_ticks(ax: Any, edges: Array, width: float) -> None:
 
 
 def _about(z: Array, limit: float, engine: Engine) -> list[str]:
-    sample = "" if len(z) == engine.n_observed else f"{counted(len(z), 'cell')} at random. "
+    sample = "" if len(z) == engine.n_observed else f"{count(len(z), 'cell')} at random. "
     text = "No size is more likely an outlier than noise"
     if np.isfinite(limit):
         text = f"Beyond ±{limit:.3g} a cell is called an outlier: {np.mean(np.abs(z) > limit):.2%} of them"
@@ -190,7 +191,7 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     R = _left(model, engine, lines) / np.multiply.outer(*scales)
     left = np.linalg.svd(R, compute_uv=False)[:LEFT]
     ax, rank = axes_of(ax), len(kept)
-    ax.plot(1 + np.arange(rank), kept, "o", color=BLUE, markersize=6, label=f"kept: {counted(rank, 'component')}")
+    ax.plot(1 + np.arange(rank), kept, "o", color=BLUE, markersize=6, label=f"kept: {count(rank, 'component')}")
     after = 1 + rank + np.arange(len(left))
     ax.plot(after, left, "s", color=GREY, markersize=4, markerfacecolor="white", label="left over")
     if (edge := _edge(R)) > 0 and result.noise != 0:

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike
 
 from ..arguments import naming
 from ..lowrank import Array
-from .drawing import BLUE, GREY, TICK_SIZE, axes_of, counted, plain_frame, title
+from ..wording import count
+from .drawing import BLUE, GREY, TICK_SIZE, axes_of, plain_frame, title
 
 MOST_BINS = 1000  # more cannot be drawn
 CONFIDENCE = 0.95
@@ -64,7 +65,7 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
     _numbers(ax, x, n)
     plain_frame(ax)
     ax.legend(fontsize=8, frameon=False, loc="upper left")
-    title(ax, f"Are the probabilities right? {counted(len(p), 'cell')}, {int(really.sum()):,} of them wrong")
+    title(ax, f"Are the probabilities right? {count(len(p), 'cell')}, {int(really.sum()):,} of them wrong")
     return ax
 
 

@@ -8,7 +8,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from .words import beginning, count, number, percent
+from ..wording import count
+from .words import beginning, number, percent
 
 SCRIPTS = ("data.js", "chart.js", "table.js", "map.js", "page.js")
 DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "rest", "values")  # what scripts need

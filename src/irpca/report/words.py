@@ -11,6 +11,7 @@ import numpy as np
 
 from ..plots.fitting import plain_names
 from ..result import FATAL, HARMLESS, Result
+from ..wording import count
 
 if TYPE_CHECKING:
     from .case import Case
@@ -61,10 +62,6 @@ NAMES = {
     "noise": "Ordinary scatter (noise)",
 }
 PARTS = {"features": "the features", "free": "further components"}
-
-
-def count(n: int, one: str, many: str | None = None) -> str:
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 def percent(share: float) -> str:

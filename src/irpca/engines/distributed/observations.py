@@ -20,8 +20,9 @@ import pandas as pd
 from scipy.sparse import coo_array
 
 from ...lowrank import Array
+from ...wording import count, few
 from .. import holes
-from .sources import Edges, Reading, Source, attempt, grouped, listed_names, mapped, natural, place_of, spans, tasks
+from .sources import Edges, Reading, Source, attempt, grouped, mapped, natural, place_of, spans, tasks
 
 BAND_ENTRIES = 1 << 22  # of a band of rows: 64 MiB of CSR array
 FAN_IN = 8  # parts whose ids are united at once
@@ -66,9 +67,7 @@ def from_parquet(path: Path) -> Source:
             raise ValueError(f"M: {file} is no Parquet file, or damaged: {error}") from None
         names = columns_of(found, f"M: {file}") if names is None else names
         if not set(names) <= set(found):
-            raise ValueError(
-                f"M: {file} has the columns {listed_names(found)}, and {files[0]} has {listed_names(names)}"
-            )
+            raise ValueError(f"M: {file} has the columns {few(found)}, and {files[0]} has {few(names)}")
         lengths = [footer.row_group(k).num_rows for k in range(footer.num_row_groups)]
         parts += [call((len(parts), k[0]), str(file), k, names) for k in grouped(lengths, BAND_ENTRIES)]
     assert names is not None
@@ -94,7 +93,7 @@ def columns_of(found: list[Any], what: str) -> tuple[Any, Any, Any]:
     if len(found) == 3:
         return found[0], found[1], found[2]
     raise ValueError(
-        f"{what}, with the columns {listed_names(found)}. Three are needed, row, column and value: rename them so, or "
+        f"{what}, with the columns {few(found)}. Three are needed, row, column and value: rename them so, or "
         "pass only these three, in this order. If M has a column for each of its own, pass it as a dask array, with "
         "M.to_dask_array(lengths=True)"
     )
@@ -124,24 +123,20 @@ def _first_pass(parts: Sequence[Any], names: tuple[Any, Any, Any]) -> Seen:
         found = [unite((level, k), found[k : k + FAN_IN]) for k in range(0, len(found), FAN_IN)]
     seen: Seen | None = dask.compute(*found)[0] if found else None
     if seen is None or not (seen.counts.size or seen.faults.any()):
-        raise ValueError(f"M is empty: there are no observations in the columns {listed_names(names)}")
+        raise ValueError(f"M is empty: there are no observations in the columns {few(names)}")
     for name, missing in zip(names, seen.faults[:2], strict=False):
         if missing:
             raise ValueError(
-                f"M: {_count(missing, 'id')} missing in the column {name!r}. These observations belong to no cell: "
-                f"drop them, with M.dropna(subset=[{name!r}])"
+                f"M: {count(missing, 'id is', 'ids are')} missing in the column {name!r}. These observations belong to "
+                f"no cell: drop them, with M.dropna(subset=[{name!r}])"
             )
     for what, bad in zip(("NaN", "infinite"), seen.faults[2:], strict=True):
         if bad:
             raise ValueError(
-                f"M: {_count(bad, 'value')} {what} in the column {names[2]!r}; leave out what was not observed: "
-                f"drop it, with M[np.isfinite(M[{names[2]!r}])]"
+                f"M: {count(bad, 'value is', 'values are')} {what} in the column {names[2]!r}; leave out what was "
+                f"not observed: drop it, with M[np.isfinite(M[{names[2]!r}])]"
             )
     return seen
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what} is" if number == 1 else f"{number} {what}s are"
 
 
 def _look(part: Any, names: tuple[Any, Any, Any]) -> Seen:
@@ -169,7 +164,7 @@ def _joined(many: list[Array], name: Any) -> Array:
     kinds = {ids.dtype.kind for ids in many}
     joined = np.concatenate(many)
     if len(kinds) > 1 and not (kinds == {"i", "u"} and joined.dtype.kind in "iu"):
-        found = listed_names(sorted({str(ids.dtype) for ids in many}))
+        found = few(sorted({str(ids.dtype) for ids in many}))
         raise ValueError(f"M: the ids in the column {name!r} are of several kinds, {found}; make them one kind")
     return joined
 

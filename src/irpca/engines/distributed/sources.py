@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from ...lowrank import Array
+from ...wording import few
 from .. import holes
 
 SMALL_BYTES = 1 << 22  # zarr chunks below that are read several together: a task costs about as much as to read 1 MiB
 JOINED_BYTES = 1 << 24  # what those make at least, and less than 4 times as much
 PIECE_BYTES = 1 << 26  # of a .npy file that one task reads at most
-MAX_SHOWN = 8  # names that a message lists
 
 # The header of a .npy file is parsed as Python, and up to 3.12 two threads that do so at once may disturb each other:
 # "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
@@ -114,11 +114,6 @@ def required(what: str, *libraries: str) -> None:
             importlib.import_module(library)
         except ImportError as error:
             raise ImportError(f'M is {what}, and {library} reads it: pip install "irpca[dask]"') from error
-
-
-def listed_names(names: Iterable[Any]) -> str:
-    shown = [repr(name) for name in names]
-    return ", ".join(shown[:MAX_SHOWN]) + (f" and {len(shown) - MAX_SHOWN} more" if len(shown) > MAX_SHOWN else "")
 
 
 def tasks(function: Callable[..., Any], what: str = "irpca-read", token: str = "") -> Callable[..., Any]:
@@ -241,7 +236,7 @@ def _from_group(group: Any) -> Source:
     if not arrays:
         raise ValueError(f"M is a zarr group, {group.store_path}, that holds no array")
     raise ValueError(
-        f"M is a zarr group of the arrays {listed_names(arrays)}, of which {len(matrices)} have two dimensions and "
+        f"M is a zarr group of the arrays {few(arrays)}, of which {len(matrices)} have two dimensions and "
         f'hold real numbers; pass one array, as in group["{next(iter(matrices), "name")}"]'
     )
 
