@@ -320,7 +320,7 @@ def test_folders_that_cannot_be_written_to(tmp_path, capsys):
     [
         ("a,b\n1,2\n3\n", [], "t.csv, line 3: 1 field, but the header has 2"),
         ("a,b\n1,2\nx,3\n4,5\n", [], "t.csv, line 3, column 'a': 'x' is not a number"),
-        ("a,k,b\nx,u,1\ny,u,2\n", [], "'k', such as 'u'"),
+        ("a,k,b\nx,u,1\ny,u,2\n", [], "'k' such as 'u'"),
         ("a,b\n1,2\n", ["--index", "no"], "has no column 'no'"),
         ("u,i,r\n1,1,5\n1,1,6\n", ["--long", "u,i,r"], "is there twice, in line 2 and line 3"),
         ("u,i,r\n1,1,5\n", ["--long", "u,i,x"], "has no column 'x'"),

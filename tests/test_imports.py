@@ -89,7 +89,7 @@ ROOMS = {
     "persistence": EVERYTHING,
     "plots": EVERYTHING,
     "report": EVERYTHING,
-    "readers": {"readers", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
+    "readers": {"readers", "cached", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
     "cli": EVERYTHING | {"cli", "readers"},
     "__main__": {"cli"},
     "": EVERYTHING,
@@ -101,7 +101,7 @@ LIBRARIES = {
     "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels", "engines.distributed"}
     | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
     "polars": {"containers"},
-    "pyarrow": {"containers", "outlier_files", "readers.arrow", "engines.distributed"},
+    "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},
     "narwhals": {"containers", "described", "features.columns"},
     "matplotlib": {"plots"},
@@ -113,7 +113,7 @@ LIBRARIES = {
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},
     "distributed": {"engines.distributed"},
-    "zarr": {"engines.distributed", "readers.matrixfiles"},
+    "zarr": {"engines.distributed", "readers.files"},
 }
 HEAVY = ["scipy", "sklearn", "numba", "llvmlite", "pandas", "polars", "matplotlib", "torch", "dask"]
 HEAVY += ["distributed", "zarr", "pyarrow"]

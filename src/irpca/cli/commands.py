@@ -148,7 +148,7 @@ def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int)
     table = _table(path, _options(arguments))
     used = _used(table, side)
     label = next((name for name in table.columns if name not in used), None)
-    texts = [str(i) for i in range(len(table))] if label is None else table.spelt(label)
+    texts = [str(i) for i in range(len(table))] if label is None else table.spell(label)
     if side.by_index:
         return readers.as_labels(texts, label).levels[0], texts
     features = {name: table.columns[name] for name in table.columns if name in used}

@@ -1,33 +1,31 @@
-"""Which reader a file needs, by its name."""
+"""Files as tables or matrices, each by the reader that its name asks for."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import sys
+import warnings
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import arrow, csvfiles, matrixfiles, mtx
-from .columns import Options, ReaderError
+import numpy as np
+
+from ..lowrank import Array
+from ..wording import few
+from .csvfiles import from_csv
+from .mtx import parse_mtx
+from .table import UNNAMED, Options, ReaderError, Table, for_shell, objects, one_line, spell_values
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-READERS: dict[str, Callable[[str, bytes, Options], Any]] = {
-    ".npy": matrixfiles.from_npy,
-    ".npz": matrixfiles.from_npz,
-    ".mtx": mtx.from_mtx,
-    ".parquet": arrow.from_arrow,
-    ".pq": arrow.from_arrow,
-    ".feather": arrow.from_arrow,
-    ".arrow": arrow.from_arrow,
-}
 
 
 def read(path: str, options: Options | None = None) -> Any:
-    """A file as a :class:`Table`, or, if it holds one matrix, as an array or sparse array.
+    """Return a file as a :class:`Table`, or, if it holds one matrix, as an array or sparse array.
 
     Parameters
     ----------
@@ -48,23 +46,129 @@ def read(path: str, options: Options | None = None) -> Any:
     """
     options = options or Options()
     if path == "-":
-        return csvfiles.from_csv("standard input", sys.stdin.buffer.read(), options)
+        return from_csv("standard input", sys.stdin.buffer.read(), options)
     file = Path(path)
-    if file.suffix.lower() == ".zarr":
-        return matrixfiles.from_zarr(file, options)
-    inner = Path(file.stem) if file.suffix.lower() in PACKED else file
-    return READERS.get(inner.suffix.lower(), csvfiles.from_csv)(path, _content(file), options)
+    kind = Path(file.stem if file.suffix.lower() in PACKED else file.name).suffix.lower()
+    if kind == ".zarr":
+        return _read_matrix(path, lambda: _open_zarr(path, options.key), "zarr array")
+    content = _read_bytes(file)
+    match kind:
+        case ".npy" | ".npz":
+            return _read_matrix(path, lambda: _load_numpy(path, content, options.key), f"{kind[1:]} file of numbers")
+        case ".mtx":
+            return _read_matrix(path, lambda: parse_mtx(content), "Matrix Market file that can be used here")
+        case ".parquet" | ".pq" | ".feather" | ".arrow":
+            return _from_arrow(path, kind, content, options)
+    return from_csv(path, content, options)
 
 
-def _content(file: Path) -> bytes:
+def _read_bytes(file: Path) -> bytes:
     if file.is_dir():
         raise ReaderError(f"{file} is a folder; name a file in it")
-    unpack = PACKED.get(file.suffix.lower(), open)
     try:
-        with unpack(file, "rb") as stream:
+        with PACKED.get(file.suffix.lower(), open)(file, "rb") as stream:
             return bytes(stream.read())
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise ReaderError(f"{file} cannot be unpacked ({error}); it is damaged, or not what its name says") from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
-        reason = getattr(error, "strerror", None) or error
-        raise ReaderError(f"{file} cannot be read: {reason}") from error
+        raise ReaderError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _read_matrix(name: str, load: Callable[[], Any], what: str) -> Any:
+    """Return what ``load`` does, if that is a matrix of real numbers; whatever it raises becomes a ReaderError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about files of old versions
+            matrix = load()
+    except ReaderError:
+        raise
+    except Exception as error:  # damaged files raise almost anything, and announce more than memory holds
+        raise ReaderError(f"{name} is no {what}, or damaged: {one_line(error)}") from error
+    if matrix.ndim != 2:
+        raise ReaderError(f"{name} holds an array of shape {matrix.shape}; a matrix, with rows and columns, is needed")
+    if matrix.dtype.kind not in "biuf":
+        raise ReaderError(f"{name} holds {matrix.dtype}; real numbers are needed")
+    if 0 in matrix.shape:
+        raise ReaderError(f"{name} holds an empty array, of shape {matrix.shape}")
+    return matrix.astype(np.float32 if matrix.dtype.str[1:] == "f4" else np.float64, copy=False)
+
+
+def _load_numpy(name: str, content: bytes, key: str | None) -> Any:
+    found = np.load(io.BytesIO(content), allow_pickle=False)
+    return found if isinstance(found, np.ndarray) else found[_choose_key(name, found.files, key)]
+
+
+def _open_zarr(path: str, key: str | None) -> Array:
+    _require("zarr", path)
+    import zarr
+
+    if not Path(path).exists():
+        raise ReaderError(f"{path} cannot be read: No such file or directory")
+    found: Any = zarr.open(path, mode="r")
+    if hasattr(found, "array_keys"):
+        found = found[_choose_key(path, sorted(found.array_keys()), key)]
+    return np.asarray(found[...])
+
+
+def _choose_key(name: str, keys: list[str], key: str | None) -> str:
+    if not keys:
+        raise ReaderError(f"{name} holds no array")
+    if key is None and len(keys) > 1:
+        raise ReaderError(f"{name} holds several arrays, {few(keys)}; name one of them: --key {for_shell(keys[0])}")
+    if key is not None and key not in keys:
+        raise ReaderError(f"--key: {name} has no array {key!r}; it has {few(keys)}")
+    return keys[0] if key is None else key
+
+
+def _require(library: str, name: str) -> None:
+    try:
+        __import__(library)
+    except ImportError as error:
+        advice = f'{library}, which is not installed: pip install "irpca[files]", or save the table as csv'
+        raise ReaderError(f"{name}: {Path(name).suffix} files are read by {advice}") from error
+
+
+def _from_arrow(name: str, kind: str, content: bytes, options: Options) -> Table:
+    """Return the columns of a parquet or feather file."""
+    _require("pyarrow", name)
+    import pyarrow
+    from pyarrow import feather, parquet
+
+    try:
+        source = pyarrow.BufferReader(content)
+        found = parquet.ParquetFile(source).read() if kind in (".parquet", ".pq") else feather.read_table(source)
+    except Exception as error:
+        raise ReaderError(f"{name} is no {kind[1:]} file, or damaged: {one_line(error)}") from error
+    names = [
+        UNNAMED + str(j) if column.startswith("__index_level_") else column
+        for j, column in enumerate(found.column_names)
+    ]
+    twice = next((column for column in names if names.count(column) > 1), None)
+    if twice is not None:
+        raise ReaderError(f"{name} has several columns named {twice!r}; give every column its own name")
+    wanted = options.choose(name, names)
+    if not found.num_rows:
+        raise ReaderError(f"{name} has no rows of data")
+    columns = {column: _from_chunks(name, column, found.column(names.index(column)), options) for column in wanted}
+    texts = {column: spell_values(values) for column, values in columns.items() if values.dtype.kind in "OM"}
+    return Table(name, columns, texts)
+
+
+def _from_chunks(file: str, name: str, chunks: Any, options: Options) -> Array:
+    """Return a column of Arrow as an array."""
+    from pyarrow import types
+
+    kind = chunks.type.value_type if types.is_dictionary(chunks.type) else chunks.type
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return np.asarray(chunks.to_numpy(), "datetime64[us]")
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind):
+        return objects(chunks.to_pylist())
+    if name in options.labels and types.is_integer(kind):  # which may have more digits than a float
+        return objects(None if value is None else str(value) for value in chunks.to_pylist())
+    if types.is_boolean(kind) and not chunks.null_count:
+        return np.array(chunks.to_pylist(), bool)
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind):
+        return np.array([np.nan if value is None else float(value) for value in chunks.to_pylist()])
+    raise ReaderError(
+        f"{file}: column {name!r} holds {chunks.type}, not numbers, dates or text; --drop {for_shell(name)}"
+    )

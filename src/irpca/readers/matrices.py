@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,12 @@ from ..dates import has_offset, parse_dates
 from ..labels import Labels
 from ..longtable import LongTable
 from ..lowrank import Array
-from .columns import UNNAMED, ReaderError, Table, as_texts, few, no_column, objects, quoted
+from ..wording import count, few
+from .table import UNNAMED, ReaderError, Table, for_shell, objects, shorten
 
 INTEGER = re.compile(r"-?[1-9]\d{0,17}|0")  # those that are spelt in one way, and fit into 64 bits
+NUMBER = re.compile(r"-?(0|[1-9]\d{0,11})(\.\d{1,4})?")  # codes such as 007, and ids with more digits, are text
 MONTH = re.compile(r"\d{4}-\d\d")  # as a date it would come back as its first day
-LISTED = 5  # things in a message
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +43,7 @@ class Side:
     def of(cls, texts: Sequence[str], name: str | None) -> Side:
         return cls(as_labels(texts, name), texts, name)
 
-    def text(self, i: int) -> str:
+    def text(self, i: Any) -> str:
         return str(i) if self.texts is None else self.texts[i]
 
 
@@ -83,17 +84,17 @@ class Data:
 
     @classmethod
     def of_matrix(cls, name: str, matrix: Any) -> Data:
-        """A matrix without labels; of a sparse one, the stored entries are the observed ones."""
+        """Return a matrix without labels; of a sparse one, the stored entries are the observed ones."""
         data = cls(name, matrix, Side(), Side())
         if not hasattr(matrix, "tocoo"):
             return data
-        listed = matrix.tocoo()
+        stored = matrix.tocoo()
         note = f"entries that {name} does not store are unknown, not zero"
-        return replace(data, cells=(listed.row, listed.col, listed.data), notes=(note,))
+        return replace(data, cells=(stored.row, stored.col, stored.data), notes=(note,))
 
 
 def wide(table: Table, index: str | None = None, features: Sequence[str] = (), columns: Side | None = None) -> Data:
-    """A table with one row of M in each line.
+    """Return M from a table with one row of it in each line.
 
     Parameters
     ----------
@@ -106,120 +107,111 @@ def wide(table: Table, index: str | None = None, features: Sequence[str] = (), c
         The columns that M must have, in this order; None: all.
     """
     for name in features:
-        if name not in table.columns:
-            raise ReaderError(no_column(table.name, name, table.columns, "--feature"))
-    described = {name: table.columns[name] for name in features}
+        table.check_column(name, "--feature")
+    if index is not None:
+        table.check_column(index, "--index")
     body, notes = table.without(features), list(table.notes)
-    chosen = _index(body, index)
-    if chosen is not None:
-        body = body.without([chosen])
-    if chosen is not None and index is None:
-        notes.append(f"the rows are labelled by the column {chosen!r}")
-    elif chosen is None:
-        notes += _about_counter(table, body)
-    _refuse_text(body, table, chosen)
-    if columns is not None and columns.texts is not None:
-        body = _in_order(body, columns, notes)
+    label = _find_index(body) if index is None else index
+    if label is None:
+        notes += _note_counter(body)
+    elif index is None:
+        notes.append(f"the rows are labelled by the column {label!r}")
+    body = body.without([label] if label else [])
+    _refuse_text(body, label)
+    if columns is None or columns.texts is None:
+        columns = Side.of(list(body.columns), None) if table.named else Side()
+    else:
+        body = _reorder(body, columns, notes)
+    rows = Side() if label is None else _label_rows(table, label)
     values = np.column_stack([column.astype(float) for column in body.columns.values()])
-    rows = Side() if chosen is None else _unique_side(table, chosen)
-    fitted = columns is not None and columns.texts is not None
-    sides = rows, columns if fitted and columns else Side.of(list(body.columns), None) if table.named else Side()
-    M = Labelled(values, sides[0].labels, sides[1].labels)
-    return Data(table.name, M, *sides, features=described or None, notes=tuple(notes))
+    described = {name: table.columns[name] for name in features} or None
+    return Data(table.name, Labelled(values, rows.labels, columns.labels), rows, columns, described, notes=tuple(notes))
 
 
-def _index(table: Table, given: str | None) -> str | None:
-    """The column that labels the rows."""
-    if given is not None:
-        if given not in table.columns:
-            raise ReaderError(no_column(table.name, given, table.columns, "--index"))
-        return given
-    first = next(iter(table.columns), None)
-    if first is not None and first.startswith(UNNAMED) and len(table.columns) > 1 and table.named:
+def _find_index(table: Table) -> str | None:
+    """Return the column that seems to label the rows."""
+    first = next(iter(table.columns), "")
+    if first.startswith(UNNAMED) and len(table.columns) > 1 and table.named:
         return first
-    named = [name for name, values in table.columns.items() if values.dtype.kind in "OM"]
-    if not named or len(set(table.spelt(named[0]))) < len(table) or "" in table.spelt(named[0]):
-        return None
-    return named[0]
+    named = next((name for name, values in table.columns.items() if values.dtype.kind in "OM"), None)
+    texts = [] if named is None else table.spell(named)
+    return named if texts and len({*texts} - {""}) == len(table) else None
 
 
-def _unique_side(table: Table, name: str) -> Side:
-    texts = table.spelt(name)
-    _refuse_missing(table, name, texts)
-    if len(set(texts)) < len(texts):
-        seen: set[str] = set()
-        k = next(k for k, text in enumerate(texts) if text in seen or seen.add(text))  # type: ignore[func-returns-value]
-        raise ReaderError(
-            f"{table.name}, {table.line_of(k)}: {texts[k]!r} is there for the second time in the column {name!r}, "
-            "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
-            "another column as --index"
-        )
+def _label_rows(table: Table, name: str) -> Side:
+    texts = _labels_in(table, name)
+    first: dict[str, int] = {}
+    for k, text in enumerate(texts):
+        if first.setdefault(text, k) != k:
+            raise ReaderError(
+                f"{table.name}, {table.line_of(k)}: {text!r} is there for the second time in the column {name!r}, "
+                "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
+                "another column as --index"
+            )
     return Side.of(texts, None if name.startswith(UNNAMED) else name)
 
 
-def _refuse_missing(table: Table, name: str, texts: list[str]) -> None:
+def _labels_in(table: Table, name: str) -> list[str]:
+    texts = table.spell(name)
     if "" in texts:
-        k = texts.index("")
         raise ReaderError(
-            f"{table.name}, {table.line_of(k)}: no label in the column {name!r}; "
+            f"{table.name}, {table.line_of(texts.index(''))}: no label in the column {name!r}; "
             "fill it in, or remove the line: nobody knows where it belongs"
         )
+    return texts
 
 
-def _about_counter(table: Table, body: Table) -> list[str]:
-    """A first column of 1, 2, 3, … or of years is more often a label than data."""
+def _note_counter(body: Table) -> list[str]:
+    """Return a note on a first column of 1, 2, 3, … or of years, which is more often a label than data."""
     name, values = next(iter(body.columns.items()), ("", np.empty(0)))
     counts = values.dtype == float and len(values) > 2 and len(body.columns) > 1
     if not counts or not (np.diff(values) > 0).all() or (values != np.floor(values)).any():
         return []
-    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {quoted(name)}"]
+    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {for_shell(name)}"]
 
 
-def _refuse_text(body: Table, table: Table, index: str | None) -> None:
-    wrong = [name for name, values in body.columns.items() if values.dtype.kind in "OM"]
+def _refuse_text(body: Table, index: str | None) -> None:
     if not body.columns:
-        raise ReaderError(f"{table.name} has no column of numbers beside the labels of the rows")
+        raise ReaderError(f"{body.name} has no column of numbers beside the labels of the rows")
+    wrong = [name for name, values in body.columns.items() if values.dtype.kind in "OM"]
     if not wrong:
         return
-    shown = "; ".join(f"{name!r}, such as {_example(body, name)}" for name in wrong[:LISTED])
-    more = f"; and {len(wrong) - LISTED} more" if len(wrong) > LISTED else ""
-    name = quoted(wrong[0])
-    unique = len(set(body.spelt(wrong[0]))) == len(body)
+    shown = few(wrong, spell=lambda name: f"{name!r} such as {_example(body, name)}")
+    name = for_shell(wrong[0])
+    unique = len(set(body.spell(wrong[0]))) == len(body)
     labels = f"--index {name} if it labels the rows, " if index is None and unique else ""
     raise ReaderError(
-        f"{table.name} has columns that are not numbers ({shown}{more}). Say what each is: "
-        f"{labels}--feature {name} to use "
+        f"{body.name} has columns that are not numbers ({shown}). Say what each is: {labels}--feature {name} to use "
         f"it as a description of the rows, --drop {name} to leave it out. If each line is one measurement: "
         "--long ROW,COLUMN,VALUE"
     )
 
 
 def _example(table: Table, name: str) -> str:
-    text = next(filter(None, table.spelt(name)), "")
-    return repr(text if len(text) <= 30 else text[:29] + "…")
+    return shorten(next(filter(None, table.spell(name)), ""), 30)
 
 
-def _in_order(body: Table, columns: Side, notes: list[str]) -> Table:
-    """The columns of a model, in its order."""
-    assert columns.texts is not None
+def _reorder(body: Table, columns: Side, notes: list[str]) -> Table:
+    """Return the columns of a model, in its order."""
+    wanted = dict(zip(_keys(columns.texts or ()), columns.texts or (), strict=True))
     own = dict(zip(_keys(list(body.columns)), body.columns, strict=True))
-    wanted = _keys(columns.texts)
-    lacking, more = [key for key in wanted if key not in own], sorted(set(own) - set(wanted))
+    lacking = [text for key, text in wanted.items() if key not in own]
+    more = [name for key, name in own.items() if key not in wanted]
     if lacking:
         raise ReaderError(
-            f"{body.name} lacks columns that the model has: {few(lacking, LISTED)}; "
-            f"it has {few(body.columns, LISTED)}. If their values are not known, add them and leave them empty"
+            f"{body.name} lacks columns that the model has: {few(lacking)}; "
+            f"it has {few(body.columns)}. If their values are not known, add them and leave them empty"
         )
     if more:
-        names = " ".join(f"--drop {quoted(own[key])}" for key in more[:LISTED])
-        raise ReaderError(f"{body.name} has columns that the model does not have: {few(more, LISTED)}; {names}")
-    if list(own) != wanted:
+        options = " ".join(f"--drop {for_shell(name)}" for name in more[:5])
+        raise ReaderError(f"{body.name} has columns that the model does not have: {few(more)}; {options}")
+    if list(own) != list(wanted):
         notes.append(f"the columns of {body.name} are in another order than those of the model, and matched by name")
     return replace(body, columns={own[key]: body.columns[own[key]] for key in wanted})
 
 
 def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Data:
-    """A table with one observation in each line.
+    """Return M from a table with one observation in each line.
 
     Parameters
     ----------
@@ -229,112 +221,91 @@ def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Dat
         The columns that M must have, in this order; None: those that occur, sorted.
     """
     for name in names:
-        if name not in table.columns:
-            raise ReaderError(no_column(table.name, name, table.columns, "--long"))
+        table.check_column(name, "--long")
     row, column, value = names
-    values = _observed(table, value)
-    i, rows = _placed(table, row, None)
-    j, cols = _placed(table, column, columns)
-    there = ~np.isnan(values)
-    if not there.any():
+    if table.columns[value].dtype.kind in "OM":
+        raise ReaderError(
+            f"--long: the column {value!r} of {table.name} holds no numbers, but {_example(table, value)}"
+        )
+    values = table.columns[value].astype(float)
+    i, rows = _place(table, row, None)
+    j, cols = _place(table, column, columns)
+    known = ~np.isnan(values)
+    if not known.any():
         raise ReaderError(f"{table.name} has no value in the column {value!r}")
-    assert rows.texts is not None and cols.texts is not None
-    _refuse_repeated(table, i, j, len(cols.texts), rows, cols)
-    shape = len(rows.texts), len(cols.texts)
-    M = LongTable(i[there], j[there], values[there], shape, row_labels=rows.labels, col_labels=cols.labels)
-    gaps = int((~there).sum())
+    shape = len(rows.texts or ()), len(cols.texts or ())
+    cells = i * shape[1] + j
+    order = np.argsort(cells, kind="stable")
+    again = np.flatnonzero(np.diff(cells[order]) == 0)
+    if len(again):
+        first, second = (int(order[again[0] + k]) for k in (0, 1))
+        raise ReaderError(
+            f"{table.name}: row {rows.text(i[first])!r}, column {cols.text(j[first])!r} is there twice, in "
+            f"{table.line_of(first)} and {table.line_of(second)}; lines that repeat a cell: {len(again)}. Keep one "
+            "line for each, or their mean: only you can say which value counts"
+        )
+    M = LongTable(i[known], j[known], values[known], shape, row_labels=rows.labels, col_labels=cols.labels)
+    gaps = len(values) - len(M)
     notes = (f"lines without a value: {gaps}; these cells are unknown",) if gaps else ()
     return Data(table.name, M, rows, cols, cells=(i, j, values), value=value, notes=(*table.notes, *notes))
 
 
-def _observed(table: Table, name: str) -> Array:
-    values = table.columns[name]
-    if values.dtype.kind in "OM":
-        raise ReaderError(f"--long: the column {name!r} of {table.name} holds no numbers, but {_example(table, name)}")
-    return values.astype(float)
-
-
-def _placed(table: Table, name: str, side: Side | None) -> tuple[Array, Side]:
-    """The position of each line on one side of M."""
-    texts = table.spelt(name)
-    _refuse_missing(table, name, texts)
-    if side is None or side.texts is None:
-        side = _sorted_side(set(texts), name)
-        assert side.texts is not None
-        at = {text: k for k, text in enumerate(side.texts)}
-    else:
-        of_key = {key: k for k, key in enumerate(_keys(side.texts))}
-        spelt = list(dict.fromkeys(texts))
-        keys = dict(zip(spelt, _keys(spelt), strict=True))
-        unknown = [text for text in spelt if keys[text] not in of_key]
-        if unknown:
-            raise ReaderError(
-                f"{table.name}, {table.line_of(texts.index(unknown[0]))}: the model has no column {unknown[0]!r}; "
-                f"{len(unknown)} labels in the column {name!r} are unknown to it. Leave these lines out, or fit again"
-            )
-        at = {text: of_key[key] for text, key in keys.items()}
-    return np.fromiter(map(at.__getitem__, texts), np.intp, len(texts)), side
-
-
-def _sorted_side(texts: Iterable[str], name: str) -> Side:
-    """All labels that occur: numbers by size, dates in time, text by alphabet."""
-    spelt = sorted(texts)
-    order = np.argsort(as_labels(spelt, name).levels[0], kind="stable")
-    return Side.of([spelt[k] for k in order], name)
-
-
-def _refuse_repeated(table: Table, i: Array, j: Array, n2: int, rows: Side, cols: Side) -> None:
-    cell = i * n2 + j
-    order = np.argsort(cell, kind="stable")
-    again = np.flatnonzero(np.diff(cell[order]) == 0)
-    if not len(again):
-        return
-    first, second = order[again[0]], order[again[0] + 1]
-    raise ReaderError(
-        f"{table.name}: row {rows.text(i[first])!r}, column {cols.text(j[first])!r} is there twice, in "
-        f"{table.line_of(int(first))} and {table.line_of(int(second))}; lines that repeat a cell: {len(again)}. Keep "
-        "one line for each, or their mean: only you can say which value counts"
-    )
+def _place(table: Table, name: str, side: Side | None) -> tuple[Array, Side]:
+    """Return the position of each line on one side of M, and that side: the one given, or all labels that occur."""
+    texts = _labels_in(table, name)
+    spelt = list(dict.fromkeys(texts))
+    if side is None or side.texts is None:  # numbers by size, dates in time, text by alphabet
+        spelt.sort()
+        order = np.argsort(as_labels(spelt, name).levels[0], kind="stable")
+        side = Side.of([spelt[k] for k in order], name)
+    assert side.texts is not None
+    position = {key: k for k, key in enumerate(_keys(side.texts))}
+    keys = dict(zip(spelt, _keys(spelt), strict=True))
+    unknown = [text for text in spelt if keys[text] not in position]
+    if unknown:
+        first = texts.index(unknown[0])
+        unknown_there = count(len(unknown), f"label in the column {name!r} is", f"labels in the column {name!r} are")
+        raise ReaderError(
+            f"{table.name}, {table.line_of(first)}: the model has no column {texts[first]!r}; {unknown_there} unknown "
+            "to it. Leave these lines out, or fit again"
+        )
+    return np.array([position[keys[text]] for text in texts], np.intp), side
 
 
 def as_labels(texts: Sequence[str], name: str | None) -> Labels:
-    """Labels from their spelling: integers, dates, other numbers, or text; each must stay different from the others."""
-    values, dtype = _label_values(texts)
+    """Return labels from their spelling: integers, dates, other numbers, or text; all stay different."""
+    values, dtype = objects(texts), "str"
+    if texts and all(map(INTEGER.fullmatch, texts)):
+        values, dtype = np.array(list(map(int, texts)), np.int64), "int64"
+    elif (dates := _read_dates(texts)) is not None and len(np.unique(dates)) == len(set(texts)):
+        values, dtype = dates, "datetime64[us, UTC]" if has_offset(texts[0]) else "datetime64[us]"
+    elif texts and all(map(NUMBER.fullmatch, texts)) and len(set(map(float, texts))) == len(set(texts)):
+        values, dtype = np.array(list(map(float, texts))), "float64"
     return Labels((values,), (name,), (dtype,))
 
 
-def _label_values(texts: Sequence[str]) -> tuple[Array, str]:
-    if texts and all(map(INTEGER.fullmatch, texts)):
-        return np.array(list(map(int, texts)), np.int64), "int64"
-    dates = _dates(texts)
-    if dates is not None and len(np.unique(dates)) == len(set(texts)):
-        return dates, "datetime64[us, UTC]" if has_offset(texts[0]) else "datetime64[us]"
-    numbers = _plain_numbers(texts)
-    if numbers is not None and len(np.unique(numbers)) == len(set(texts)):
-        return numbers, "float64"
-    return objects(texts), "str"
-
-
-def _dates(texts: Sequence[str]) -> Array | None:
+def _read_dates(texts: Sequence[str]) -> Array | None:
     try:
         return None if any(map(MONTH.fullmatch, texts)) else parse_dates(texts)
     except ValueError:  # with and without an offset from UTC
         return None
 
 
-def _plain_numbers(texts: Sequence[str]) -> Array | None:
-    if not texts or not all(re.fullmatch(r"-?(0|[1-9]\d{0,11})(\.\d{1,4})?", text) for text in texts):
-        return None  # codes such as 007, and ids of more digits than a float has, are text
-    return np.array(list(map(float, texts)))
+def _keys(texts: Sequence[str]) -> list[Any]:
+    """Return what labels are matched by: equal for dates and numbers that are spelt in other ways."""
+    keys = list(map(_key, texts))
+    return keys if len(set(keys)) == len(set(texts)) else list(texts)
 
 
-def _keys(texts: Sequence[str]) -> list[str]:
-    """Labels in one spelling, for comparison."""
-    return as_texts(_label_values(texts)[0])
+def _key(text: str) -> Any:
+    if NUMBER.fullmatch(text):
+        return float(text)
+    dates = _read_dates([text])
+    return text if dates is None else dates[0]
 
 
 def align(table: Table, side: Side, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
-    """The features of the rows, or columns, of M, in their order, from a table of its own.
+    """Return the features of the rows, or columns, of M, in their order, from a table of its own; and notes.
 
     Parameters
     ----------
@@ -346,59 +317,47 @@ def align(table: Table, side: Side, n: int, option: str) -> tuple[dict[str, Arra
         How many there are.
     option : str
         Of the command, for messages.
-
-    Returns
-    -------
-    dict of columns, and notes
     """
+    if side.texts is None and len(table) != n:
+        raise ReaderError(
+            f"{option}: {table.name} has {count(len(table), 'line')} and M has {n} rows or columns there, without "
+            "labels by which to match them; give one line for each, in the same order, or label M (--index)"
+        )
     if side.texts is None:
-        return _by_position(table, n, option)
+        return table.columns, (*table.notes, f"{table.name} is matched with M by position: line by line")
     wanted = _keys(side.texts)
-    name, keys = _matching(table, wanted, side, option)
-    at = {key: k for k, key in enumerate(keys)}
-    if len(at) < len(keys):
-        twice = next(k for k, key in enumerate(keys) if at[key] != k)
-        raise ReaderError(f"{option}: {keys[twice]!r} is there more than once in the column {name!r} of {table.name}")
-    places = np.array([at[key] for key in wanted], np.intp)
+    name, keys = _find_labels(table, wanted, side, option)
+    position = {key: k for k, key in enumerate(keys)}
+    if len(position) < len(keys):
+        twice = next(k for k, key in enumerate(keys) if position[key] != k)
+        text = table.spell(name)[twice]
+        raise ReaderError(f"{option}: {text!r} is there more than once in the column {name!r} of {table.name}")
+    places = np.array([position[key] for key in wanted], np.intp)
     features = {other: values[places] for other, values in table.columns.items() if other != name}
     if not features:
         raise ReaderError(f"{option}: {table.name} has labels, in the column {name!r}, but no features beside them")
     notes = [*table.notes, f"{table.name} is matched by its column {name!r}"]
     if len(keys) > len(wanted):
-        notes.append(f"{len(keys) - len(wanted)} lines of {table.name} are not in M, and not used")
+        more = count(len(keys) - len(wanted), f"line of {table.name} is", f"lines of {table.name} are")
+        notes.append(f"{more} not in M, and not used")
     return features, tuple(notes)
 
 
-def _by_position(table: Table, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
-    if len(table) != n:
-        raise ReaderError(
-            f"{option}: {table.name} has {len(table)} lines and M has {n} rows or columns there, without labels by "
-            "which to match them; give one line for each, in the same order, or label M (--index)"
-        )
-    return table.columns, (
-        *table.notes,
-        f"{table.name} is matched with M by position: line by line",
-    )
-
-
-def _matching(table: Table, wanted: list[str], side: Side, option: str) -> tuple[str, list[str]]:
-    """The column that holds all labels, and its keys."""
-    every, best = set(wanted), ("", [""], -1)
+def _find_labels(table: Table, wanted: list[Any], side: Side, option: str) -> tuple[str, list[Any]]:
+    """Return the column that holds all labels, and its keys."""
+    best: tuple[int, str, list[Any]] = (-1, "", [])
     for name in table.columns:
-        keys = _keys(table.spelt(name))
-        found = len(every.intersection(keys))
-        if found == len(every):
-            return name, keys
-        best = max(best, (name, keys, found), key=lambda candidate: candidate[2])
-    name, keys, found = best
+        keys = _keys(table.spell(name))
+        best = max(best, (len({*wanted} & {*keys}), name, keys), key=lambda one: one[0])
+        if best[0] == len(wanted):
+            return best[1:]
+    found, name, keys = best
+    lacking = [text for text, key in zip(side.texts or (), wanted, strict=True) if key not in set(keys)]
     if not found:
         raise ReaderError(
-            f"{option}: no column of {table.name} holds the labels {few(side.texts or [], LISTED)}; its columns are "
-            f"{few(table.columns, LISTED)}"
+            f"{option}: no column of {table.name} holds the labels {few(lacking)}; its columns are {few(table.columns)}"
         )
-    known = set(keys)
-    lacking = [text for text, key in zip(side.texts or [], wanted, strict=True) if key not in known]
     raise ReaderError(
         f"{option}: {table.name} has no line for {len(lacking)} of the {len(wanted)} labels, in its column {name!r}: "
-        f"{few(lacking, LISTED)}. Add them; a feature that is not known may be left empty"
+        f"{few(lacking)}. Add them; a feature that is not known may be left empty"
     )

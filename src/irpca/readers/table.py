@@ -6,13 +6,15 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from ..lowrank import Array
+from ..wording import few
 
 UNNAMED = "Unnamed: "  # and the position of the column, as pandas writes it
-SHOWN = 20  # names in a message
+MOST_NAMES = 20  # in a message about a column that is not there
 
 
 class ReaderError(ValueError):
@@ -55,6 +57,17 @@ class Options:
     loose: bool = False
     key: str | None = None
 
+    def choose(self, file: str, names: list[str]) -> list[str]:
+        """Return the columns to read, of those that a file has; refuse options about others, and to read none."""
+        for option, asked in (("--drop", self.drop), ("--text", self.text)):
+            for name in asked:
+                if name not in names and not self.loose:
+                    raise ReaderError(no_column(file, name, names, option))
+        wanted = [name for name in names if name not in self.drop and (not self.only or name in self.only)]
+        if not wanted:
+            raise ReaderError(f"every column of {file} is dropped")
+        return wanted
+
 
 @dataclass(frozen=True, eq=False)
 class Table:
@@ -87,64 +100,52 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def without(self, names: Iterable[str]) -> Table:
-        """The same table without these columns."""
+        """Return the table without these columns."""
         left_out = set(names)
         return replace(self, columns={name: values for name, values in self.columns.items() if name not in left_out})
 
-    def spelt(self, name: str) -> list[str]:
-        """One column as text, as in the file where that is known; "" where missing."""
-        return self.texts[name] if name in self.texts else as_texts(self.columns[name])
+    def check_column(self, name: str, option: str) -> None:
+        """Refuse a column that an option names, and the table does not have."""
+        if name not in self.columns:
+            raise ReaderError(no_column(self.name, name, self.columns, option))
+
+    def spell(self, name: str) -> list[str]:
+        """Return one column as text, as in the file where that is known; "" where missing."""
+        return self.texts[name] if name in self.texts else spell_values(self.columns[name])
 
 
-def as_texts(values: Array) -> list[str]:
-    """Values of a column, spelt the same whatever file they come from: what labels are matched by."""
+def spell_values(values: Array) -> list[str]:
+    """Return values as text, spelt the same whatever file they come from; "" where missing."""
     if values.dtype.kind == "M":
-        return _dates_as_texts(values)
-    if values.dtype.kind in "iub":
-        return [str(value) for value in values.tolist()]
+        days, known = values.astype("datetime64[D]"), ~np.isnat(values)
+        whole_days = bool((values == days)[known].all())
+        texts = np.datetime_as_string(days if whole_days else values.astype("datetime64[us]")).tolist()
+        return ["" if text == "NaT" else text for text in texts]
     if values.dtype.kind == "f":
         return ["" if math.isnan(x) else str(int(x)) if x.is_integer() else repr(x) for x in values.tolist()]
-    return ["" if value is None else str(value) for value in values]
+    return ["" if value is None else str(value) for value in values.tolist()]
 
 
-def _dates_as_texts(values: Array) -> list[str]:
-    days, there = values.astype("datetime64[D]"), ~np.isnat(values)
-    whole = bool((values[there] == days[there]).all())
-    texts = np.datetime_as_string(days if whole else values.astype("datetime64[us]")).tolist()
-    return ["" if text == "NaT" else text for text in texts]
-
-
-def objects(values: Iterable[object]) -> Array:
-    """A 1-D array of objects, whatever they are."""
+def objects(values: Iterable[Any]) -> Array:
+    """Return a 1-D array of objects, whatever they are."""
     return np.array([*values, None], object)[:-1]
 
 
-def check_known(file: str, names: Iterable[str], options: Options) -> None:
-    """Refuse columns to drop, or to keep as text, that are not there."""
-    names = list(names)
-    if options.loose:
-        return
-    for option, wanted in (("--drop", options.drop), ("--text", options.text)):
-        for name in wanted:
-            if name not in names:
-                raise ReaderError(no_column(file, name, names, option))
+def no_column(file: str, name: str, names: Any, option: str) -> str:
+    """Return what to say of a column that is asked for, and not there."""
+    return f"{option}: {file} has no column {name!r}; it has {few(names, MOST_NAMES)}"
 
 
-def no_column(file: str, name: str, names: Iterable[str], option: str) -> str:
-    """What to say of a column that is asked for, and not there."""
-    return f"{option}: {file} has no column {name!r}; it has {few(names)}"
-
-
-def few(names: Iterable[str], most: int = SHOWN) -> str:
-    names = list(names)
-    return ", ".join(map(repr, names[:most])) + (f" … ({len(names)} in all)" if len(names) > most else "")
-
-
-def quoted(text: str) -> str:
-    """As a shell takes it."""
+def for_shell(text: str) -> str:
+    """Return text as a shell takes it."""
     return text if re.fullmatch(r"[\w.+-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
-def short(error: BaseException) -> str:
-    """The message of an error in one line."""
+def one_line(error: BaseException) -> str:
+    """Return the message of an error in one line."""
     return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def shorten(text: str, most: int) -> str:
+    """Return text in quotes, cut if it is long."""
+    return repr(text if len(text) <= most else text[: most - 1] + "…")
