@@ -129,6 +129,27 @@ def test_leverage_of_numbers_whose_squares_are_zero():
     np.testing.assert_allclose(diagnostics.leverage_scores(F1 * 1e-300), wanted, rtol=1e-10)
 
 
+@pytest.mark.parametrize("value", [0.5, 1, np.float32(0.5), np.int64(3)])
+def test_numbers_of_every_kind(value):
+    assert number(value, "beta", above=0) == number(value, "beta") == value
+
+
+@pytest.mark.parametrize("value", [0, -1, np.nan, np.inf, "x", None, True, 1j, np.ones(2), Fraction(2)])
+def test_what_is_no_number_within_the_limits_is_named(value):
+    with pytest.raises(ValueError, match="beta must be a number, positive and finite; got"):
+        number(value, "beta", above=0)
+
+
+def test_limits():
+    assert number(0, "share", least=0, below=1) == 0 and whole(5, "bins", least=1, most=5) == 5
+    for value in (-0.1, 1, 1.5, 10**400):
+        with pytest.raises(ValueError, match=f"share must be a number, at least 0 and below 1; got {str(value)[:9]}"):
+            number(value, "share", least=0, below=1)
+    for value in (0, 6, 2.0):
+        with pytest.raises(ValueError, match=f"bins must be a whole number, at least 1 and at most 5; got {value}"):
+            whole(value, "bins", least=1, most=5)
+
+
 def test_what_passes_as_a_number_a_flag_a_text_or_a_path():
     assert number(np.float32(2), "x") == 2 and whole(np.int8(3), "x") == 3
     assert [flag(value, "x") for value in (True, np.True_, 1, 0, None)] == [True, True, True, False, False]

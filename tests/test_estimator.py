@@ -461,7 +461,7 @@ def test_outliers_as_an_array(problem):
     assert_allclose(table["expected"], model.low_rank_.dense()[row, column], rtol=1e-12, atol=1e-15)
     assert_array_equal(model.outliers(most=3), table[:3])
     assert len(model.outliers(most=0)) == 0
-    with pytest.raises(ValueError, match="most must not be negative, got -1"):
+    with pytest.raises(ValueError, match="most must be a whole number, at least 0; got -1"):
         model.outliers(most=-1)
 
 
@@ -530,7 +530,7 @@ def test_without_a_noise_model_there_is_no_probability(problem):
     assert_allclose(table["score"], np.abs(table["difference"]) / model.zeta_)
     with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):
         model.outliers(fdr=0.05)
-    with pytest.raises(ValueError, match="between 0 and 1"):
+    with pytest.raises(ValueError, match="share of false alarms"):
         model.outliers(fdr=2)
 
 

@@ -257,7 +257,7 @@ def test_named_rows_and_columns(model, ax):
     ("wrong", "message"),
     [
         ({"order": "size"}, "order must be"),
-        ({"most": 0}, "most must be a positive integer, got 0"),
+        ({"most": 0}, "most must be a whole number, at least 1; got 0"),
         ({"rows": "sensor 03"}, r"pass \['sensor 03'\]"),
         ({"rows": []}, "rows is empty"),
         ({"rows": ["sensor 3"]}, "'sensor 3' is not the label of a row; did you mean 'sensor 3"),
@@ -575,7 +575,7 @@ def test_reliability_is_the_share_in_every_bin_with_its_interval(ax):
         (([], []), "probability is empty"),
         (([0.1, np.nan, 1.2], [True] * 3), "2 of 3 values are not, or are NaN"),
         (([0.1], [2]), "wrong must be boolean"),
-        (([0.1], [True], None, 0), "bins must be a whole number from 1 to 1000, got 0"),
+        (([0.1], [True], None, 0), "bins must be a whole number, at least 1 and at most 1000; got 0"),
     ],
 )
 def test_reliability_refuses(arguments, message):

@@ -443,9 +443,9 @@ def test_the_model_is_left_alone(problem):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cv": 1}, "cv must be the number of folds, at least 2, got 1"),
-        ({"cv": True}, "cv must be the number of folds"),
-        ({"cv": 2.0}, "cv must be the number of folds"),
+        ({"cv": 1}, "cv must be a whole number, at least 2; got 1"),
+        ({"cv": True}, "cv must be a whole number, at least 2"),
+        ({"cv": 2.0}, "cv must be a whole number, at least 2"),
         ({"hold_out": "users"}, "hold_out='users' is unknown; choose 'entries', 'rows' or 'columns'"),
         ({"hold_out": "rows", "cv": 101}, "too few rows with observed entries for 101 folds"),
         ({"param_grid": {"rank": 3}}, r"param_grid\['rank'\] must be a list of values to try, got 3"),

@@ -65,13 +65,16 @@ def exact_problem():
     ("given", "message"),
     [
         ({"fdr": 0.1, "threshold": 2}, "give one of fdr, probability and threshold, got fdr, threshold"),
-        ({"probability": 0}, "probability must be above 0 and at most 1, got 0"),
-        ({"probability": 1.5}, "probability must be above 0 and at most 1, got 1.5"),
-        ({"fdr": 0}, "fdr is a share of false alarms between 0 and 1, such as 0.05; got 0"),
-        ({"fdr": 5}, "fdr is a share of false alarms between 0 and 1, such as 0.05; got 5"),
-        ({"fdr": np.nan}, "fdr is a share of false alarms .* got nan"),
-        ({"threshold": -1}, "threshold is a size in units of M, not negative and finite; got -1"),
-        ({"threshold": np.inf}, "threshold is a size in units of M, not negative and finite; got inf"),
+        ({"probability": 0}, "probability must be a number, positive and at most 1; got 0"),
+        ({"probability": 1.5}, "probability must be a number, positive and at most 1; got 1.5"),
+        ({"fdr": 0}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 0"),
+        ({"fdr": 5}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 5"),
+        ({"fdr": np.nan}, "fdr \\(a share of false alarms.* got nan"),
+        ({"threshold": -1}, "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got -1"),
+        (
+            {"threshold": np.inf},
+            "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got inf",
+        ),
     ],
 )
 def test_numbers_that_are_no_cut(model, given, message):
@@ -149,7 +152,7 @@ def test_what_a_model_knows_without_the_table(model):
 def test_new_rows_come_first(model):
     with pytest.raises(ValueError, match="for the first 5 outliers, say most=5"):
         model.outliers(5)
-    with pytest.raises(ValueError, match="most must not be negative, got -1"):
+    with pytest.raises(ValueError, match="most must be a whole number, at least 0; got -1"):
         model.outliers(most=-1)
     with pytest.raises(ValueError, match="row_features was given without M"):
         model.outliers(row_features=np.ones((3, 2)))

@@ -15,7 +15,7 @@ from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from . import constants
-from .arguments import flag, whole
+from .arguments import flag, is_whole, whole
 from .containers import Given, device_of, in_kind, kind_of, listing, taken
 from .described import Described
 from .engines import choose, is_engine
@@ -313,10 +313,10 @@ class Answers:
             model or the fit failed.
         """
         check_is_fitted(self)
-        if isinstance(M, (int, np.integer)):
+        if is_whole(M):
             raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
-        if most is not None and whole(most, "most") < 0:
-            raise ValueError(f"most must not be negative, got {most!r}")
+        if most is not None:
+            whole(most, "most", least=0)
         result, engine, rows = self._looked_at(M, row_features)
         columns = self._cells(result, (M, engine), Criterion(fdr, probability, threshold), most)
         return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_, self._where)

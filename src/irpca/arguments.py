@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -31,25 +33,67 @@ def naming(name: str) -> Iterator[None]:
         raise kind(f"{name}: {error}") from error
 
 
-def number(value: Any, name: str) -> Any:
-    """The value, if it is a real number; who asks checks its range."""
-    if not isinstance(value, int | float | np.integer | np.floating) or isinstance(value, bool):
-        raise ValueError(f"{name} must be a number, got {shown(value)}")
+class Limits(TypedDict, total=False):
+    """Between what a number has to be."""
+
+    above: float
+    least: float
+    below: float
+    most: float
+
+
+_LIMITS = {
+    "above": ("larger than", operator.gt),
+    "least": ("at least", operator.ge),
+    "below": ("below", operator.lt),
+    "most": ("at most", operator.le),
+}
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a real number of Python or NumPy; True and False are none."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Tell whether a value is a whole number, by its type: 2.0 is none."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def number(value: Any, name: str, **limits: Unpack[Limits]) -> Any:
+    """Return the value, if it is a real number; with limits, a finite one within them.
+
+    Examples
+    --------
+    >>> number(2, "decay", above=0, below=1)
+    Traceback (most recent call last):
+    ValueError: decay must be a number, positive and below 1; got 2
+    """
+    _check_limits(value, name, "a number", is_number(value), limits)
     return value
 
 
-def whole(value: Any, name: str) -> int:
-    """The value as an int, if it is a whole number."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise ValueError(f"{name} must be a whole number, got {shown(value)}")
+def whole(value: Any, name: str, **limits: Unpack[Limits]) -> int:
+    """Return the value as an int, if it is a whole number within the limits."""
+    _check_limits(value, name, "a whole number", is_whole(value), limits)
     return int(value)
+
+
+def _check_limits(value: Any, name: str, kind: str, fits: bool, limits: Any) -> None:
+    fits = fits and (not limits or abs(value) != math.inf)
+    if fits and all(_LIMITS[key][1](value, limit) for key, limit in limits.items()):
+        return
+    words = [f"{_LIMITS[key][0]} {limit:g}".replace("larger than 0", "positive") for key, limit in limits.items()]
+    if words and kind == "a number" and not limits.keys() & {"below", "most"}:
+        words.append("finite")
+    raise ValueError(f"{name} must be {', '.join([kind, ' and '.join(words)]) if words else kind}; got {shown(value)}")
 
 
 def whole_or_auto(value: Any, name: str) -> int | str:
     """The value as an int, or "auto"."""
     if isinstance(value, str) and value == "auto":
         return value
-    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+    if not is_whole(value):
         raise ValueError(f"{name} must be an integer or 'auto', got {shown(value)}")
     return int(value)
 

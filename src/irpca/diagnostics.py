@@ -155,8 +155,7 @@ def check_assumptions(
     """
     if not isinstance(result, Result):
         raise ValueError(f"result must be what irpca.solve returns, got a {type(result).__name__}")
-    if not number(epsilon, "epsilon") > 0:
-        raise ValueError(f"epsilon must be positive, got {epsilon!r}")
+    number(epsilon, "epsilon", above=0)
     n1, n2 = result.L.shape
     A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
     engine, S, outside = None if M is None else choose(M), result.S, None
@@ -193,8 +192,8 @@ def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
     8
     """
     A, B = (_alone(F, name) for F, name in ((F1, "F1"), (F2, "F2")))
-    if not (0 < number(c_W, "c_W") < np.inf and 0 < number(epsilon, "epsilon") < np.inf):
-        raise ValueError(f"c_W and epsilon must be positive and finite, got {c_W!r} and {epsilon!r}")
+    number(c_W, "c_W", above=0)
+    number(epsilon, "epsilon", above=0)
     factors = [2, A.mu, B.mu, A.sigma_max, B.sigma_max, np.sqrt(A.d * B.d / (A.n * B.n)), c_W]
     size = np.log(factors).sum() - np.log(epsilon)  # itself it may be beyond the range of floats
     return max(1, int(np.ceil(size / np.log(5))) + 2)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import naming
+from .arguments import is_whole, naming
 from .labels import Labels
 from .lowrank import Array
 from .wording import count, few, quote
@@ -245,8 +245,7 @@ def _sides(shape: Any) -> tuple[int, int] | tuple[None, None]:
     if shape is None:
         return None, None
     sides = tuple(shape) if isinstance(shape, tuple | list) else ()
-    whole = all(isinstance(n, int | np.integer) and not isinstance(n, bool) and n > 0 for n in sides)
-    if len(sides) != 2 or not whole:
+    if len(sides) != 2 or not all(is_whole(n) and n > 0 for n in sides):
         raise ValueError(f"shape must be two positive integers, (rows, columns) of M, or None; got {shape!r}")
     return int(sides[0]), int(sides[1])
 

@@ -297,9 +297,7 @@ def _with(model: InductiveRobustPCA, params: dict[str, Any]) -> InductiveRobustP
 
 def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bool], rng: np.random.Generator) -> Array:
     """The fold of each entry, in the order of ``entries``."""
-    if isinstance(cv, bool) or not isinstance(cv, int | np.integer) or cv < 2:
-        raise ValueError(f"cv must be the number of folds, at least 2, got {cv!r}")
-    if cv > entries.nnz:
+    if whole(cv, "cv", least=2) > entries.nnz:
         raise ValueError(
             f"cv={cv} is more than the {entries.nnz} observed entries, which cannot fill so many folds; lower cv"
         )

@@ -49,14 +49,12 @@ class Criterion:
         given = {name: value for name, value in vars(self).items() if value is not None}
         if len(given) > 1:
             raise ValueError(f"give one of fdr, probability and threshold, got {', '.join(given)}")
-        for name, value in given.items():
-            number(value, name)
-        if self.probability is not None and not 0 < self.probability <= 1:
-            raise ValueError(f"probability must be above 0 and at most 1, got {self.probability!r}")
-        if self.threshold is not None and not 0 <= self.threshold < np.inf:
-            raise ValueError(f"threshold is a size in units of M, not negative and finite; got {self.threshold!r}")
-        if self.fdr is not None and not 0 < self.fdr < 1:
-            raise ValueError(f"fdr is a share of false alarms between 0 and 1, such as 0.05; got {self.fdr!r}")
+        if self.probability is not None:
+            number(self.probability, "probability", above=0, most=1)
+        if self.threshold is not None:
+            number(self.threshold, "threshold (a size in units of M)", least=0)
+        if self.fdr is not None:
+            number(self.fdr, "fdr (a share of false alarms, such as 0.05)", above=0, below=1)
 
     def __str__(self) -> str:
         if self.fdr is not None:

@@ -75,7 +75,7 @@ def test_the_docstring_says_what_the_degree_does(data):
 
 @pytest.mark.parametrize("degree", [-1, 50])
 def test_degree_out_of_range(data, degree):
-    with pytest.raises(ValueError, match=f"degree must be between 0 and 49, got {degree}"):
+    with pytest.raises(ValueError, match=f"degree must be a whole number, at least 0 and below 50; got {degree}"):
         data.col_features(degree)
 
 

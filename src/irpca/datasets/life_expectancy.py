@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.polynomial import legendre
 
+from ..arguments import whole
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -57,8 +59,7 @@ class LifeExpectancy:
         ndarray of shape (50, degree + 1)
             The first column is the constant.
         """
-        if not 0 <= degree < self.years.size:
-            raise ValueError(f"degree must be between 0 and {self.years.size - 1}, got {degree!r}.")
+        whole(degree, "degree", least=0, below=self.years.size)
         first, last = self.years[[0, -1]]
         return legendre.legvander((2 * self.years - first - last) / (last - first), degree)
 

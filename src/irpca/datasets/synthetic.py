@@ -142,10 +142,10 @@ def make_problem(
     """
     symmetric = flag(symmetric, "symmetric")
     _check_sizes(n1, n2, d1, d2, rank, condition, symmetric, pattern)
-    _check_range("corruption", corruption, 0, 1)
-    _check_range("noise", noise, 0)
-    _check_range("condition", condition, 1)
-    _check_range("outlier_scale", outlier_scale, 0)
+    number(corruption, "corruption", least=0, most=1)
+    number(noise, "noise", least=0)
+    number(condition, "condition", least=1)
+    number(outlier_scale, "outlier_scale", least=0)
     _check_choice("features", features, ("literal", "conditioned"))
     _check_choice("outliers", outliers, ("paper", "uniform"))
     _check_choice("sign", sign, ("both", "positive"))
@@ -227,8 +227,7 @@ def _check_sizes(
     n1: int, n2: int, d1: int, d2: int, rank: int, condition: float, symmetric: bool, pattern: str
 ) -> None:
     for name, size in {"n1": n1, "n2": n2, "d1": d1, "d2": d2, "rank": rank}.items():
-        if whole(size, name) < 1:
-            raise ValueError(f"{name} must be a positive integer, got {size!r}.")
+        whole(size, name, least=1)
     for side, n, d in (1, n1, d1), (2, n2, d2):
         if d > n:
             raise ValueError(f"d{side}={d} exceeds n{side}={n}: lower d{side} or raise n{side}.")
@@ -240,12 +239,6 @@ def _check_sizes(
         raise ValueError(f"symmetric=True needs n1 == n2 and d1 == d2, got {n1}, {n2} and {d1}, {d2}.")
     if symmetric and pattern == "rows":
         raise ValueError('pattern="rows" cannot be symmetric: use "random" or "block", or symmetric=False.')
-
-
-def _check_range(name: str, value: float, low: float, high: float = np.inf) -> None:
-    if not low <= number(value, name) <= high or value == np.inf:
-        limits = f"between {low} and {high}" if high < np.inf else f"a finite number, at least {low}"
-        raise ValueError(f"{name} must be {limits}, got {value!r}.")
 
 
 def _check_choice(name: str, value: Any, choices: tuple[Any, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import text
+from ..arguments import text, whole
 from ..lowrank import Array
 from ..wording import count
 from .drawing import axes_of, below_and_above, label_ticks, title
@@ -71,10 +71,9 @@ def cell_map(
     """
     if text(order, "order") not in ("trouble", "given"):
         raise ValueError(f"order must be 'trouble' or 'given', got {order!r}")
-    if isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < 1:
-        raise ValueError(f"most must be a positive integer, got {most!r}")
+    most = whole(most, "most", least=1)
     S, scores, engine = outliers_of(model), scores_of(model), engine_of(model, M)
-    shown = [_lines(model, scores, axis, wanted, int(most), order) for axis, wanted in enumerate((rows, columns))]
+    shown = [_lines(model, scores, axis, wanted, most, order) for axis, wanted in enumerate((rows, columns))]
     image = _image(scores, shown, engine.block(*shown))
     ax = axes_of(ax, min(max(4.8, 1.6 + LINE * len(image)), 12.0))
     drawn = ax.imshow(image, cmap=below_and_above(), norm=_norm(image, scores), aspect="auto", interpolation="nearest")

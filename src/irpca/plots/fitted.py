@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import naming, shown
+from ..arguments import is_whole, naming, shown
 from ..engines import Engine, choose
 from ..engines.sparse_part import places, to_host
 from ..labels import Labels, texts
@@ -113,7 +113,7 @@ def std_at(model: Any, rows: Array, cols: Array) -> Array:
 def position(wanted: Any, labels: Labels | None, n: int, side: str) -> int:
     """Where a label is; where there are no labels, a position is meant."""
     if labels is None:
-        if isinstance(wanted, (int, np.integer)) and not isinstance(wanted, bool) and 0 <= wanted < n:
+        if is_whole(wanted) and 0 <= wanted < n:
             return int(wanted)
         raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
     if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
@@ -155,4 +155,4 @@ def _found(wanted: Any, labels: Labels) -> Array:
 def seed_of(model: Any) -> int:
     """A seed for what is drawn at random in a picture: that of the model, or 0."""
     seed = getattr(model, "random_state", 0)
-    return int(seed) if isinstance(seed, (int, np.integer)) else 0
+    return int(seed) if is_whole(seed) else 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arguments import naming
+from ..arguments import naming, whole
 from ..lowrank import Array
 from ..wording import count
 from .drawing import BLUE, GREY, TICK_SIZE, axes_of, plain_frame, title
@@ -85,8 +85,7 @@ def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array
         )
     if not np.isin(really, (0, 1)).all():
         raise ValueError("wrong must be boolean: whether each cell really was an outlier")
-    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or not 1 <= bins <= MOST_BINS:
-        raise ValueError(f"bins must be a whole number from 1 to {MOST_BINS}, got {bins!r}")
+    whole(bins, "bins", least=1, most=MOST_BINS)
     return p.ravel(), really.ravel().astype(float)
 
 

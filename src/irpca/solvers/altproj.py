@@ -7,11 +7,11 @@ from itertools import count
 
 import numpy as np
 
+from ..arguments import number
 from ..lowrank import LowRank, relative_distance
 from ..problem import Problem
 from ..result import Choice, State
 from .endings import nothing_left, saturation, threshold_floor
-from .options import number
 from .subspace import SPARE, Cleaned, first_look, leading
 
 
@@ -32,9 +32,9 @@ def iterate(problem: Problem, *, beta: float | None = None, decay: float = 0.5) 
         The ½ in 2⁻ᵗ: the closer to 1, the more corruption is tolerated, in more iterations.
     """
     engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
-    number("decay", decay, 0, 1)
+    number(decay, "decay", above=0, below=1)
     n1, n2 = engine.shape
-    scale = (n1 * n2) ** -0.25 / 2 if beta is None else number("beta", beta, 0)
+    scale = (n1 * n2) ** -0.25 / 2 if beta is None else number(beta, "beta", above=0)
     choices = (Choice("beta", scale, "(n1 n2)^(-1/4) / 2, since none was given"),) if beta is None else ()
 
     # S_0 = P_ζ(M), ζ_0 = β σ_1(M).

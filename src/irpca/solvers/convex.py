@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import number
 from ..engines.base import Engine, Trim
 from ..lowrank import Array, LowRank
 from ..result import Doubt, State
 from .dense import DenseMatrix
 from .endings import GROSS, saturation, threshold_floor, typical
-from .options import number
 from .subspace import SPARE, first_look
 
 NOISE = "This program has no noise term, so that noise and rounding count as outliers: raise lam to have fewer"
@@ -114,8 +114,8 @@ def multipliers(
     engine: Engine, lam: float | None, growth: float, box: float | None, rng: np.random.Generator
 ) -> Multipliers:
     """The authors' parameters: λ = 1/√max(n1, n2), p_0 = 1.25/‖M‖₂, Y_0 = M / max(‖M‖₂, ‖M‖∞/λ)."""
-    number("growth", growth, 1, closed=True)
-    weight = max(engine.shape) ** -0.5 if lam is None else number("lam", lam, 0)
+    number(growth, "growth", least=1)
+    weight = max(engine.shape) ** -0.5 if lam is None else number(lam, "lam", above=0)
     sigma_1, _, trim = first_look(engine, 1 + SPARE, rng)
     norm = sigma_1 or 1.0  # solve() refuses an M that is all zero
     penalty = 1.25 / norm
@@ -126,7 +126,7 @@ def multipliers(
         # only moves the start).
         first=penalty + 1 / max(norm, trim.largest / weight),
         growth=growth,
-        box=np.inf if box in (None, np.inf) else number("linf_bound", box, 0),
+        box=np.inf if box in (None, np.inf) else number(box, "linf_bound", above=0),
         size=float(np.sqrt(trim.energy)) or 1.0,
         dual_size=weight * float(np.sqrt(engine.n_observed)),
         rounding=10 * float(np.finfo(engine.dtype).eps),

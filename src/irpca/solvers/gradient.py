@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arguments import number
 from ..engines.base import Engine, Trim
 from ..lowrank import Array, LowRank, relative_distance
 from ..result import State
 from .dense import DenseMatrix, Sum
 from .endings import GROSS, threshold_floor, typical
-from .options import number
 from .subspace import SPARE, leading_checked, random_block
 
 DIVERGED_FACTOR = 1e6  # times as large as the factors of the start: they have diverged
@@ -27,7 +27,7 @@ def checked_corruption(solver: str, corruption: float | None) -> float:
             f"solver={solver!r} needs the share of outliers: pass corruption=…, the largest share in any row or "
             "column, such as 0.1; solver='irpca' estimates it"
         )
-    return number("corruption", corruption, 0, 1, closed=True)
+    return float(number(corruption, "corruption", least=0, below=1))
 
 
 def descend(

@@ -7,12 +7,12 @@ from itertools import count
 
 import numpy as np
 
+from ..arguments import number
 from ..lowrank import Array, LowRank, relative_distance
 from ..problem import Problem
 from ..result import State
 from ..sampling import check_scale
 from .endings import saturation, threshold_floor
-from .options import number
 
 MIN_SINGULAR_VALUE = 1e-10  # of the crossing, relative to the largest: smaller ones count as zero
 ADVICE = "Raise sampling, set decay closer to 1"
@@ -37,8 +37,8 @@ def iterate(problem: Problem, *, sampling: float = 4.0, decay: float = 0.7, resa
         True is more robust, False faster, for matrices of a thousand rows and columns or more.
     """
     engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
-    number("sampling", sampling, 0)
-    number("decay", decay, 0, 1)
+    number(sampling, "sampling", above=0)
+    number(decay, "decay", above=0, below=1)
     n1, n2 = engine.shape
     _refuse_holes(n1 * n2 - engine.n_observed)
     sizes = [max(rank, sampling * rank * np.log(n)) for n in (n1, n2)]

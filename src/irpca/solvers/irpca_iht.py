@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..arguments import number
 from ..engines.base import Engine, Trim
 from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
@@ -39,12 +40,10 @@ def iterate(
         raise ValueError(f"variant={variant!r} is unknown; choose 'paper' or 'whitened'")
     if not (F1.given or F2.given):
         raise ValueError("solver='irpca_iht' needs features of rows or columns; solver='irpca' does without")
-    if not decay > 1:
-        raise ValueError(f"decay must be larger than 1, got {decay!r}")
-    if not nu >= 0:
-        raise ValueError(f"nu must not be negative, got {nu!r}")
-    if c_W is not None and not c_W > 0:
-        raise ValueError(f"c_W must be positive, got {c_W!r}")
+    number(decay, "decay", above=1)
+    number(nu, "nu", least=0)
+    if c_W is not None:
+        number(c_W, "c_W", above=0)
 
     # Step 3. L_0 = 0.
     C = np.zeros((F1.d, F2.d))

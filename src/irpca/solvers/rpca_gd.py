@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ..arguments import number
 from ..lowrank import Array
 from ..problem import Problem
 from ..result import State
 from .gradient import Update, checked_corruption, descend
-from .options import number
 
 
 def iterate(
@@ -31,8 +31,8 @@ def iterate(
     """
     engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     share = checked_corruption("rpca_gd", corruption)
-    number("step_size", step_size, 0)
-    number("inflation", inflation, 1, closed=True)
+    number(step_size, "step_size", above=0)
+    number(inflation, "inflation", least=1)
 
     def updating(sigma_1: float) -> Update:
         eta = step_size / sigma_1

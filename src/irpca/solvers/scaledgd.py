@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ..arguments import number
 from ..lowrank import Array
 from ..problem import Problem
 from ..result import State
 from .gradient import checked_corruption, descend
-from .options import number
 
 
 def iterate(problem: Problem, *, corruption: float | None = None, step_size: float = 0.5) -> Iterator[State]:
@@ -28,7 +28,7 @@ def iterate(problem: Problem, *, corruption: float | None = None, step_size: flo
     """
     engine, rank, random_state = problem.engine, problem.needed_rank, problem.generator()
     share = checked_corruption("scaledgd", corruption)
-    number("step_size", step_size, 0)
+    number(step_size, "step_size", above=0)
 
     def update(U: Array, V: Array, TV: Array, TtU: Array) -> tuple[Array, Array]:
         return U + step_size * _divided(TV, V), V + step_size * _divided(TtU, U)
