@@ -91,13 +91,7 @@ class Encoder:
         n = self._count_rows(columns)
         if not n:
             raise ValueError(f"{self.name} is empty: it has {count(len(columns), 'column')} and no rows")
-        tries = []
-        for detail in range(MOST_DETAIL, -1, -1):  # less and less, until there are rows enough for what is made
-            learned = {key: Term.learn(key, column, detail) for key, column in columns.items()}
-            made = self._make(n, [(term, columns[key]) for key, term in learned.items() if term is not None])
-            tries.append((learned, made, _find_kept(made)))
-            if len(tries[-1][2]) * ROWS_PER_FEATURE <= n:
-                break
+        tries = list(self._learn(columns, n))
         learned, made, kept = min(tries, key=lambda one: len(one[2]))  # the first of the smallest
         notes = [_why_left_out(key, columns[key]) if term is None else term.note() for key, term in learned.items()]
         if len(kept) < 2:
@@ -159,6 +153,16 @@ class Encoder:
         most = sum(len(term.names) for term in self.terms_)
         if len(self.kept_) != len(self.names_) or not all(0 <= k <= most for k in self.kept_):
             raise ValueError("the encoder keeps columns that it does not make")
+
+    def _learn(self, columns: dict[str, Column], n: int) -> Iterator[tuple[dict[str, Term | None], Array, list[int]]]:
+        """Yield terms, what they make, and what of it to keep: less and less, until there are rows enough for it."""
+        for detail in range(MOST_DETAIL, -1, -1):
+            learned = {key: Term.learn(key, column, detail) for key, column in columns.items()}
+            made = self._make(n, [(term, columns[key]) for key, term in learned.items() if term is not None])
+            kept = _find_kept(made)
+            yield learned, made, kept
+            if len(kept) * ROWS_PER_FEATURE <= n:
+                return
 
     def _pair(self, frame: Any) -> Iterator[tuple[Term, Column]]:
         """Yield each term and the column of new rows that it is for."""
