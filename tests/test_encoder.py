@@ -61,6 +61,7 @@ def test_numbers_are_kept_and_a_constant_is_added():
         (["a"] * 20 + ["b"] * 39 + ["c"], "1 rarer one ('c'), in too few rows for a column, as the average.", None),
         ([f"{k % 12}" for k in range(60)], "one column for each of 6 levels; 6 rarer ones", None),
         ([f"id{k}" for k in range(60)], "left out: it has 60 different values in 60 rows, too many to group", []),
+        (["a"] * 26 + [f"id{k}" for k in range(34)], "left out: it has 35 different values in 60 rows", []),
         ([None] * 60, "'v' was left out: all its values are missing.", []),
         (NUMBERS > 0, "true is 1, false is 0.", ["v"]),
         (np.arange(60) * np.timedelta64(1500, "ms"), "lengths of time, in seconds.", ["v"]),
@@ -231,6 +232,7 @@ def test_columns_are_found_by_name():
     assert encoder.transform(pd.DataFrame(beside(SOILS))[:0]).shape == (0, F.shape[1])
     encoder, F = fit(beside(NUMBERS > 0))
     np.testing.assert_array_equal(encoder.transform(beside((NUMBERS > 0).astype(int))), F)
+    np.testing.assert_array_equal(fit(beside(np.arange(60.0)))[0].transform(beside(NUMBERS > 0)), F)
     with pytest.raises(ValueError, match="row_features has no column 'v'"):
         encoder.transform({"x": NUMBERS})
     with pytest.raises(ValueError, match="not fitted with: 'y', 'z'; leave them out"):

@@ -27,7 +27,7 @@ SNIFFED_RECORDS = 50
 SNIFFED_LETTERS = 1 << 20
 CELLS_AT_ONCE = 1 << 18
 OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
-MARKED_NUMBER = re.compile(r"(?:^|[;\r])[ \t]*\"?([+-]?\d+([.,])\d+)\"?[ \t]*(?=[;\r]|$)", re.MULTILINE)
+MARKED_NUMBER = r"(?:^|[;\r])[ \t]*\"?([+-]?\d+{}\d+)\"?[ \t]*(?=[;\r]|$)"  # a field, between semicolons
 
 
 def from_csv(name: str, content: bytes, options: Options) -> Table:
@@ -260,17 +260,14 @@ def _find_delimiter(name: str, text: str) -> str:
 
 def _find_decimal_mark(name: str, text: str) -> str:
     """Return the decimal mark of a file with semicolons: a comma, if that is in its numbers, and no point is."""
-    found: dict[str, str] = {}
-    for match in MARKED_NUMBER.finditer(text):
-        number, mark = match.groups()
-        if mark not in found:
-            found[mark] = f"{number} in line {text.count(chr(10), 0, match.start(1)) + 1}"
-        if len(found) == 2:
-            raise ReaderError(
-                f"{name} has numbers with a decimal comma, {found[',']}, and with a point, {found['.']}; say which is "
-                "the decimal mark: --decimal , or --decimal ."
-            )
-    return "," if "," in found else "."
+    comma, point = (re.search(MARKED_NUMBER.format(mark), text, re.MULTILINE) for mark in (",", r"\."))
+    if comma and point:
+        places = [f"{one[1]} in line {text.count(chr(10), 0, one.start(1)) + 1}" for one in (comma, point)]
+        raise ReaderError(
+            f"{name} has numbers with a decimal comma, {places[0]}, and with a point, {places[1]}; say which is the "
+            "decimal mark: --decimal , or --decimal ."
+        )
+    return "," if comma else "."
 
 
 def _is_float(text: str) -> bool:
