@@ -9,6 +9,7 @@ import sys
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pyarrow
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -70,7 +71,7 @@ def test_decimal_commas_with_semicolons(end):
     np.testing.assert_array_equal(found.columns["a"], [1.5, np.nan])
     assert found.columns["b"].tolist() == [2.0, -3.25]
     text = end.join(["a;b", "1,5;x", "1.234;y", "2,5;z", ""])
-    assert "with a decimal comma, 1,5 in line" in refuse(text) and "--decimal" in refuse(text)
+    assert "comma, 1,5 in line 2, and with a point, 1.234 in line 3; say" in refuse(text)
     assert "'1.234' is not a number" in refuse(text, decimal=",")
     message = refuse(end.join(["a;b", "1.5;x", "2.5;y", "3,5;z", ""]), decimal=".")
     assert "'3,5' is not a number" in message and message.endswith("With --decimal , a comma is the decimal mark.")
@@ -102,6 +103,7 @@ def test_byte_order_marks_and_encodings():
         ("a,b\n", "no lines of data"),
         ("a,b\n1,2\n\n1,2,3\n", "line 4: 3 fields, but the header has 2"),
         ("a,b\n1,2\n3\n", "line 3: 1 field, but the header has 2"),
+        ("a,b\nx,1,2\n", "If the first column holds the names of the rows, give it a name in the header"),
         ('a,b\n1,2\n"3,4\n5,6\n', "line 3: this record cannot be taken apart"),
         ('a,b\n1,2\n"3"x,4\n', "line 3: this record cannot be taken apart"),
         ("a,b,a\n1,2,3\n", "line 1: the name 'a' stands 2 times"),
@@ -228,8 +230,8 @@ def test_features_are_matched_by_label_however_spelt():
     days = Side.of(["2013-01-01", "2013-01-02"], "day")
     features, _ = align(table("t,w\n2013-01-02T00:00,5\n2013-01-01T00:00,6\n2013-01-03T12:00,7\n"), days, 2, "--rows")
     assert features["w"].tolist() == [6.0, 5.0]
-    features, _ = align(table("year,w\n2002,5\n2001,6\n"), Side.of(["2001", "2002"], None), 2, "--cols")
-    assert features["w"].tolist() == [6.0, 5.0]
+    features, notes = align(table("year,w\n2002,5\n2001,6\n"), Side.of(["2001", "2002"], None), 2, "--cols")
+    assert features["w"].tolist() == [6.0, 5.0] and notes == ("data.csv is matched by its column 'year'",)
     features, notes = align(table("w\n5\n6\n"), Side(), 2, "--rows")
     assert features["w"].tolist() == [5.0, 6.0] and "by position" in notes[0]
 
@@ -318,6 +320,7 @@ def pack(**members):
         ("m.mtx", SPARSE.replace(b"3 2 7", b"1 1 7"), "a cell is there more than once"),
         ("m.mtx", SPARSE.replace(b"3 2 7", b"4 2 7"), "an entry lies outside of 3 × 2"),
         ("m.mtx", SPARSE.replace(b"7", b"nan"), "an entry is not finite"),
+        ("m.mtx", SPARSE.replace(b"3 2 2", b"0 2 2"), "its sizes are '0 2 2'"),
         ("m.mtx", SPARSE[:-8], "it announces 2 entries, and has"),
         ("m.mtx", SPARSE[:-2] + b"1e", "could not convert"),  # ends the process in SciPy
         ("m.mtx", SPARSE.replace(b"3 2 2", b"999999999 2 2"), "almost all rows or columns of it empty"),
@@ -342,6 +345,12 @@ def test_files_that_are_not_there(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a,b\n1,2\n3\n")))
     with pytest.raises(ReaderError, match="standard input, line 3: 1 field, but the header has 2"):
         read("-")
+
+
+def test_a_pandas_index_in_a_parquet_file(tmp_path):
+    pd.DataFrame({"x": [1.0, 2.0]}, index=["a", "b"]).to_parquet(tmp_path / "t.parquet")
+    data = wide(read(str(tmp_path / "t.parquet")))
+    assert data.rows.texts == ["a", "b"] and data.rows.name is None and data.columns.texts == ["x"]
 
 
 def test_libraries_that_are_not_installed(reading, monkeypatch):

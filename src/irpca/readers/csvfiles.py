@@ -231,17 +231,22 @@ def _decode(name: str, content: bytes, given: str | None) -> str:
     except LookupError as error:
         raise ReaderError(f"--encoding {given}: there is no such encoding; latin-1 and cp1252 are common") from error
     except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
+        line = _line_after(content[: error.start].decode("latin-1"))
         raise ReaderError(
             f"{name}, line {line}: byte {error.start} (0x{content[error.start]:02x}) is not {given or 'UTF-8'}; "
             "pass the encoding of the file, such as --encoding latin-1"
         ) from error
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
+        line = _line_after(text[: text.index("\0")])
         raise ReaderError(
             f"{name}, line {line}: a zero byte; this is no text file, or in another encoding (--encoding)"
         )
     return text
+
+
+def _line_after(text: str) -> int:
+    """Return the number of the line that follows some text, however its lines end."""
+    return 1 + max(text.count("\n"), text.count("\r"))
 
 
 def _find_delimiter(name: str, text: str) -> str:
@@ -262,7 +267,7 @@ def _find_decimal_mark(name: str, text: str) -> str:
     """Return the decimal mark of a file with semicolons: a comma, if that is in its numbers, and no point is."""
     comma, point = (re.search(MARKED_NUMBER.format(mark), text, re.MULTILINE) for mark in (",", r"\."))
     if comma and point:
-        places = [f"{one[1]} in line {text.count(chr(10), 0, one.start(1)) + 1}" for one in (comma, point)]
+        places = [f"{one[1]} in line {_line_after(text[: one.start(1)])}" for one in (comma, point)]
         raise ReaderError(
             f"{name} has numbers with a decimal comma, {places[0]}, and with a point, {places[1]}; say which is the "
             "decimal mark: --decimal , or --decimal ."
