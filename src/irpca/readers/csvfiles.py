@@ -32,18 +32,18 @@ MARKED_NUMBER = r"(?:^|[;\r])[ \t]*\"?([+-]?\d+{}\d+)\"?[ \t]*(?=[;\r]|$)"  # a 
 
 def from_csv(name: str, content: bytes, options: Options) -> Table:
     """Return the columns of a csv file."""
-    text = _decode(name, content, options.encoding)
-    delimiter = options.delimiter or _find_delimiter(name, text)
-    decimal = options.decimal or (_find_decimal_mark(name, text) if delimiter == ";" else ".")
-    return _CsvFile(name, text.encode(), options, delimiter, decimal).read()
+    encoding = options.encoding or ("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
+    marks = _find_marks(name, _decode(name, content, encoding), options)
+    return _CsvFile(name, content, encoding, options, *marks).read()
 
 
 @dataclass(frozen=True, eq=False)
 class _CsvFile:
-    """A csv file in UTF-8, and how to take it apart."""
+    """A csv file, and how to take it apart."""
 
     name: str
     content: bytes
+    encoding: str
     options: Options
     delimiter: str
     decimal: str
@@ -87,7 +87,8 @@ class _CsvFile:
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
         """Yield the line that a record begins on, and its fields; blank lines are skipped."""
-        lines = io.TextIOWrapper(io.BytesIO(self.content), "utf-8", newline="")  # StringIO takes four bytes a letter
+        # Not from StringIO, which takes four bytes a letter.
+        lines = io.TextIOWrapper(io.BytesIO(self.content), self.encoding, newline="")
         reader = csv.reader(lines, delimiter=self.delimiter, strict=True, skipinitialspace=True)
         line = 1
         try:
@@ -221,19 +222,19 @@ class _CsvFile:
             )
 
 
-def _decode(name: str, content: bytes, given: str | None) -> str:
+def _decode(name: str, content: bytes, encoding: str) -> str:
     """Return the text of a file."""
     for start, what in ((b"PK\x03\x04", "a zip file or a workbook"), (b"\xd0\xcf\x11\xe0", "an old workbook")):
         if content.startswith(start):
             raise ReaderError(f"{name} is {what}, not text; save the table as csv")
     try:
-        text = content.decode(given or ("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"))
+        text = content.decode(encoding)
     except LookupError as error:
-        raise ReaderError(f"--encoding {given}: there is no such encoding; latin-1 and cp1252 are common") from error
+        raise ReaderError(f"--encoding {encoding}: there is no such encoding; latin-1 and cp1252 are common") from error
     except UnicodeDecodeError as error:
-        line = _line_after(content[: error.start].decode("latin-1"))
+        line, wanted = _line_after(content[: error.start].decode("latin-1")), encoding.upper().removesuffix("-SIG")
         raise ReaderError(
-            f"{name}, line {line}: byte {error.start} (0x{content[error.start]:02x}) is not {given or 'UTF-8'}; "
+            f"{name}, line {line}: byte {error.start} (0x{content[error.start]:02x}) is not {wanted}; "
             "pass the encoding of the file, such as --encoding latin-1"
         ) from error
     if "\0" in text:
@@ -247,6 +248,12 @@ def _decode(name: str, content: bytes, given: str | None) -> str:
 def _line_after(text: str) -> int:
     """Return the number of the line that follows some text, however its lines end."""
     return 1 + max(text.count("\n"), text.count("\r"))
+
+
+def _find_marks(name: str, text: str, options: Options) -> tuple[str, str]:
+    """Return the delimiter and the decimal mark."""
+    delimiter = options.delimiter or _find_delimiter(name, text)
+    return delimiter, options.decimal or (_find_decimal_mark(name, text) if delimiter == ";" else ".")
 
 
 def _find_delimiter(name: str, text: str) -> str:
