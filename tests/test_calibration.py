@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from irpca import constants
-from irpca.calibration import Calibration, _bins, _misfit, _probabilities, _shapes, _tables, discoveries
+from irpca.model.calibration import Calibration, _bins, _misfit, _probabilities, _shapes, _tables, discoveries
 
 N = 40_000
 NOISE = {

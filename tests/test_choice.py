@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from irpca.choice import Candidate, HeldOut, Score, choose, worse, worse_in_most
+from irpca.model.choice import Candidate, HeldOut, Score, choose, worse, worse_in_most
 from irpca.lowrank import LowRank
-from irpca.noise import NoiseModel
+from irpca.model.noise import NoiseModel
 
 ROWS, COLS = (index.ravel() for index in np.indices((40, 20)))
 HELD = HeldOut(ROWS, COLS, np.zeros(len(ROWS)), np.full(len(ROWS), 1e-9))

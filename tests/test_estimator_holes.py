@@ -12,9 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from irpca import InductiveRobustPCA, LongTable
-from irpca.factors import Side
-from irpca.noise import NoiseModel
-from irpca.placement import Placement
+from irpca.model.factors import Side
+from irpca.model.noise import NoiseModel
+from irpca.model.placement import Placement
 
 NEW = 20  # rows, and columns, that a model has not seen
 NOISE = 0.1

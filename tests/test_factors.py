@@ -6,7 +6,7 @@ import pytest
 from irpca import constants
 from irpca.engines import MemoryEngine
 from irpca.engines.base import Lines
-from irpca.factors import (
+from irpca.model.factors import (
     Fit,
     Side,
     above_noise,
@@ -18,7 +18,7 @@ from irpca.factors import (
 )
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.noise import NoiseModel
+from irpca.model.noise import NoiseModel
 
 
 def table(n1=120, n2=60, rank=3, noise=0.1, seed=5, F1=None):
@@ -483,7 +483,7 @@ def test_a_basis_of_some_lines_spans_the_same():
 def test_least_squares_that_diverge_are_no_exact_fit(monkeypatch):
     _, M = table(30, 20, rank=1)
     fit = fitted(M, rank=1)
-    monkeypatch.setattr("irpca.factors.relative_distance", lambda *_: np.nan)
+    monkeypatch.setattr("irpca.model.factors.relative_distance", lambda *_: np.nan)
     with pytest.raises(FloatingPointError, match="diverged: there is no exact fit near this one"):
         fit.least_squares(1)
 

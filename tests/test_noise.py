@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines.base import Sums
-from irpca.noise import NoiseModel, _capped, _converged, _step, refit_mixture, scales, widened, with_piles
+from irpca.model.noise import NoiseModel, _capped, _converged, _step, refit_mixture, scales, widened, with_piles
 
 
 def model(s=1.0, n1=4, n2=5, **parameters):

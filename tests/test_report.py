@@ -19,9 +19,9 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 import irpca
-from irpca.calibration import Calibration
+from irpca.model.calibration import Calibration
 from irpca.engines import choose
-from irpca.entry_scale import EntryScale
+from irpca.model.entry_scale import EntryScale
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
 from irpca.report import payload as payload_module

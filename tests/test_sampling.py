@@ -11,7 +11,8 @@ from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.sampling import Sample, atoms, blocks, draw_lines
+from irpca.sample import Sample, atoms
+from irpca.solvers.blocks import blocks, draw_lines
 
 
 class Sizes:

@@ -7,11 +7,7 @@ import pytest
 from scipy import stats
 
 from irpca.features import Features
-from irpca.threshold import (
-    paper_schedule,
-    paper_start,
-    rounding_floor,
-)
+from irpca.sample import paper_schedule, paper_start, rounding_floor
 
 N = 1 << 15  # as many as a Judge looks at
 MOST = float(np.sqrt(2 * np.log(1e6)))

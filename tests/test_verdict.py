@@ -11,11 +11,11 @@ import irpca
 from irpca import verdict
 from irpca.engines import ReferenceEngine
 from irpca.engines.sparse_part import flagged
-from irpca.entry_scale import EntryScale, Judge
+from irpca.model.entry_scale import EntryScale, Judge
 from irpca.features import Features
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
-from irpca.noise import NoiseModel
+from irpca.model.noise import NoiseModel
 from irpca.result import FATAL, HARMLESS, Certificate, Doubt, State, Status
 from irpca.verdict import Case, doubts_of, labelled
 

@@ -8,7 +8,7 @@ import pytest
 
 from irpca import verdict
 from irpca.engines import ReferenceEngine
-from irpca.entry_scale import Judge
+from irpca.model.entry_scale import Judge
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.result import Certificate, Choice, State, Status

@@ -11,9 +11,9 @@ import irpca
 from irpca import Status, constants
 from irpca.datasets import make_problem
 from irpca.features import Features
-from irpca.noise import NoiseModel
+from irpca.model.noise import NoiseModel
 from irpca.problem import Problem
-from irpca.sampling import Sample
+from irpca.sample import Sample
 from irpca.solvers import SOLVERS
 from irpca.solvers.bayes import (
     Setup,

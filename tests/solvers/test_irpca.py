@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import irpca
 from irpca import Status, constants
 from irpca.datasets import make_problem
-from irpca.factors import Fit
+from irpca.model.factors import Fit
 
 
 def kinds(result):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from irpca import constants
-from irpca.choice import HeldOut
-from irpca.factors import basis_of
+from irpca.model.choice import HeldOut
+from irpca.model.factors import basis_of
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.solvers.race import (

@@ -11,7 +11,8 @@ from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.result import Status
-from irpca.sampling import Block, Sample, whole
+from irpca.sample import Sample
+from irpca.solvers.blocks import Block, whole
 from irpca.solvers.trimmed import (
     Descent,
     Exactness,
@@ -25,7 +26,7 @@ from irpca.solvers.trimmed import (
     least_squares,
     regress_rows,
 )
-from irpca.threshold import rounding_floor
+from irpca.sample import rounding_floor
 
 N = 1000
 

@@ -10,7 +10,7 @@ import numpy as np
 from ..lowrank import Array, LowRank, relative_distance
 from ..problem import Problem
 from ..result import State
-from ..sampling import check_scale
+from ..sample import check_scale
 from .endings import saturation, threshold_floor
 from .options import number
 
