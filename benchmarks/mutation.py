@@ -61,10 +61,10 @@ WHOLE_FITS = tuple(
     for name in ("gross_errors_hardly_move_it", "low_rank_and_noise_are_found_together")
 )
 TESTS = {  # of every file that is changed: those that should notice, the fastest first; 25 s of CPU time at most
-    "calibration.py": ("tests/test_calibration.py",),
-    "choice.py": ("tests/test_choice.py",),
-    "factors.py": ("tests/test_factors.py", *SMALL_FITS[:2]),
-    "noise.py": ("tests/test_noise.py", *WHOLE_FITS),
+    "model/calibration.py": ("tests/test_calibration.py",),
+    "model/choice.py": ("tests/test_choice.py",),
+    "model/factors.py": ("tests/test_factors.py", *SMALL_FITS[:2]),
+    "model/noise.py": ("tests/test_noise.py", *WHOLE_FITS),
     "outliers.py": ("src/irpca/outliers.py", "tests/test_outliers.py"),
     "solvers/trimmed.py": ("tests/solvers/test_trimmed.py", *EXACT_FITS),
     "solvers/bayes.py": ("tests/solvers/test_bayes.py", *EXACT_FITS[:3], *SMALL_FITS),

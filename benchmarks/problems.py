@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from irpca import LowRank
 from irpca.datasets.synthetic import _draw_features, _draw_latent
 from irpca.lowrank import singular_triplets
-from irpca.threshold import rounding_floor
+from irpca.sample import rounding_floor
 
 from .runner import cores
 

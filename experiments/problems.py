@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 import irpca
 from irpca.lowrank import LowRank
-from irpca.threshold import rounding_floor
+from irpca.sample import rounding_floor
 
 COMPLETION = 20  # iterations of OptSpace
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from irpca.cached import cached_property
-from irpca.sampling import Sample
+from irpca.sample import Sample
 
 
 class Held:

@@ -12,12 +12,12 @@ from scipy.sparse import csr_array
 
 import irpca
 from irpca import constants
-from irpca.calibration import Calibration
 from irpca.datasets import load_weather, make_problem
 from irpca.engines import MemoryEngine
 from irpca.engines.base import MOST_SPREAD
-from irpca.entry_scale import EntryScale, Judge
 from irpca.lowrank import LowRank
+from irpca.model.calibration import Calibration
+from irpca.model.entry_scale import EntryScale, Judge
 from irpca.outliers import standardised
 
 

@@ -12,9 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from irpca import InductiveRobustPCA, LongTable
-from irpca.factors import Side
-from irpca.noise import NoiseModel
-from irpca.placement import Placement
+from irpca.model.factors import Side
+from irpca.model.noise import NoiseModel
+from irpca.model.placement import Placement
 
 NEW = 20  # rows, and columns, that a model has not seen
 NOISE = 0.1
@@ -425,7 +425,7 @@ def placement(V, spread, noise, gross=1e-4, exact=0.0):
     """Rows whose factors are Gaussian with this covariance about zero, under Gaussian noise."""
     ones, K = np.ones(len(V)), V.shape[1]
     model = NoiseModel(noise, 1e-300 * ones, np.ones(1), ones, 100.0, gross, np.array([1.0, 0.0, 0.0]))
-    columns = Side(V, ones[:, None], False, np.zeros(K), np.zeros(K))
+    columns = Side(V, ones[:, None], False, np.zeros(K), np.zeros(K), ones > 0)
     posterior = noise**2 * np.linalg.inv(V.T @ V)
     none = np.zeros((len(V), 0))
     return Placement(

@@ -20,13 +20,12 @@ BELOW_SOLVERS = {
     "lowrank",
     "constants",
     "features",
-    "threshold",
     "regression",
     "result",
-    "sampling",
+    "sample",
     "wording",
 }
-BELOW_SOLVERS |= {"noise", "factors", "choice", "calibration", "entry_scale", "problem"}
+BELOW_SOLVERS |= {"model", "problem"}
 FOUNDATION = BELOW_SOLVERS | {"engines"}
 EVERYTHING = FOUNDATION | {
     "answers",
@@ -38,7 +37,7 @@ EVERYTHING = FOUNDATION | {
     "described",
     "diagnostics",
 }
-EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "placement", "plots", "report"}
+EVERYTHING |= {"estimator", "labels", "longtable", "loop", "outliers", "persistence", "plots", "report"}
 EVERYTHING |= {"selection", "solvers", "tables", "verdict", ""}
 ROOMS = {
     "arguments": set(),
@@ -48,41 +47,44 @@ ROOMS = {
     "lowrank": {"cached", "threads"},
     "arrays": {"lowrank", "arguments"},
     "features": {"arrays", "cached", "dates", "features", "lowrank", "wording"},
-    "threshold": {"lowrank", "features"},
     "engines": {"lowrank", "arguments", "arrays", "threads", "engines", "wording"},
     "constants": set(),
-    "calibration": {"lowrank", "constants"},
-    "entry_scale": {"constants", "calibration", "engines.base", "engines.sparse_part"},
-    "result": {"lowrank", "engines.base", "engines.sparse_part", "calibration", "entry_scale"},
+    "result": {"lowrank", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
     "checkpoint": {"checkpoint", "lowrank", "engines.base", "durable"},
-    "sampling": FOUNDATION,
+    "sample": {"cached", "lowrank", "engines"},
+    "model": {"cached", "constants", "engines", "features", "lowrank", "model", "problem", "regression"}
+    | {"result", "sample"},
     "regression": FOUNDATION,
-    "problem": {"cached", "constants", "engines", "features", "sampling"},
-    "noise": {"lowrank", "constants", "engines.base", "engines.kernels"},
-    "factors": {"lowrank", "constants", "engines.base", "features", "noise", "sampling"},
-    "choice": {"lowrank", "constants", "engines.base", "factors"},
+    "problem": {"cached", "constants", "engines", "features", "model.columns", "sample"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base", "threads"},
-    "verdict": {"cached", "choice", "lowrank", "constants", "engines.base", "entry_scale", "features", "labels"}
-    | {"result", "sampling"},
+    "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.choice"}
+    | {"model.entry_scale", "result", "sample"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "completion": {"lowrank", "arguments"},
     "longtable": {"arguments", "lowrank", "labels", "wording"},
-    "outliers": {"lowrank", "calibration", "engines.base", "engines.sparse_part", "entry_scale", "wording"},
-    "outlier_files": {"lowrank", "calibration", "durable", "engines.base", "entry_scale", "outliers", "wording"},
+    "outliers": {"lowrank", "engines.base", "engines.sparse_part", "model", "wording"},
+    "outlier_files": {"lowrank", "durable", "engines.base", "model.entry_scale", "outliers", "wording"},
     "diagnostics": FOUNDATION | {"arrays"},
     # What people hand in and get back.
     "labels": {"lowrank", "wording"},
     "dates": {"lowrank"},
     "containers": {"lowrank", "arrays", "labels", "wording"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "features", "result", "wording"},
-    "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "entry_scale", "outliers", "result"},
-    "placement": FOUNDATION,
-    "answers": FOUNDATION | {"labels", "containers", "described", "tables", "placement", "outliers"},
+    "tables": {
+        "arguments",
+        "lowrank",
+        "engines.base",
+        "engines.sparse_part",
+        "model.entry_scale",
+        "outliers",
+        "result",
+    },
+    "answers": FOUNDATION | {"labels", "containers", "described", "tables", "outliers"},
     "estimator": FOUNDATION
-    | {"answers", "labels", "containers", "described", "tables", "placement", "outliers", "callbacks", "solvers"}
+    | {"answers", "labels", "containers", "described", "tables", "outliers", "callbacks", "solvers"}
     | {"arrays", "loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
@@ -108,7 +110,7 @@ LIBRARIES = {
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"threads"},
-    "array_api_compat": {"calibration", "engines.arithmetic", "entry_scale", "solvers.convex", "solvers.dense"},
+    "array_api_compat": {"engines.arithmetic", "model", "solvers.convex", "solvers.dense"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},
@@ -205,7 +207,7 @@ BROKEN = {
     "datasets/other.py": ("import pandas", "datasets.other imports pandas"),
     "diagnostics.py": ("from matplotlib import pyplot", "diagnostics imports matplotlib"),
     "estimator.py": ("from . import plots", "estimator imports plots"),
-    "noise.py": ("import left_pad", "noise imports left_pad, which is in no list"),
+    "model/noise.py": ("import left_pad", "model.noise imports left_pad, which is in no list"),
     "verdict.py": ("from . import loop", "verdict imports loop"),
     "utils.py": ("", "utils is in no room: give it a line in ROOMS"),
 }

@@ -53,12 +53,12 @@ def test_a_mutant_differs_in_one_place(mutation):
 
 
 def test_a_constant_is_tested_where_it_is_used(mutation):
-    assert mutation.users_of(["HELD_OUT_SHARE"]) == ("solvers/bayes.py", "verdict.py")
+    assert mutation.users_of(["TIE_STANDARD_ERRORS"]) == ("model/choice.py", "verdict.py")
     assert mutation.users_of(["MAX_POSTERIOR_VARIANCE"]) == ()  # not in the files that are changed
 
 
 def test_a_sample_is_spread_and_repeatable(mutation):
-    every = list(mutation.mutants("choice.py"))
+    every = list(mutation.mutants("model/choice.py"))
     some = mutation.sampled(every, 10, 1)
     assert some == mutation.sampled(every, 10, 1) != mutation.sampled(every, 10, 2)
     groups = [every.index(one) * 10 // len(every) for one in some]

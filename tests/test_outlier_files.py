@@ -21,7 +21,7 @@ import pytest
 import irpca
 from irpca import constants, loop, outlier_files, persistence
 from irpca.engines import choose
-from irpca.entry_scale import Judge
+from irpca.model.entry_scale import Judge
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
 
 pytestmark = pytest.mark.usefixtures("short_fits")

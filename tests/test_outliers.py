@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from scipy.stats import betabinom, binom
 
 import irpca
-from irpca.entry_scale import Judge
+from irpca.model.entry_scale import Judge
 from irpca.outliers import _correlation, _log_tails, _lower_median, reported, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)

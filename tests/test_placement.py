@@ -6,8 +6,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from irpca import InductiveRobustPCA
 from irpca.datasets import make_problem
-from irpca.factors import covariance_of
-from irpca.placement import Placed, longest
+from irpca.model.factors import covariance_of
+from irpca.model.placement import Placed, longest
 
 
 def table(n1=150, n2=30, seed=0, noise=0.3):

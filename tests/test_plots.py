@@ -16,7 +16,7 @@ from scipy.sparse import csr_array
 
 import irpca
 from irpca import plots
-from irpca.calibration import Calibration
+from irpca.model.calibration import Calibration
 from irpca.plots.fitting import plain_names
 
 pytestmark = pytest.mark.usefixtures("short_fits")

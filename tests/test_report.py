@@ -19,11 +19,11 @@ from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 
 import irpca
-from irpca.calibration import Calibration
 from irpca.engines import choose
-from irpca.entry_scale import EntryScale
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
+from irpca.model.calibration import Calibration
+from irpca.model.entry_scale import EntryScale
 from irpca.report import payload as payload_module
 from irpca.report import write
 from irpca.report.page import drawn, inert, render

@@ -19,8 +19,8 @@ from irpca.arrays import as_numpy, in_host_memory, is_sparse, is_tensor, matrix_
 from irpca.containers import kind_of, taken
 from irpca.engines import MemoryEngine, choose, sparse_part
 from irpca.engines.sparse_part import flagged, on_device, root_mean_square, to_host
-from irpca.entry_scale import Judge
 from irpca.features import Features
+from irpca.model.entry_scale import Judge
 from irpca.plots import fitted
 
 torch = pytest.importorskip("torch")

@@ -11,11 +11,11 @@ import irpca
 from irpca import verdict
 from irpca.engines import ReferenceEngine
 from irpca.engines.sparse_part import flagged
-from irpca.entry_scale import EntryScale, Judge
 from irpca.features import Features
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
-from irpca.noise import NoiseModel
+from irpca.model.entry_scale import EntryScale, Judge
+from irpca.model.noise import NoiseModel
 from irpca.result import FATAL, HARMLESS, Certificate, Doubt, State, Status
 from irpca.verdict import Case, doubts_of, labelled
 
@@ -363,14 +363,14 @@ def test_no_outliers():
 
 
 def test_lines_with_errors_throughout_are_named():
-    """Half of the cells of every twelfth row are wrong: that looks like noise where components are many."""
+    """Half of the cells of every eighth row are wrong: that looks like noise where components are many."""
     rng = np.random.default_rng(1)
     M = rng.standard_normal((600, 12)) @ rng.standard_normal((12, 40)) + rng.standard_normal((600, 40))
-    wrong = range(0, 600, 12)
-    M[wrong] += np.where(rng.random((50, 40)) < 0.5, 9.0 * rng.standard_normal((50, 40)), 0.0)
+    wrong = range(0, 600, 8)
+    M[wrong] += np.where(rng.random((75, 40)) < 0.5, 9.0 * rng.standard_normal((75, 40)), 0.0)
     result = irpca.solve(M)
     (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "noisy-lines")
-    assert set(doubt.rows) <= set(wrong) and len(doubt.rows) >= 45
+    assert set(doubt.rows) <= set(wrong) and len(doubt.rows) >= 67
     assert result.usable == "use with care"
 
 

@@ -21,11 +21,11 @@ from .described import Described
 from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine
 from .engines.sparse_part import on_device, places, to_host
-from .entry_scale import EntryScale, Judge
 from .labels import Labels
 from .lowrank import Array, LowRank
+from .model.entry_scale import EntryScale, Judge
+from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
-from .placement import Placed, Placement
 from .result import Result, Status
 from .tables import (
     MARKS,
@@ -309,8 +309,8 @@ class Answers:
             ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
             of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
             fit, and of solvers without a noise model, of ``zeta_``. ``probability``: of an outlier, given the
-            distribution of all residuals (:mod:`irpca.calibration`); 1 in an exact fit, NaN if the solver has no noise
-            model or the fit failed.
+            distribution of all residuals (:mod:`irpca.model.calibration`); 1 in an exact fit, NaN if the solver has no
+            noise model or the fit failed.
         """
         check_is_fitted(self)
         if is_whole(M):

@@ -24,34 +24,32 @@ class Budget:
 
 BUDGET = Budget()
 
+# What several rules share
+MAJORITY = 0.5  # more than half: of held-out entries as good as exact, of a line wrong, of the variance of L known
+MAX_RATIO = 100.0  # times as large as what is usual: not of the same kind, be it a unit, a noise, or an expected value
+MAX_ODD_LINES = 0.1  # of all lines may be unlike the others; if more are, that is how lines are. A choice
+SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
+MAX_STEPS = 40  # of an inner iteration; those that succeed need 4 to 12
+
 # The noise model (noise.py); docs/design.md, Noise model
 CLEAN_SHARES = (0.80, 0.15, 0.05)  # of the clean components at the start, and as a weak prior
 CLEAN_SHARES_WEIGHT = 0.02  # of all entries: the weight of that prior
 INITIAL_GROSS_SHARE = 0.3  # share of gross errors at the start
 GROSS_LIMITS = (1e-4, 0.95)  # between which it stays
-MIN_GROSS_WIDTH = 6.0  # times s: narrower gross errors would be noise
 INITIAL_CAUCHY_SHARE = 0.5  # of Cauchy errors among the gross ones, at the start: either kind may occur
-MAX_CLEAN_RESIDUAL = 6.0  # times s: a larger residual is a gross error, not an error of L
+MAX_CLEAN_RESIDUAL = 6.0  # times s: a larger residual is a gross error, not an error of L; nor are these narrower
 MAX_SCALE_DECREASE = 1.3  # factor by which s may decrease in a sweep: graduated non-convexity
 SCALE_CONVERGED = 1.02  # s has converged when its estimate is within this factor
 LINE_VARIANCE_LIMITS = (1e-5, 1e5)  # of the variance of a line, relative to the median: beyond, it is not noise
-NOISY_LINE_DEVIATIONS = (
-    5.0  # standard deviations among log variances of lines, beyond which one is broken: 1 in 3 million if normal
-)
 MIN_NOISY_LINE_LOG_RATIO = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
-MAX_NOISY_LINES = 0.05  # of all lines: if more are so noisy, lines differ in their noise, and none is broken
 LOG_VARIANCE_SAMPLING = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, else more
-NOISE_STARTS = ((0.5, 1.0), (0.2, 3.0), (0.05, 12.0))  # (quantile, factor) from which s starts
-MAX_EM_STEPS = 40  # of the mixture in one dimension
-MIN_EM_GAIN = 1e-4  # nats per step, below which they end: a fiftieth of MIN_MIXTURE_GAIN
-MIN_MIXTURE_GAIN = 0.005  # nats by which another mixture must be better
+MIN_EM_GAIN = 1e-4  # nats: a smaller gain ends its steps, and is no reason for another mixture
 NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts
 
 # Factors (factors.py); docs/design.md, Factors and sweeps
 FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing
 USED_UP = 0.65  # of the components offered: where a fit uses or lacks more, more are offered
 LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
-START_COMPONENTS, START_SHARE = 12, 0.6  # so many are taken from a start, or such a share
 NEW_COMPONENT_SCALE = 0.6  # times the root of s: standard deviation of new, random components
 SWEEPS_BEFORE_PRIORS = 3  # before priors are learned: the first factors carry no information
 SWEEPS_BEFORE_LINE_SCALES = 10  # before rows and columns get noise scales of their own
@@ -61,26 +59,17 @@ MIN_COMPONENT_ENERGY = 3.0  # times the energy at which noise hides a component:
 # removes (Gavish and Donoho 2014)
 ROUNDING = 1e-14  # relative, of eigenvalues
 MIN_FEATURE_SINGULAR_VALUE = 1e-6  # relative: below, a feature is collinear with others, the constant among them
-LINE_REFITS = 1  # times that poorly fitted lines are fitted again from another start
-MIN_INLIER_SHARE = 0.5  # of the median share: a line with fewer inliers may have been fitted to its own errors
-MAX_NOISE_RATIO = 100.0  # times the median variance: the same
-MAX_POORLY_FITTED = 0.2  # of all lines: if more are poorly fitted, the cause is not in the lines
-NEW_LINE_SCALE_DECREASE = 1.7  # factor by which s decreases for lines that were not in the fit
-NEW_LINE_FINAL_PASSES = 4  # passes at the last s
 MIN_DETECTABLE_NOISE = 1e-5  # of the spread of a column: only an exact fit can tell less noise from none
 
+
 # Comparison of fits by held-out entries (choice.py); docs/design.md, Comparison of fits
-DENSITY_TOLERANCE = 1.0  # nats of log density, within which the absolute error decides
 TIE_STANDARD_ERRORS = 2.0  # within which two fits are equally good
 ERROR_TOLERANCE = 0.02  # relative difference of errors that is ignored: one-sided errors bias L by as much
-TRIMMED_LINES = 0.1  # of the lines may disagree with their features before features are called imperfect
 HELD_OUT_SHARE = 0.1  # of the entries
-MAJORITY = 0.5  # of the held-out entries as good as exact: no other fit can have more
 
 # Candidate fits (solvers/race.py, solvers/bayes.py); docs/design.md, Starts
 COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
-SAME_FIT_DISTANCE = 3e-3  # relative distance of two fits that converged to the same L: ten times the last step of each
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
 START_SCALE_FACTOR = 3.0  # times the noise of a fit: where another begins that starts from it
 MIN_START_SCALE = 1e-3  # of the spread of the entries: no start is trusted to be closer
@@ -98,8 +87,6 @@ NARROWER = 0.75  # times the width of the peak on a block a quarter as large: ha
 MAX_STEPS_WITHOUT_GAIN = 2  # before a threshold that falls no more ends a fit
 MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselves
 ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
-MAX_UNFITTED = 0.01  # of the rows or columns may be left out of an exact fit without features; they are named
-MAX_TRIM_STEPS = 40  # of one start, and of conjugate gradients; those that succeed need 4 to 12
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed
 # The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
 COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from the solution: the step is truncated anyway
@@ -108,30 +95,23 @@ ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so lar
 ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
 MIN_ENTRIES_PER_UNKNOWN = 2.0  # clean ones, before an exact fit is accepted: it may meet one for each by itself
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
-UNLIKE_COLUMNS = 100.0  # ratio of the spreads of columns with features: beyond, units differ (hours of traffic: 16)
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors
 
 # The fit to all of M (solvers/bayes.py); docs/design.md, Fit to all of M
 FINAL_TOLERANCE = 1e-4  # relative step of L that ends the fit to all of M
-LARGE_STEPS = 2  # of least squares there, where features determine L
 MAX_REMAINING_STEP = 0.1  # of the standard error of L: the next step may be so long; it adds 0.5 % to the error
 EQUAL_NOISE_SPREAD = 0.1  # standard deviation of the log variances of lines, up to which one scale serves all (5 %)
 NEARLY_EXACT_NOISE = 10.0  # times the least possible s: below, an exact fit is tried
 MIN_GAUSSIAN_SHARE = 0.9  # of the narrowest component, from which on noise is Gaussian enough for plain least squares
-MAX_EXPECTED = 100.0  # times the largest sampled entry: what is expected of a cell, before a fit is given up
-MAX_EXACT_SWEEPS = 40  # of trimmed least squares, in search of an exact fit
-MIN_EXACT_SINGULAR_VALUE = 10.0  # times the largest singular value of noise: those of an exact fit
-FLAT_PRIOR_VARIANCE = 1e20  # times the largest square of a factor: a prior without information
 REPORTED_THRESHOLD = 4.0  # standard deviations, for the one threshold that is reported beside the probabilities
 
 # Calibration (calibration.py); docs/design.md, Calibration
 BINS_PER_DOUBLING = 8  # bins of |z| (9 % wide): finer than any feature wanted, some 70 bins in all
-STEPS_PER_DOUBLING = 64  # of scales and tables (1.1 %): below the error of a scale at n = 10,000
-COARSE_SCALES, FINE_SCALES = 4, 6  # first every 4th scale is tried, then 6 steps (6.7 %) about the best of each shape
-POWER_EXPONENTS = tuple(2.0 ** (k / 10) for k in (*range(-5, 11), 13, 18, 26))  # exp(−|x|^p): p = 0.71 … 2 by 7 %, to 6
+STEPS_PER_DOUBLING = 32  # of scales and tables (2.2 %): averaged over, below the error of a scale at n = 10,000
+POWER_EXPONENTS = (0.7, 4.0, 14)  # exp(−|x|^p), p from, to, how many: Laplace, Gaussian, lighter tails
 UNSEEN_FACTOR = 1.5  # times the largest residual of a fit: nothing of the kind was seen
-STUDENT_TAILS = tuple(0.02 * k for k in range(1, 34))  # 1 / degrees of freedom: 50 … 1.5 of them
-LOG_NORMAL_SPREADS = tuple(0.15 + 0.085 * k for k in range(10))  # Gaussian times exp(s · normal): unequal noise, s to 1
+STUDENT_TAILS = (0.02, 0.66, 17)  # 1 / degrees of freedom, likewise: 50 … 1.5 of them
+LOG_NORMAL_SPREADS = (0.15, 0.95, 9)  # Gaussian times exp(s · normal), likewise: unequal noise
 TUKEY_FENCE = 2.0  # log2 of the fence in clean medians: 4 of them are Tukey's fence of 1.5 interquartile ranges
 MAX_MEDIAN_SHIFT = 1.45  # log2 of (median of all / of the clean): 40 % far errors in Student noise of 2 df give 1.38
 NOISE_DENSITY_ERROR = 0.02  # relative, per bin: more than 1 / 0.02² entries add no certainty
@@ -141,10 +121,8 @@ TABLE_RANGE = (-14, 16)  # of log2(|x| / median), in tables
 
 # The result (loop.py)
 MIN_OUTLIER_LIMIT = 1e-3  # times the noise: less is rounding of an all but exact fit (1e-8 of the spread of M)
-MAX_POSTERIOR_VARIANCE = 0.5  # of the prior variance of L: a line with few entries and a wider posterior is not known
 
 # Checks of a finished fit (verdict.py); docs/design.md, Checks
-SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
 MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones
 MAX_CANDIDATE_DIFFERENCE = 0.05  # relative, between fits that predict equally well; and more than ...
 STATISTICAL_ERROR_FACTOR = 1.0  # ... times the standard error of L: noise is the same for all of them
@@ -163,10 +141,8 @@ MAX_OUTLIER_SHARE = 0.25  # of the entries ...
 MAX_SEPARATED_OUTLIER_SHARE = 0.45  # ... or as many, if hardly any residual is near the limit
 NEAR_LIMIT_FACTOR = 1.5  # within which a residual is near the limit
 MAX_NEAR_LIMIT_SHARE = 0.05  # relative to the number of outliers: as many of even errors up to 18 times the limit
-MIN_EXPLAINED_SHARE = 0.5  # of the energy of the entries that are not outliers
 MIN_FEATURE_ADVANTAGE = 2.0  # times the share of L that as many random features explain
 MIN_FEATURE_R2 = 0.05  # adjusted: below, features narrow a prediction by less than 3 %, 1 − sqrt(1 − R²)
 MIN_SMALLER_HALF_ENERGY = 0.02  # in the half of the lines that has the least; of normal deviations it would be 7 %
 NOISE_EDGE_FACTOR = 1.1  # times the largest singular value of noise of these variances: larger ones are structure
 MAX_EXTRAPOLATION = 1.0  # times the range of the entries, beyond it
-MAX_LINE_OUTLIER_SHARE = 0.5  # of the entries of a line: beyond, its expected values are unreliable

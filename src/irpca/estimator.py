@@ -28,16 +28,15 @@ from .described import Described
 from .engines import choose, is_engine, observed
 from .engines.base import Engine, title
 from .engines.sparse_part import on_device, places
-from .entry_scale import Judge
 from .features import Features
 from .labels import Labels, match
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
-from .placement import Placed, Placement, longest
+from .model.entry_scale import Judge
+from .model.placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status, about_lines
-from .sampling import check_scale
+from .sample import check_scale, rounding_floor
 from .solvers import SOLVERS, solver_named
-from .threshold import rounding_floor
 from .verdict import labelled as with_labels
 from .wording import count, few
 

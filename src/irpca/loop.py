@@ -16,19 +16,19 @@ import numpy as np
 from . import constants
 from .arguments import flag, naming, number, whole
 from .arguments import path as checked
-from .calibration import Calibration
 from .callbacks import Callback, listed
 from .checkpoint import Journal
 from .engines import choose, single_threaded_blas
 from .engines.base import Engine, Look, Trim, not_whole, title
 from .engines.sparse_part import flagged, places, to_host
-from .entry_scale import Judge
 from .features import Features
 from .lowrank import Array, LowRank
+from .model.calibration import Calibration
+from .model.entry_scale import Judge
 from .outlier_files import OutlierFiles
 from .problem import Problem
 from .result import Doubt, History, Result, State, Status
-from .sampling import stored_precision
+from .sample import stored_precision
 from .solvers import Solver, solver_named
 from .verdict import Case, Places, doubts_of
 
@@ -434,7 +434,7 @@ def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tupl
         if F.given:
             enough = np.ones(F.n, bool)
         elif state.fit is not None and state.L.rank:
-            enough |= (counts > 0) & (_uncertainty(state.fit, axis) <= constants.MAX_POSTERIOR_VARIANCE)
+            enough |= (counts > 0) & (_uncertainty(state.fit, axis) <= constants.MAJORITY)
         known.append(enough)
     return known[0], known[1]
 

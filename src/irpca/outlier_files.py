@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from .durable import sync_folder
-from .entry_scale import Judge
 from .lowrank import Array, LowRank
+from .model.entry_scale import Judge
 from .wording import count
 
 FORMAT = 1

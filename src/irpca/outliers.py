@@ -1,7 +1,7 @@
 """Standardised residuals of outliers, their probabilities, and rows and columns with unusually many of them.
 
 A residual is divided by its standard deviation, that of the noise and of L there. The probability that an entry is an
-outlier, a gross error rather than noise, is estimated in :mod:`irpca.calibration`.
+outlier, a gross error rather than noise, is estimated in :mod:`irpca.model.calibration`.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .calibration import discoveries
 from .engines.sparse_part import places
-from .entry_scale import Judge
 from .lowrank import Array
+from .model.calibration import discoveries
+from .model.entry_scale import Judge
 from .wording import count
 
 if TYPE_CHECKING:

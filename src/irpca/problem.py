@@ -11,7 +11,8 @@ from .cached import cached_property
 from .engines import choose
 from .engines.base import Engine
 from .features import Features
-from .sampling import Sample, check_scale, children
+from .model.columns import Columns
+from .sample import Sample, check_scale, children
 
 PURPOSES = ("sample", "blocks", "lines", "race", "held out", "block fits", "growth", "units")  # a new one at the end
 
@@ -81,3 +82,8 @@ class Problem:
         sample = Sample.draw(self.engine, constants.BUDGET.judged, self.rng("sample"))
         check_scale(float(np.abs(sample.values).max()))
         return sample
+
+    @cached_property
+    def columns(self) -> Columns:
+        """The units of the columns, and the least noise that can be told in each."""
+        return Columns.of(self)

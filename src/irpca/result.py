@@ -13,9 +13,9 @@ from .engines.base import Trim
 from .lowrank import Array, LowRank
 
 if TYPE_CHECKING:
-    from .calibration import Calibration
     from .engines.sparse_part import Sparse
-    from .entry_scale import EntryScale, Judge
+    from .model.calibration import Calibration
+    from .model.entry_scale import EntryScale, Judge
 
 
 class Status(Enum):
@@ -341,7 +341,7 @@ class Result:
     @property
     def judge(self) -> Judge:
         """What says how probable it is that an entry is an outlier; S itself was found with a limit above rounding."""
-        from .entry_scale import Judge
+        from .model.entry_scale import Judge
 
         calibration = None if self.failed else self.calibration
         limit = self.zeta if self.scale is None or calibration is None else calibration.limit

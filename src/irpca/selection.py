@@ -24,7 +24,7 @@ from .engines.holes import compressed, observed_entries
 from .estimator import InductiveRobustPCA
 from .features import FeatureWarning
 from .lowrank import Array
-from .threshold import rounding_floor
+from .sample import rounding_floor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -11,8 +11,8 @@ import numpy as np
 from .arguments import number
 from .engines.base import Engine
 from .engines.sparse_part import only, places, to_host
-from .entry_scale import EntryScale
 from .lowrank import Array
+from .model.entry_scale import EntryScale
 from .outliers import reported
 from .result import Result
 

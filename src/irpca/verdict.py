@@ -13,14 +13,14 @@ import numpy as np
 
 from . import constants
 from .cached import cached_property
-from .choice import skewness
 from .engines.base import Engine, Look
-from .entry_scale import Judge
 from .features import Features, outside
 from .labels import Labels
 from .lowrank import Array, LowRank, squared_lengths
+from .model.choice import skewness
+from .model.entry_scale import Judge
 from .result import MIN_LINE_EVIDENCE, NAMED, Doubt, State, Status, about_lines, names, unfitted_lines
-from .sampling import children, resolution
+from .sample import children, resolution
 
 SIDES = ("row", "column")
 
@@ -567,7 +567,7 @@ def drifting(case: Case) -> Iterator[Doubt]:
         r = (first * second).sum(axis=0) / np.where(spread > 0, spread, 1.0)
         least = constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(np.maximum(both.sum(axis=0), 1))
         lines = np.flatnonzero(r > np.maximum(constants.MIN_DRIFT_CORRELATION, np.median(r) + least))
-        if len(lines) and len(lines) <= constants.MAX_POORLY_FITTED * len(r):
+        if len(lines) and len(lines) <= constants.MAX_ODD_LINES * len(r):
             text = (
                 f"{_counted(len(lines), axis, 'drifts', 'drift')}: {{lines}}. What is left over there "
                 "changes slowly from one "
@@ -702,11 +702,11 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
                 yield unfitted_lines(axis, lines)
                 return
         share = found / np.maximum(counts, 1)
-        if share.max() <= constants.MAX_LINE_OUTLIER_SHARE:
+        if share.max() <= constants.MAJORITY:
             continue
         usual = float(np.clip(np.median(share), 1e-3, 1.0))
         chance = usual * counts + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(usual * (1 - usual) * counts)
-        lines = np.flatnonzero((share > constants.MAX_LINE_OUTLIER_SHARE) & (found > chance))
+        lines = np.flatnonzero((share > constants.MAJORITY) & (found > chance))
         if len(lines):
             rest = "rest on the features alone" if case.features[axis].given else "are unreliable"
             text = f"in {_counted(len(lines), axis, 'more', 'more')} than half of the cells are outliers: {{lines}}. "
@@ -721,7 +721,7 @@ def noisy_lines(case: Case) -> Iterator[Doubt]:
         return
     noise, noisy = fit.noise, fit.noise.noisy_lines(fit.unit**2)
     for axis, (lines, scales) in enumerate(zip(noisy, (noise.rows, noise.cols), strict=True)):
-        if len(lines) <= constants.MAX_NOISY_LINES * len(scales):
+        if len(lines) <= constants.MAX_ODD_LINES * len(scales):
             continue
         times = float(np.sqrt(np.median(scales[lines]) / np.median(scales)))
         text = f"{_counted(len(lines), axis, 'scatters', 'scatter')} about {times:.1f} times as much as the others: "
@@ -739,7 +739,7 @@ def little_explained(case: Case) -> Iterator[Doubt]:
             "no pattern is stronger than the noise, so no cell can be called wrong: all expected values are zero. Add "
             "rows, or features of the rows or columns",
         )
-    elif case.explained < constants.MIN_EXPLAINED_SHARE:
+    elif case.explained < constants.MAJORITY:
         yield Doubt(
             "little-explained",
             f"expected values explain only {case.explained:.0%} of the sum of squares of the cells that are no "

@@ -11,24 +11,13 @@ import irpca
 from irpca import Status, constants
 from irpca.datasets import make_problem
 from irpca.features import Features
-from irpca.noise import NoiseModel
+from irpca.model.columns import Columns, find_spreads, find_units
+from irpca.model.noise import NoiseModel
 from irpca.problem import Problem
-from irpca.sampling import Sample
+from irpca.sample import Sample
 from irpca.solvers import SOLVERS
-from irpca.solvers.bayes import (
-    Setup,
-    _constant,
-    _filled,
-    _gaussian,
-    _in_features,
-    _limit,
-    _lines_of_part,
-    _one_component,
-    _place_others,
-    _spread,
-    column_units,
-    finest,
-)
+from irpca.solvers.bayes import _constant, _gaussian, _in_features, _limit, _one_component
+from irpca.solvers.part import Part, Setup, lines_of_part
 
 
 def sample(values, cols=None):
@@ -40,58 +29,64 @@ def sample(values, cols=None):
 # Units
 
 
+def spread_of(x):
+    return find_spreads(np.asarray(x, float), np.zeros(len(x), int), 1)[0]
+
+
 def test_the_spread_is_the_standard_deviation_of_gaussian_values_and_robust():
     x = np.random.default_rng(0).standard_normal(20_000)
-    assert _spread(5 + 3 * x) == pytest.approx(3, rel=0.02)
+    assert spread_of(5 + 3 * x) == pytest.approx(3, rel=0.02)
     x[:1000] = 1e9
-    assert _spread(x) == pytest.approx(1, rel=0.1)
+    assert spread_of(x) == pytest.approx(1, rel=0.1)
 
 
 def test_the_spread_of_values_most_of_which_are_the_same():
     few = np.r_[np.zeros(90), np.full(10, 4.0)]
-    assert _spread(few) == pytest.approx(few.std())
-    assert np.isnan(_spread(np.full(50, 3.0)))
+    assert spread_of(few) == pytest.approx(few.std())
+    assert np.isnan(spread_of(np.full(50, 3.0)))
 
 
 def test_every_column_has_the_unit_of_its_own_spread():
     rng = np.random.default_rng(0)
     M = np.array([1.0, 100.0, 1.0, 1.0, 10.0]) * rng.standard_normal((4000, 5))
     M[19:, 2], M[:, 3], M[20:, 4] = np.nan, np.nan, np.nan
-    unit, typical = column_units(to_solve(M))
+    unit, typical = find_units(to_solve(M))
     assert unit[1] / unit[0] == pytest.approx(100, rel=0.05)
     assert unit[2] == unit[3] == 1.0  # too few entries, or none
     assert unit[4] != 1.0
     assert np.prod(unit[[0, 1, 4]]) == pytest.approx(1.0)
     assert typical == pytest.approx(unit[0] ** -1, rel=0.05)
-    unit, typical = column_units(to_solve(M[:10]))
+    unit, typical = find_units(to_solve(M[:10]))
     np.testing.assert_array_equal(unit, np.ones(5))
 
 
 def test_every_column_of_a_wide_table_gets_a_unit():
     """Of 4,000 columns 8 entries each are in the sample: too few, so that more are drawn."""
     scale = np.tile([1.0, 100.0], 2000)
-    unit, _ = column_units(to_solve(scale * np.random.default_rng(0).standard_normal((200, 4000))))
+    unit, _ = find_units(to_solve(scale * np.random.default_rng(0).standard_normal((200, 4000))))
     assert unit[1::2].min() > 10 * unit[::2].max()
 
 
 @pytest.mark.parametrize(("ratio", "one"), [(50.0, True), (200.0, False)])
 def test_columns_with_features_share_one_unit_unless_they_cannot_be_alike(ratio, one):
     M = np.tile([1.0, ratio], 5) * np.random.default_rng(0).standard_normal((2000, 10))
-    unit, _ = column_units(to_solve(M, F2=np.vander(np.arange(10.0), 2)))
+    unit, _ = find_units(to_solve(M, F2=np.vander(np.arange(10.0), 2)))
     assert (unit == 1).all() == one
 
 
 def test_the_finest_noise_is_rounding_of_what_was_stored():
-    rng = np.random.default_rng(0)
-    x = rng.standard_normal(2000)
-    unit = np.array([1.0, 4.0])
-    np.testing.assert_allclose(finest(sample(x), unit, 1.0), 1e-5)
-    steps = 0.1 * np.round(10 * x)
-    np.testing.assert_allclose(finest(sample(steps), unit, 1.0), 0.1 / np.sqrt(12) / unit, rtol=1e-6)
-    single = Sample(np.arange(2000), np.arange(2000) % 2, 1e3 + x, np.dtype(np.float32))
-    rounding = np.finfo(np.float32).eps * np.quantile(1e3 + x, 0.9)
-    np.testing.assert_allclose(finest(single, unit, 1.0), np.maximum(rounding / unit, 1e-5), rtol=1e-6)
-    np.testing.assert_allclose(finest(sample(np.full(50, 3.0)), unit, np.nan), 3e-5)
+    X = np.array([1.0, 4.0]) * np.random.default_rng(0).standard_normal((2000, 2))
+    plain, steps, single, one = (
+        to_solve(M) for M in (X, 0.1 * np.round(10 * X), (1e3 + X).astype(np.float32), np.full((20, 5), 3.0))
+    )
+    unit, typical = find_units(plain)
+    assert unit[1] > 3 * unit[0]
+    np.testing.assert_allclose(Columns.of(plain).least, 1e-5 * typical)
+    found = Columns.of(steps)
+    np.testing.assert_allclose(found.least, 0.1 / np.sqrt(12) / found.unit, rtol=1e-6)
+    rounding, found = np.finfo(np.float32).eps * np.quantile(1e3 + X, 0.9), Columns.of(single)
+    np.testing.assert_allclose(found.least, np.maximum(rounding / found.unit, 1e-5 * typical), rtol=1e-2)
+    np.testing.assert_allclose(Columns.of(one).least, 3e-5)
 
 
 # Exact answers
@@ -180,13 +175,21 @@ def of_shape(n1, n2, rank=None, d=(None, None)):
     ],
 )
 def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, offered, share, entries):
-    rows, cols = _lines_of_part(of_shape(2000, 1500, rank), offered, share)
+    counts = np.full(2000, share * 1500), np.full(1500, share * 2000)
+    rows, cols = lines_of_part(of_shape(2000, 1500, rank), offered, counts)
     assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
 
 
 def test_fits_are_compared_on_many_lines_for_every_feature():
-    rows, cols = _lines_of_part(of_shape(2000, 1500, d=(100, None)), 20, 1.0)
+    rows, cols = lines_of_part(of_shape(2000, 1500, d=(100, None)), 20)
     assert (len(rows), len(cols)) == (400, 109)
+
+
+def test_lines_without_entries_are_not_in_the_part():
+    counts = np.where(np.arange(60) % 3 > 0, 40, 0), np.full(40, 40)
+    rows, cols = lines_of_part(of_shape(60, 40), 20, counts)
+    np.testing.assert_array_equal(rows, np.flatnonzero(counts[0]))
+    assert len(cols) == 40
 
 
 def test_what_will_be_looked_at():
@@ -214,10 +217,6 @@ def test_expected_factors_as_coefficients_of_the_features():
     found = _in_features(Features.of(F, 40), expected, turn)
     np.testing.assert_allclose(found.offset + F @ found.coefficients, expected @ turn, atol=1e-10)
     np.testing.assert_allclose(found.offset, 2.0 * turn.sum(axis=0), atol=1e-10)
-
-
-def test_scales_of_lines_outside_the_part_are_one():
-    np.testing.assert_array_equal(_filled(np.array([3.0, 5.0]), np.array([1, 3]), 5), [1, 3, 1, 5, 1])
 
 
 # Noise
@@ -294,13 +293,14 @@ def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatc
     lines = np.array([0, 2, 3]), np.array([1, 4])
     part = SimpleNamespace(
         table=SimpleNamespace(lines=lines),
-        unit=unit,
+        columns=SimpleNamespace(unit=unit),
         M=SimpleNamespace(shape=M.shape, dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
+        lift=lambda fit: fit,
     )
     monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, block=4))
     placed = []
     fit = SimpleNamespace(tied=(False, False), place=lambda *block: placed.append(block))
-    _place_others(fit, part)
+    Part.extend(part, fit)
     assert [(axis, *some) for _, axis, some, _ in placed] == [(0, 1, 4), (0, 5), (1, 0), (1, 2), (1, 3)]
     for block, axis, some, others in placed:
         np.testing.assert_array_equal(others, lines[1 - axis])
@@ -308,7 +308,7 @@ def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatc
         np.testing.assert_array_equal(block, whole[np.ix_(some, others)])
     placed.clear()
     fit.tied = (True, False)
-    _place_others(fit, part)
+    Part.extend(part, fit)
     assert {axis for _, axis, *_ in placed} == {1}
 
 

@@ -15,6 +15,7 @@ from irpca.datasets import Problem, make_problem
 from irpca.diagnostics import iteration_bound
 from irpca.features import Features
 from irpca.solvers import irpca_iht
+from irpca.solvers.irpca_iht import paper_schedule, paper_start
 
 
 def run(M, F1, F2, rank, T, **options):
@@ -38,6 +39,43 @@ def assert_same_iterates(mine, theirs, rtol):
         np.testing.assert_array_equal(S != 0, S_true != 0)
         assert np.linalg.norm(L - L_true) <= rtol * np.linalg.norm(L_true)
         assert np.linalg.norm(W - W_true) <= rtol * np.linalg.norm(W_true)
+
+
+# Its thresholds
+
+
+def test_paper_start_is_the_formula_of_algorithm_1():
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((40, 3)), 10 * rng.standard_normal((70, 5))
+    mu, sigma = [], []
+    for F in (F1, F2):
+        n, d = F.shape
+        projector = F @ np.linalg.pinv(F)
+        mu.append(np.sqrt(projector.diagonal().max() * n / d))
+        sigma.append(np.linalg.norm(F, 2))
+    expected = mu[0] * mu[1] * sigma[0] * sigma[1] * np.sqrt(3 * 5 / (40 * 70)) * 0.7
+    assert paper_start(Features.of(F1, 40), Features.of(F2, 70), 0.7) == pytest.approx(expected, rel=1e-12)
+
+
+def test_paper_start_bounds_the_entries_of_L():
+    rng = np.random.default_rng(1)
+    F1, F2, W = (rng.standard_normal(shape) for shape in [(40, 3), (70, 5), (3, 5)])
+    bound = paper_start(Features.of(F1, 40), Features.of(F2, 70), np.linalg.norm(W, 2))
+    assert np.abs(F1 @ W @ F2.T).max() <= bound
+    # Flat features and one direction meet it with equality.
+    flat = Features.of(np.ones((9, 1)), 9)
+    assert paper_start(flat, flat, 2.5) == pytest.approx(2.5, rel=1e-12)
+
+
+@pytest.mark.parametrize("decay", [5.0, 2.0])
+def test_paper_schedule_falls_to_nu(decay):
+    zetas = list(islice(paper_schedule(3.0, 0.25, decay), 30))
+    np.testing.assert_allclose(zetas, [3.0 / decay**t + 0.25 for t in range(30)], rtol=1e-12, atol=0)
+    assert next(paper_schedule(3.0, 0.25)) == 3.25
+
+
+def test_paper_schedule_falls_by_five_unless_told():
+    assert [a / b for a, b in pairwise(islice(paper_schedule(1.0, 0.0), 4))] == pytest.approx([5, 5, 5], rel=1e-12)
 
 
 # The oracle

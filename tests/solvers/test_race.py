@@ -7,31 +7,22 @@ import numpy as np
 import pytest
 
 from irpca import constants
-from irpca.choice import HeldOut
-from irpca.factors import basis_of
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.solvers.race import (
-    Comparison,
-    Recipe,
-    Table,
-    _medians,
-    _mostly_wrong,
-    _plus,
-    densest,
-    piled,
-    sub_table,
-)
+from irpca.model.choice import HeldOut
+from irpca.model.factors import basis_of
+from irpca.model.peaks import find_mode
+from irpca.solvers.race import Race, Recipe, Table, find_piles
 
 FREE = (False, False)
 
 
 def test_the_shortest_interval_with_a_share_of_the_residuals():
     R = np.array([[5.2, 0.0, np.nan, 9.0], [1.0, 5.0, 20.0, 5.1]])
-    assert densest(R, 0.5) == (5.1, pytest.approx(0.1))  # three of seven
-    assert densest(R, 0.8) == (5.0, 2.6)  # five: 0 to 5.2
-    assert densest(np.array([3.0, 4.0]), 0.1) == (3.5, 0.5)  # at least two
-    assert densest(np.array([np.nan, 4.0]), 0.5) == (0.0, 0.0)
+    assert find_mode(R, 0.5) == (5.1, pytest.approx(0.1))  # three of seven
+    assert find_mode(R, 0.8) == (5.0, 2.6)  # five: 0 to 5.2
+    assert find_mode(np.array([3.0, 4.0]), 0.1) == (3.5, 0.5)  # at least two
+    assert find_mode(np.array([np.nan, 4.0]), 0.5) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -50,54 +41,24 @@ def test_a_value_that_occurs_far_more_often_than_others(counts, seen):
     X = np.r_[np.repeat(np.arange(len(counts)), counts).astype(float), np.nan, np.nan]
     X = X.reshape(2, -1) if len(X) % 2 == 0 else np.r_[X, np.nan].reshape(2, -1)
     expected = (len(counts) - 1.0 == X) if seen else np.zeros(X.shape, bool)
-    np.testing.assert_array_equal(piled(X), expected)
+    np.testing.assert_array_equal(find_piles(X), expected)
 
 
 def test_what_is_usual_is_the_value_of_a_typical_entry_not_of_a_typical_value():
     """Half of the entries hold values that occur ten times: 150 is only 15 times as often, though most occur once."""
     counts = np.r_[np.ones(500, int), np.full(60, 10), 150]
-    assert not piled(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).any()
+    assert not find_piles(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).any()
     counts[-1] = 210
-    assert piled(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).sum() == 210
-
-
-@pytest.mark.parametrize(
-    ("shape", "share", "sizes"),
-    [
-        ((100, 1000), 1.0, (100, 120)),
-        ((1000, 100), 1.0, (120, 100)),
-        ((1000, 900), 1.0, (109, 110)),  # as square as may be
-        ((900, 1000), 0.5, (154, 155)),
-        ((60, 50), 1.0, (60, 50)),
-    ],
-)
-def test_the_part_on_which_fits_are_compared(shape, share, sizes):
-    rows, cols = sub_table(shape, 12_000, share, (0, 0), np.random.default_rng(0))
-    if shape[0] > shape[1]:
-        sizes = sizes if shape != (1000, 900) else (110, 109)
-    assert (len(rows), len(cols)) == sizes
-    assert (np.diff(rows) > 0).all() and (np.diff(cols) > 0).all() and rows.max() < shape[0] and cols.max() < shape[1]
-
-
-@pytest.mark.parametrize(
-    ("least", "sizes"), [((50, 50), (110, 109)), ((400, 20), (400, 109)), ((2000, 300), (1000, 300))]
-)
-def test_the_part_has_at_least_so_many_lines(least, sizes):
-    assert tuple(map(len, sub_table((1000, 900), 12_000, 1.0, least, np.random.default_rng(0)))) == sizes
-    far_too_many = (1 << 13, 1 << 12)
-    rows, cols = sub_table((1 << 14, 1 << 14), 12_000, 1.0, far_too_many, np.random.default_rng(0))
-    assert len(rows) * len(cols) <= 12_000
+    assert find_piles(np.repeat(np.arange(len(counts)), counts).astype(float)[None]).sum() == 210
 
 
 def test_starts():
     X = np.array([[1.0, 2.0, np.nan], [3.0, 8.0, np.nan], [5.0, 5.0, np.nan]])
-    np.testing.assert_array_equal(_medians(X, 0), [3.0, 5.0, 4.0])  # of all entries where there is none
-    np.testing.assert_array_equal(_medians(X, 1), [1.5, 5.5, 5.0])
-    table = a_table(X)
-    np.testing.assert_allclose(table._start(X, "columns").dense(), np.tile([3.0, 5.0, 4.0], (3, 1)))
-    np.testing.assert_allclose(table._start(X, "rows").dense(), np.tile([[1.5], [5.5], [5.0]], (1, 3)))
-    L = LowRank(np.ones((3, 1)), np.eye(1), np.arange(3.0)[:, None])
-    np.testing.assert_allclose(_plus(L, 2.5).dense(), L.dense() + 2.5)
+    medians = {"columns": np.tile([3.0, 5.0, 4.0], (3, 1)), "rows": np.tile([[1.5], [5.5], [5.0]], (1, 3))}
+    for start, expected in medians.items():  # of all entries where there is none
+        L, error = a_table(X)._start(X, Recipe(FREE, start))
+        np.testing.assert_allclose(L.dense(), expected)
+        assert error == pytest.approx(1.4826 * np.nanmedian(np.abs(X - expected)))
 
 
 def test_a_recipe_is_fitted_once_and_others_start_from_it():
@@ -106,15 +67,15 @@ def test_a_recipe_is_fitted_once_and_others_start_from_it():
     X = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 40)) + 0.2 * rng.standard_normal((60, 40))
     X += np.where(rng.random(X.shape) < 0.2, 5 * rng.standard_normal(X.shape), 0)
     table, first = a_table(X), Recipe(FREE, few=True)
-    fit = table.make(first)
-    assert table.make(first) is fit and fit.refitted
-    kept = table.make(replace(first, afresh=False))
+    fit = table.fit(first)
+    assert table.fit(first) is fit and fit.refitted
+    kept = table.fit(replace(first, afresh=False))
     assert not kept.refitted and kept.noise.s != fit.noise.s
-    shifted = table._begun(Recipe(FREE, first, few=True, shifted=True))
-    middle, width = densest(X - fit.L.dense(), constants.MODE_SHARE)
+    shifted = table._begin(Recipe(FREE, first, few=True, shifted=True))
+    middle, width = find_mode(X - fit.L.dense(), constants.MODE_SHARE)
     assert np.mean(shifted.L.dense() - fit.L.dense()) == pytest.approx(middle, rel=1e-6)
     assert shifted.noise.s == pytest.approx(width)
-    assert not table.without(np.zeros(X.shape, bool)).fits
+    assert not table.hold_out(np.zeros(X.shape, bool)).fits
 
 
 def test_names_say_how_a_fit_was_made():
@@ -132,8 +93,9 @@ def test_piled_up_values_most_of_which_are_gross_errors(far, wrong):
     values = np.where(np.arange(100) < 100 * far, 37.0, 35.0)[None]
     noise = SimpleNamespace(s=1.0, rows=np.full(1, 4.0), cols=np.full(100, 9.0))
     fit = SimpleNamespace(noise=noise, L=LowRank.zero(values.shape))
-    table = SimpleNamespace(values=values, piles=np.ones(values.shape, bool))
-    assert _mostly_wrong(table, fit) == wrong
+    race = Race(SimpleNamespace(values=values, piles=np.ones(values.shape, bool)), None, [FREE])
+    race.tried[Recipe(FREE)] = SimpleNamespace(fit=fit)
+    assert race._piles_are_wrong(Recipe(FREE)) == wrong
 
 
 def a_table(X, rank=None, extra=0, bases=None, noise=None):
@@ -152,8 +114,8 @@ def compared(X, rng, **options):
     out = rng.random(X.shape) < 0.1
     rows, cols = np.nonzero(out)
     table = a_table(X, **options)
-    comparison = Comparison(
-        table.without(out), HeldOut(rows, cols, X[rows, cols], np.full(len(rows), 1e-5)), list(table.bases)
+    comparison = Race(
+        table.hold_out(out), HeldOut(rows, cols, X[rows, cols], np.full(len(rows), 1e-5)), list(table.bases)
     )
     return comparison, len(list(comparison))
 
@@ -206,6 +168,6 @@ def test_what_was_left_out_is_held_against_all_entries_that_were_fitted():
     rng = np.random.default_rng(0)
     X = rng.standard_normal((120, 1)) @ rng.standard_normal((1, 100)) + 0.1 * rng.standard_normal((120, 100))
     X.ravel()[rng.choice(X.size, 3000, replace=False)] = 7.0
-    fit = a_table(X).make(Recipe(FREE, piles=True))
+    fit = a_table(X).fit(Recipe(FREE, piles=True))
     assert len(fit.sample[0]) < 9000 == fit.engine.n_observed
     assert fit.noise.gross == pytest.approx(0.25, abs=0.01)

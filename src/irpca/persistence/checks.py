@@ -49,6 +49,7 @@ MODEL_SHAPES = {
     "_placement.columns.slope_variance": "f K",
     "_placement.columns.covariance": "f K K",
     "_placement.columns.spread": "f n2",
+    "_placement.columns.seen": "b n2",
     "_placement.noise.least": "f n2",
     "_placement.noise.rows": "f n1",
     "_placement.noise.cols": "f n2",

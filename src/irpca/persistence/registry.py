@@ -13,16 +13,16 @@ import numpy as np
 from ..lowrank import Array
 
 CLASSES = {
-    "calibration": ("Calibration",),
     "described": ("Described",),
-    "entry_scale": ("EntryScale",),
-    "factors": ("Side",),
     "features.encoder": ("Encoder",),
     "features.terms": ("Term",),
     "labels": ("Labels",),
     "lowrank": ("LowRank",),
-    "noise": ("NoiseModel",),
-    "placement": ("Placement",),
+    "model.calibration": ("Calibration",),
+    "model.entry_scale": ("EntryScale",),
+    "model.factors": ("Side",),
+    "model.noise": ("NoiseModel",),
+    "model.placement": ("Placement",),
     "result": ("Certificate", "Choice", "Doubt", "Expected", "History", "Result", "Status"),
 }
 MAX_WHOLE_FLOAT = 2**53  # beyond, a whole number may be no float, and some are none that a machine knows

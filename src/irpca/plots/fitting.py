@@ -44,7 +44,7 @@ def candidates(model: Any, ax: Any = None) -> Any:
     matplotlib Axes
         One line for each candidate, the best on top: its mean log predictive density at held-out cells (the higher the
         better), and its mean absolute error at the left (without column features, in units of the spread of each
-        column). Density alone does not decide: see :mod:`irpca.choice`.
+        column). Density alone does not decide: see :mod:`irpca.model.choice`.
 
     Examples
     --------

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..calibration import Calibration
 from ..engines import Engine
-from ..entry_scale import EntryScale
 from ..lowrank import Array, LowRank
+from ..model.calibration import Calibration
+from ..model.entry_scale import EntryScale
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
 from .fitted import engine_of, expected_at, outliers_of, result_of, seed_of, standardised_at

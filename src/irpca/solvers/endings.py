@@ -6,7 +6,7 @@ import numpy as np
 
 from ..engines.base import Trim
 from ..lowrank import LowRank
-from ..threshold import rounding_floor
+from ..sample import rounding_floor
 
 MAX_SHARE_IN_S = 0.5  # of the entries: with more, S is no longer a sparse matrix
 MAX_SHARE_IN_ROBUST_S = 0.9  # the same for methods that are known to recover from more than half

@@ -11,7 +11,7 @@ from ..arguments import number
 from ..lowrank import Array, LowRank, relative_distance
 from ..problem import Problem
 from ..result import State
-from ..sampling import check_scale
+from ..sample import check_scale
 from .endings import saturation, threshold_floor
 
 MIN_SINGULAR_VALUE = 1e-10  # of the crossing, relative to the largest: smaller ones count as zero

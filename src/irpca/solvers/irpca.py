@@ -11,8 +11,8 @@ from .. import constants
 from ..engines.base import Look
 from ..problem import Problem
 from ..result import State
-from ..sampling import drafts
 from . import bayes, trimmed
+from .blocks import drafts
 
 
 def iterate(

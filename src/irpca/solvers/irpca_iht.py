@@ -12,8 +12,7 @@ from ..features import Features
 from ..lowrank import Array, LowRank, singular_triplets
 from ..problem import Problem
 from ..result import Choice, State
-from ..sampling import check_scale
-from ..threshold import paper_schedule, paper_start
+from ..sample import check_scale
 from .endings import GROSS, MAX_SHARE_IN_S
 
 
@@ -138,3 +137,16 @@ def _failure(full: float, F1: Features, F2: Features, variant: str) -> str | Non
             "does not depend on it, or solver='irpca', which also estimates the threshold"
         )
     return found + "lower decay, or use solver='irpca', which estimates the threshold"
+
+
+def paper_start(F1: Features, F2: Features, c_W: float) -> float:
+    """The paper's bound on ‖L*‖∞, ``mu1 mu2 sigma1 sigma2 sqrt(d1 d2 / (n1 n2)) c_W``: ζ_1 of Algorithm 1 for ν = 0."""
+    spread = np.sqrt(F1.d * F2.d / (F1.n * F2.n))
+    return float(F1.mu * F2.mu * F1.sigma_max * F2.sigma_max * spread * c_W)
+
+
+def paper_schedule(start: float, nu: float, decay: float = 5.0) -> Iterator[float]:
+    """ζ_t = start / 5^(t−1) + ν for t = 1, 2, … (step 5 of Algorithm 1)."""
+    while True:
+        yield start + nu
+        start /= decay

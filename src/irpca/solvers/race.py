@@ -1,24 +1,25 @@
 """Candidate fits of the model from several starts, on a part of M that is small enough to try them all.
 
 No single start works for every table. Each candidate is fitted to nine tenths of the entries and judged by how well it
-predicts the others (:mod:`irpca.choice`).
+predicts the others (:mod:`irpca.model.choice`).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from .. import constants
 from ..cached import cached_property
-from ..choice import Candidate, HeldOut, choose
-from ..factors import Fit, begin, moved, restricted
 from ..lowrank import Array, LowRank
-from ..noise import NoiseModel, with_piles
-from ..sampling import children, in_memory
+from ..model.choice import Candidate, HeldOut, choose
+from ..model.factors import Fit, begin, moved
+from ..model.noise import NoiseModel, with_piles
+from ..model.peaks import find_mode, find_peak
+from ..result import Certificate
+from ..sample import children, in_memory
 
 Tied = tuple[bool, bool]
 
@@ -70,6 +71,7 @@ class Table:
     rank, extra : number of components that features explain, and of others; None: to be chosen
     noise : its standard deviation, if it is known
     offered : number of components that a fit begins with where it is to choose
+    seeds : for random components, and for the entries by which the noise is looked for
     trimmed : a robust fit of M to start from, if there is one
     fits : those that were made
     """
@@ -88,101 +90,82 @@ class Table:
 
     @cached_property
     def piles(self) -> Array:
-        return piled(self.values)
+        """Which entries hold a value that occurs far too often."""
+        return find_piles(self.values)
 
-    def without(self, out: Array) -> Table:
-        """The same table with some entries held out."""
-        values = np.where(out, np.nan, self.values)
-        return replace(self, values=values, fits={})
+    def hold_out(self, cells: Array) -> Table:
+        """Return the same table without some cells."""
+        return replace(self, values=np.where(cells, np.nan, self.values), fits={})
 
-    def make(self, recipe: Recipe) -> Fit:
-        """The fit of a recipe to this table; kept, since other recipes start from it."""
-        if recipe in self.fits:
-            return self.fits[recipe]
-        fit = self.fits[recipe] = self._begun(recipe)
-        fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
-        if recipe.piles:
-            fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
-        return fit
+    def fit(self, recipe: Recipe) -> Fit:
+        """Return the fit of a recipe to this table; it is kept, since other recipes start from it."""
+        if recipe not in self.fits:
+            fit = self.fits[recipe] = self._begin(recipe)
+            fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
+            if recipe.piles:
+                fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
+        return self.fits[recipe]
 
-    def _begun(self, recipe: Recipe) -> Fit:
-        """The fit of a recipe before its first sweep."""
+    def _begin(self, recipe: Recipe) -> Fit:
+        """Return the fit of a recipe before its first sweep."""
         X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
-        nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
-        if isinstance(recipe.start, Recipe):
-            before = self.make(recipe.start)
-            L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
-        else:
-            L0 = self._start(X, recipe.start)
-            q, k = constants.NOISE_STARTS[1 if recipe.start == "trimmed" else 0]  # that one is close, and robust
-            s0 = 1.4826 * k * float(np.nanquantile(np.abs(X - L0.dense()), q))
-        if recipe.shifted:
-            shift, s0 = densest(X - L0.dense(), constants.MODE_SHARE)
-            L0 = _plus(L0, shift)
+        L0, s0 = self._start(X, recipe)
         rows, cols = np.nonzero(np.isfinite(X))
         start, look = (np.random.default_rng(child) for child in children(self.seeds, 2))
         if len(rows) > constants.BUDGET.few:
             at = np.sort(look.choice(len(rows), constants.BUDGET.few, replace=False))
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
-        s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])))
-        directions = constants.SIMPLE_MODEL_RANK if recipe.few else self.offered
-        model = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, nu=nu, target=self.noise)
-        model = replace(model, s=max(s0, 10 * model.lowest))
+        s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])), 10 * float(self.least.min()))
+        nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
+        noise = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, nu=nu, target=self.noise)
         rank = self._rank(recipe)
-        directions = directions if rank is None else rank
-        fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, model, sample, directions, start)
+        components = (constants.SIMPLE_MODEL_RANK if recipe.few else self.offered) if rank is None else rank
+        fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, noise, sample, components, start)
         fit.directions = rank
         return fit
 
+    def _start(self, X: Array, recipe: Recipe) -> tuple[LowRank, float]:
+        """Return where a recipe starts: L, and about its error."""
+        if isinstance(recipe.start, Recipe):
+            before = self.fit(recipe.start)
+            L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
+        else:
+            L0 = self._medians(X, recipe.start) if self.trimmed is None or recipe.start != "trimmed" else self.trimmed
+            sizes = np.abs(X - L0.dense())
+            sizes = sizes[np.isfinite(sizes)]
+            s0 = 1.4826 * float(np.median(sizes))
+            if recipe.start == "trimmed":  # that one is close, and robust
+                s0 = min(s0, 2 * find_peak(sizes, float(self.least.min())).deviation)
+        if recipe.shifted:
+            shift, s0 = find_mode(X - L0.dense(), constants.MODE_SHARE)
+            (n1, n2), ones = L0.shape, np.ones
+            left, right = np.hstack([L0.left, shift * ones((n1, 1))]), np.hstack([L0.right, ones((n2, 1))])
+            L0 = LowRank(left, np.eye(L0.rank + 1), right)
+        return L0, s0
+
     def _rank(self, recipe: Recipe) -> int | None:
-        """Number of components of a fit; None: chosen by the fit."""
+        """Return the number of components of a fit; None: chosen by the fit."""
         simplest = next(iter(self.bases))
         if not any(simplest) or any(recipe.tied):
             return self.rank
         if self.extra is None:
             return None
-        explained = self.rank or self.make(Recipe(simplest)).principal().rank
+        explained = self.rank or self.fit(Recipe(simplest)).principal().rank
         return min(explained + self.extra, *self.values.shape)
 
-    def _start(self, X: Array, kind: str) -> LowRank:
-        if kind == "trimmed":
-            assert self.trimmed is not None
-            return self.trimmed
-        axis = 0 if kind == "columns" else 1
-        middle = _medians(X, axis)[:, None]
-        ones = np.ones((X.shape[axis], 1))
-        return LowRank(ones, np.eye(1), middle) if axis == 0 else LowRank(middle, np.eye(1), ones)
+    def _medians(self, X: Array, of: str) -> LowRank:
+        """Return the medians of columns or rows as a matrix; where nothing is observed, that of all entries."""
+        axis = 0 if of == "columns" else 1
+        seen = np.isfinite(X).any(axis=axis)
+        middle = np.full((X.shape[1 - axis], 1), float(np.nanmedian(X)))
+        middle[seen, 0] = np.nanmedian(X[:, seen] if axis == 0 else X[seen], axis=axis)
+        L = LowRank(np.ones((X.shape[axis], 1)), np.eye(1), middle)
+        return L if axis == 0 else L.T
 
 
-def _plus(L: LowRank, shift: float) -> LowRank:
-    """L with a constant added."""
-    n1, n2 = L.shape
-    left, right = np.hstack([L.left, np.full((n1, 1), shift)]), np.hstack([L.right, np.ones((n2, 1))])
-    return LowRank(left, np.eye(L.rank + 1), right)
-
-
-def _medians(X: Array, axis: int) -> Array:
-    """Median of every line; where nothing is observed, of all entries."""
-    seen = np.isfinite(X).any(axis=axis)
-    found = np.full(X.shape[1 - axis], float(np.nanmedian(X)))
-    found[seen] = np.nanmedian(X[:, seen] if axis == 0 else X[seen], axis=axis)
-    return found
-
-
-def densest(R: Array, share: float) -> tuple[float, float]:
-    """The middle of the shortest interval that holds a share of the residuals, and half its width."""
-    R = np.sort(R[np.isfinite(R)])
-    h = max(int(share * len(R)), 2)
-    if len(R) < h:
-        return 0.0, 0.0
-    width = R[h - 1 :] - R[: len(R) - h + 1]
-    i = int(width.argmin())
-    return float(np.median(R[i : i + h])), float(width[i]) / 2
-
-
-def piled(X: Array) -> Array:
-    """Entries with a value that occurs far more often than the others: a stuck value, a code, a limit.
+def find_piles(X: Array) -> Array:
+    """Mark entries with a value that occurs far more often than the others: a stuck value, a code, a limit.
 
     Where all values are frequent, as with ratings and counts, none of them is meant.
     """
@@ -199,7 +182,7 @@ def piled(X: Array) -> Array:
 
 
 @dataclass(eq=False)
-class Comparison:
+class Race:
     """Candidate fits to a table from several starts, compared by held-out entries.
 
     Starts are tried with the simplest model first: features alone, or few components. The full model starts from the
@@ -210,126 +193,111 @@ class Comparison:
     table, held : the table, and the entries held out of it
     ties : which sides may be tied to features, the simplest first
     short : whether only the full model is fitted, from few starts: many components take long
-    winner : the recipe of the best fit, when all were tried
     tried : every fit that took part, by its recipe
-    about : about how many fits there will be
+    winner : the recipe of the best fit, when all were tried
     """
 
     table: Table
     held: HeldOut
     ties: list[Tied]
     short: bool = False
-    winner: Recipe | None = None
     tried: dict[Recipe, Candidate] = field(default_factory=dict)
+    winner: Recipe | None = None
 
     @property
     def about(self) -> int:
-        return (2 if self.table.piles.any() else 1) * (len(self._starts) + len(self.ties)) + 3
+        """About how many fits there will be."""
+        return len(self._with_piles) * (len(self._starts) + len(self.ties)) + 3
 
     @property
     def _starts(self) -> tuple[str, ...]:
         return ("columns", "rows") if self.table.trimmed is None else ("trimmed", "columns", "rows")
 
+    @property
+    def _with_piles(self) -> tuple[bool, ...]:
+        return (False, True) if self.table.piles.any() else (False,)
+
     def __iter__(self) -> Iterator[Fit]:
+        for recipe in self._recipes():
+            fit = self._try(recipe)
+            if self.held.nearly_exact(fit) and isinstance(recipe.start, str) and recipe.afresh:
+                self.winner = recipe
+                return
+            if self.tried:
+                yield self.tried[self.best()].fit
+        self.winner = self.best()
+
+    def _recipes(self) -> Iterator[Recipe]:
+        """What is tried next, given what was found so far."""
         table, ties = self.table, self.ties
         if self.short:
-            yield from self._from_few_starts()
+            starts = self._starts[:-1]
+            yield from (Recipe(tied, at, piles=p) for p in self._with_piles for tied in ties for at in starts)
             return
         few = not any(ties[0]) and table.rank is None
-        with_piles = (False, True) if table.piles.any() else (False,)
-        for piles in with_piles:
+        for piles in self._with_piles:
             ends: list[Fit] = []
             for start in self._starts:
                 first = Recipe(ties[0], start, few, piles=piles)
-                fit = self._run(first)
-                if self.held.nearly_exact(fit):
-                    self.winner = first
-                    return
-                same = any(moved(fit.L, other.L) < constants.SAME_FIT_DISTANCE for other in ends)
+                yield first
+                fit = table.fit(first)
+                same = any(moved(fit.L, other.L) < 10 * constants.COMPARISON_TOLERANCE for other in ends)
                 if first not in self.tried or same:
                     continue  # fits that start from this one were made already
-                yield self._best_fit
                 ends.append(fit)
                 if fit.refitted:
-                    self._run(replace(first, afresh=False))
-                    yield self._best_fit
-                middle, width = densest(table.values - fit.L.dense(), constants.MODE_SHARE)
+                    yield replace(first, afresh=False)
+                middle, width = find_mode(table.values - fit.L.dense(), constants.MODE_SHARE)
                 if abs(middle) > constants.MIN_MODE_OFFSET * width:
-                    self._run(Recipe(ties[0], first, few, shifted=True, piles=piles))
-                    yield self._best_fit
+                    yield Recipe(ties[0], first, few, shifted=True, piles=piles)
         for tied in ties[1:] or ties[:few]:
-            for piles in with_piles:
-                self._run(Recipe(tied, self._best(lambda recipe, piles=piles: recipe.piles == piles), piles=piles))  # type: ignore[misc]
-                yield self._best_fit
-            self._run(Recipe(tied, "columns", piles=self._best().piles))
-            yield self._best_fit
-        winner = self._best()
-        if not winner.piles and table.piles.any() and _mostly_wrong(table, self.tried[winner].fit):
+            for piles in self._with_piles:
+                yield Recipe(tied, self.best(piles), piles=piles)
+            yield Recipe(tied, "columns", piles=self.best().piles)
+        winner = self.best()
+        if not winner.piles and table.piles.any() and self._piles_are_wrong(winner):
             self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
-            self.winner = self._best()
             return
-        self._run(replace(winner, start=winner, shifted=False, student=True))
-        yield self._best_fit
-        if (student := self._best()).student:
-            self._run(replace(student, start=student, student=False))
-        self.winner = self._best()
+        yield replace(winner, start=winner, shifted=False, student=True)
+        if (student := self.best()).student:
+            yield replace(student, start=student, student=False)
 
-    def _from_few_starts(self) -> Iterator[Fit]:
-        for piles in (False, True) if self.table.piles.any() else (False,):
-            for tied in self.ties:
-                for start in self._starts[:-1]:
-                    first = Recipe(tied, start, piles=piles)
-                    if self.held.nearly_exact(self._run(first)):
-                        self.winner = first
-                        return
-                    if self.tried:
-                        yield self._best_fit
-        self.winner = self._best()
-
-    def _run(self, recipe: Recipe) -> Fit:
-        fit = self.table.make(recipe)
+    def _try(self, recipe: Recipe) -> Fit:
+        """Make the fit of a recipe, and let it take part unless it ran away."""
+        fit = self.table.fit(recipe)
         if recipe not in self.tried and np.isfinite(fit.L.left).all() and not (self.tried and fit.out_of_range):
             self.tried[recipe] = Candidate(recipe.name, fit, self.held.score(fit))
         return fit
 
-    def _best(self, among: Callable[[Recipe], bool] = lambda recipe: True) -> Recipe:
-        some = {candidate.name: recipe for recipe, candidate in self.tried.items() if among(recipe)}
+    def best(self, piles: bool | None = None) -> Recipe:
+        """Return the recipe of the best fit; ``piles``: of those with this answer to whether piles are left out."""
+        some = {c.name: recipe for recipe, c in self.tried.items() if piles is None or recipe.piles == piles}
         return some[choose(self.held, [self.tried[recipe] for recipe in some.values()])[0].name]
 
-    @property
-    def _best_fit(self) -> Fit:
-        return self.tried[self._best()].fit
+    def _piles_are_wrong(self, winner: Recipe) -> bool:
+        """Whether most entries with a piled-up value are gross errors by a fit: then none of them is a measurement.
 
+        Otherwise the few lines in which that value is the majority would be fitted to it.
+        """
+        fit = self.tried[winner].fit
+        scale = fit.noise.s * np.sqrt(np.multiply.outer(fit.noise.rows, fit.noise.cols))
+        far = np.abs(self.table.values - fit.L.dense()) > constants.MAX_CLEAN_RESIDUAL * scale
+        return bool(far[self.table.piles].mean() > constants.MAJORITY)
 
-def _mostly_wrong(table: Table, fit: Fit) -> bool:
-    """Whether most entries with a piled-up value are gross errors by this fit: then none of them is a measurement.
+    @cached_property
+    def outcome(self) -> tuple[Candidate, list[Candidate]]:
+        """The best fit, and those that predict held-out entries as well; when all were made."""
+        best, tied = choose(self.held, list(self.tried.values()))
+        best.fit.strict = best.fit.directions is None and self.held.strict(best.fit)
+        return best, tied
 
-    Otherwise the few lines in which that value is the majority would be fitted to it.
-    """
-    noise = fit.noise
-    scale = noise.s * np.sqrt(np.multiply.outer(noise.rows, noise.cols))
-    far = np.abs(table.values - fit.L.dense()) > constants.MAX_CLEAN_RESIDUAL * scale
-    return bool(far[table.piles].mean() > constants.MAJORITY)
-
-
-def sub_table(
-    shape: tuple[int, int], entries: float, share: float, least: tuple[int, int], rng: np.random.Generator
-) -> tuple[Array, Array]:
-    """Random rows and columns with about as many observed entries; of the shorter side as many as possible.
-
-    There are at least so many rows and columns, or all of them, as far as memory allows.
-    """
-    n1, n2 = shape
-    cells = min(entries / share, n1 * n2, constants.BUDGET.memory)
-    short = min(n1, n2, int(np.sqrt(cells)))
-    long = min(max(n1, n2), int(cells / short))
-    sizes = (short, long) if n1 <= n2 else (long, short)
-    more = min(n1, max(sizes[0], least[0])), min(n2, max(sizes[1], least[1]))
-    sizes = more if math.prod(more) <= constants.BUDGET.memory else sizes
-    rows, cols = (np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, sizes, strict=True))
-    return rows, cols
-
-
-def bases_of(bases: dict[Tied, tuple[Array, Array]], lines: tuple[Array, Array]) -> dict[Tied, tuple[Array, Array]]:
-    """The bases of some rows and columns alone."""
-    return {tied: (restricted(both[0], lines[0])[0], restricted(both[1], lines[1])[0]) for tied, both in bases.items()}
+    def certificate(self, L: LowRank) -> Certificate:
+        """Say how the choice was made; L is the fit to all entries of the part, in units of its columns."""
+        best, tied = self.outcome
+        scores = ((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in self.tried.values())
+        return Certificate(
+            moved=moved(L, best.fit.L),
+            candidates=tuple(scores),
+            chosen=best.name,
+            disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
+        )

@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 from ..engines.base import Engine, Trim
 from ..lowrank import Array, LowRank
-from ..sampling import check_scale
+from ..sample import check_scale
 
 SPARE = 5  # columns in addition to those asked for: they speed up convergence, and estimate the next values
 

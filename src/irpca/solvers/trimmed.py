@@ -17,20 +17,13 @@ import numpy as np
 from .. import constants
 from ..engines.base import Engine, Normal, Trim
 from ..features import Features
-from ..lowrank import Array, LowRank, relative_change
+from ..lowrank import Array, LowRank, relative_change, relative_distance
+from ..model.peaks import Peak, find_peak
 from ..problem import Problem
-from ..regression import conjugate_gradients
+from ..regression import conjugate_gradients, regress_rows
 from ..result import MIN_LINE_EVIDENCE, Choice, State, unfitted_lines
-from ..sampling import (
-    ROWS_PER_FEATURE,
-    Block,
-    FeatureBlock,
-    Sample,
-    blocks,
-    draw_lines,
-    in_memory,
-)
-from ..threshold import rounding_floor
+from ..sample import Sample, in_memory, rounding_floor
+from .blocks import ROWS_PER_FEATURE, Block, FeatureBlock, draw_blocks, draw_lines
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
 NOT_EXACT = (
@@ -207,7 +200,7 @@ def _on_blocks(search: Search) -> Iterator[Trimmed]:
     best: Trimmed | None = None
     small, fitted, before = False, 0, np.inf
     enough = min(constants.BUDGET.few // 2 * F1.d * F2.d, constants.BUDGET.block)
-    for block in blocks(problem.engine, F1, F2, search.lines):
+    for block in draw_blocks(problem.engine, F1, F2, search.lines):
         start = Descent.begin(block, rank, rng)
         large = block.engine.n_observed >= enough
         minority = start.peak.share < constants.MAJORITY and not large
@@ -292,13 +285,8 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     engine, rank = problem.engine, problem.rank
     axis, F = (1, problem.F1) if problem.F1.given else (0, problem.F2)  # axis is that of the side without features
     some, across = at[axis], at[1 - axis]
-
-    def entries_of(some: Array) -> Array:
-        X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
-        return X.astype(float)
-
     n, (Q, R) = engine.shape[axis], F.restrict(across)
-    block = Block(in_memory(entries_of(some)), None, Q)
+    block = Block(in_memory(_entries(engine, axis, some, across)), None, Q)
     if (found := _exact_on(block, rank, rng)) is None:
         return None
     L, exact = found
@@ -307,20 +295,17 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     fitted = fits[:, 0] >= L.rank + MIN_LINE_EVIDENCE  # others say nothing about the components
     L = LowRank.from_product(L.left[fitted] @ L.core, L.right, rank)
     V = (L if rank else L.truncate(_exact_rank(L, exact, block))).right
-    factors, kept = np.zeros((n, V.shape[1])), np.zeros(n)
-    step, poor = max(constants.BUDGET.block // max(len(across), V.shape[1] ** 2), 1), np.arange(n)
+    factors, kept, poor, together = np.zeros((n, V.shape[1])), np.zeros(n), np.arange(n), True
     for _ in range(constants.MAX_LINE_ROUNDS):
-        for first in range(0, len(poor), step):
-            strip = poor[first : first + step]
-            again, more = regress_rows(entries_of(strip), V, engine.dtype, rng)
-            better = more > kept[strip]
-            factors[strip[better]], kept[strip[better]] = again[better], more[better]
+        for lines in [poor] if together else poor[:, None]:
+            again, more, _ = fit_lines(engine, axis, lines, across, V, rng)
+            better = more > kept[lines]
+            factors[lines[better]], kept[lines[better]] = again[better], more[better]
         before, poor = len(poor), _poor(kept, engine.counts[axis], V.shape[1])
         stuck = len(poor) == before or len(poor) < constants.BUDGET.fewest
-        if not len(poor) or step == 1 or (stuck and len(poor) > constants.BUDGET.lines):
+        if not len(poor) or not together or (stuck and len(poor) > constants.BUDGET.lines):
             break
-        if stuck:
-            step = 1  # together they find no threshold that serves them all
+        together = not stuck  # or they find no threshold that serves them all
     whole = LowRank.from_spans((factors, None), None, F.spanned(np.linalg.solve(R, Q.T @ V)))
     whole = whole if axis == 0 else whole.T
     judged = search.judged(whole, whole.rank * (n + F.d - whole.rank))
@@ -342,24 +327,26 @@ def _exact_on(block: Block, rank: int | None, rng: np.random.Generator) -> tuple
 
 def _poor(kept: Array, counts: Array, rank: int) -> Array:
     """Lines of which far fewer entries are fitted than of others, or hardly more than one for each component."""
-    usual = float(np.median(kept / np.maximum(counts, 1)))
-    least = np.maximum(rank + MIN_LINE_EVIDENCE, constants.MIN_INLIER_SHARE * usual * counts)
+    usual = float(np.median(kept / np.maximum(counts, 1))) if len(kept) else 0.0
+    least = np.maximum(rank + MIN_LINE_EVIDENCE, constants.MAJORITY * usual * counts)
     return np.flatnonzero((kept < least) & (counts > 0))
 
 
-def regress_rows(X: Array, V: Array, dtype: np.dtype, rng: np.random.Generator) -> tuple[Array, Array]:
+def fit_rows(
+    X: Array, V: Array, dtype: np.dtype, rng: np.random.Generator, start: Array | None = None, zeta: float = np.inf
+) -> tuple[Array, Array]:
     """Coefficients of every row of X on V by trimmed least squares, and how many of its entries they fit to rounding.
 
     X was stored as ``dtype``. As :class:`Descent`, but each row is solved by itself. The threshold is that of the rows
-    not yet fitted: those that are would make it fall before the others can follow.
+    not yet fitted: those that are would make it fall before the others can follow. ``start``: coefficients that are
+    nearly right, with which most clean residuals are within ``zeta``.
     """
     r = V.shape[1]
-    squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
-    U, fitted, left, zeta = np.zeros((len(X), r)), np.zeros(len(X), int), np.arange(len(X)), np.inf
-    R = X.copy()
-    for _ in range(constants.MAX_TRIM_STEPS):
+    U = np.zeros((len(X), r)) if start is None else start.copy()
+    R, fitted, left = X - U @ V.T, np.zeros(len(X), int), np.arange(len(X))
+    for _ in range(constants.MAX_STEPS):
         kept = np.abs(R) <= zeta  # NaN is not
-        step = _regressed(R, kept, V, squares)
+        step = regress_rows(R, kept, V)
         U[left] += step
         L = U[left] @ V.T
         sizes = np.abs(X[left] - L)
@@ -370,32 +357,52 @@ def regress_rows(X: Array, V: Array, dtype: np.dtype, rng: np.random.Generator) 
         seen = sizes[np.isfinite(sizes)]
         if not len(seen):
             break
-        some = (
-            seen if len(seen) <= constants.BUDGET.sample else rng.choice(seen, constants.BUDGET.sample, replace=False)
+        zeta = max(
+            find_peak(_some(seen, rng), floor).zeta,
+            before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0,
+            floor,
         )
-        zeta = max(find_peak(some, floor).zeta, before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0, floor)
         if np.linalg.norm(step) <= constants.ROUNDING * np.linalg.norm(U) and zeta >= before / 1.02:
             break
         R = X[left] - L[going]
     if len(left := np.flatnonzero(fitted < r + MIN_LINE_EVIDENCE)):
-        U[left] = _by_subsets(X[left], V, floor, rng)
+        U[left] = _by_subsets(X[left], V, floor, rng) if start is None else start[left]
         fitted[left] = (np.abs(X[left] - U[left] @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
     R = X - U @ V.T
     close = np.abs(R) <= constants.ROUNDING_SPREAD * floor
-    U += _regressed(R, close, V, squares)
+    U += regress_rows(R, close, V)
     # Where those that fit hardly show some component, what they say of it may be chance.
+    squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
     shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
     fitted[shown < constants.MIN_REMAINING_MOMENT * close.mean(axis=1)] = 0
     return U, fitted
 
 
-def _regressed(R: Array, kept: Array, V: Array, squares: Array) -> Array:
-    """Least squares of every row of R on V, at the entries kept; ``squares`` are the products of the columns of V."""
-    r = V.shape[1]
-    H = (kept @ squares).reshape(-1, r, r)
-    H += (constants.ROUNDING * np.einsum("iaa->i", H)[:, None, None] + np.finfo(float).tiny) * np.eye(r)
-    found: Array = np.linalg.solve(H, (np.where(kept, R, 0.0) @ V)[:, :, None])[:, :, 0]
-    return found
+def _some(sizes: Array, rng: np.random.Generator) -> Array:
+    """As many residuals as tell where their peak is."""
+    most = constants.BUDGET.sample
+    return sizes if len(sizes) <= most else rng.choice(sizes, most, replace=False)
+
+
+def sharpen(X: Array, L: LowRank, zeta: float, dtype: np.dtype) -> LowRank:
+    """Trimmed least squares from a nearly exact L, rows and columns in turn, with a threshold that falls to rounding.
+
+    Residuals of clean entries are within ``zeta`` at first.
+    """
+    for _ in range(constants.MAX_STEPS):
+        before = L
+        for _ in range(2):  # columns are the rows of the transposed matrix
+            U, V = L.left @ L.core, L.right
+            R = X - U @ V.T
+            U = U + regress_rows(R, np.abs(R) <= zeta, V)
+            L, X = LowRank.from_product(V, U), X.T
+        fitted = L.dense()
+        sizes = np.abs(X - fitted)
+        kept, floor = sizes[sizes <= zeta], rounding_floor(dtype, float(np.abs(fitted).max()))
+        if not len(kept) or not relative_distance(L, before) > constants.ROUNDING:
+            break
+        zeta = min(zeta, max(10 * float(np.quantile(kept, 0.8)), zeta / constants.THRESHOLD_DECAY, floor))
+    return L
 
 
 def _by_subsets(X: Array, V: Array, floor: float, rng: np.random.Generator) -> Array:
@@ -418,21 +425,54 @@ def _by_subsets(X: Array, V: Array, floor: float, rng: np.random.Generator) -> A
     return best
 
 
-def extend(engine: Engine, lines: tuple[Array, Array], L: LowRank, rng: np.random.Generator) -> LowRank | None:
-    """L of all of M from its exact fit to some rows and columns, without features; None: too many lines do not fit.
+def _entries(engine: Engine, axis: int, lines: Array, across: Array) -> Array:
+    """Entries of some rows (0) or columns in some lines of the other side; one row of the answer for each."""
+    X = engine.block(lines, across) if axis == 0 else engine.block(across, lines).T
+    return X.astype(float)
 
-    Every row is regressed on the columns of the fit, and every column on its rows: ``L = A s⁻¹ Bᵀ``.
+
+def fit_lines(
+    engine: Engine,
+    axis: int,
+    lines: Array,
+    across: Array,
+    V: Array,
+    rng: np.random.Generator,
+    start: tuple[Array, float] | None = None,
+) -> tuple[Array, Array, Array]:
+    """Return what :func:`fit_rows` finds for some rows (0) or columns of M, by their entries in ``across``.
+
+    Coefficients on V, how many entries they fit to rounding, and how many there are. ``start`` holds coefficients to
+    start from, and the threshold that belongs to them.
+    """
+    r = V.shape[1]
+    found, kept, counts = np.empty((len(lines), r)), np.empty(len(lines)), np.empty(len(lines))
+    step = max(constants.BUDGET.block // max(len(across), r * r), 1)
+    for first in range(0, len(lines), step):
+        some = slice(first, first + step)
+        X = _entries(engine, axis, lines[some], across)
+        near = () if start is None else (start[0][some], start[1])
+        found[some], kept[some] = fit_rows(X, V, engine.dtype, rng, *near)
+        counts[some] = np.isfinite(X).sum(axis=1)
+    return found, kept, counts
+
+
+def extend(
+    engine: Engine, lines: tuple[Array, Array], L: LowRank, near: LowRank, zeta: float, rng: np.random.Generator
+) -> LowRank | None:
+    """Return L of all of M from its exact fit to some rows and columns; None if too many lines do not fit.
+
+    Every row is regressed on the columns of the fit, and every column on its rows: ``L = A s⁻¹ Bᵀ``. ``near`` is a fit
+    of all of M whose clean residuals are within ``zeta``.
     """
     sides = []
-    for axis, V in enumerate((L.right, L.left)):
-        n, across = engine.shape[axis], lines[1 - axis]
-        factors, step = np.empty((n, L.rank)), max(constants.BUDGET.block // max(len(across), L.rank**2), 1)
-        for first in range(0, n, step):
-            some = np.arange(first, min(first + step, n))
-            X = engine.block(some, across) if axis == 0 else engine.block(across, some).T
-            factors[some], kept = regress_rows(X.astype(float), V, engine.dtype, rng)
-            if len(_poor(kept, np.isfinite(X).sum(axis=1), L.rank)) > constants.MAX_UNFITTED * len(X):
-                return None
+    for axis, (V, whole) in enumerate(((L.right, near), (L.left, near.T))):
+        across, every = lines[1 - axis], np.arange(engine.shape[axis])
+        start = whole.left @ (whole.core @ (whole.right[across].T @ V))  # V is orthonormal
+        factors, kept, counts = fit_lines(engine, axis, every, across, V, rng, (start, zeta))
+        enough = counts >= L.rank + MIN_LINE_EVIDENCE  # with fewer entries, none could be shown to fit
+        if len(_poor(kept[enough], counts[enough], L.rank)) > constants.MAX_ODD_LINES * len(every):
+            return None
         sides.append(factors)
     return LowRank.from_spans((sides[0], None), np.linalg.inv(L.core), (sides[1], None))
 
@@ -453,49 +493,6 @@ def descents(first: Descent, rng: np.random.Generator) -> Iterator[Descent]:
         every = Descent.begin(first.block, most, rng)
         every.run()
         yield replace(every, L=every.above_rounding(every.L) if first.rank is None else every.L.truncate(first.rank))
-
-
-@dataclass(frozen=True)
-class Peak:
-    """The narrowest peak at zero that stands out of the residuals.
-
-    Attributes
-    ----------
-    zeta : a threshold that nearly all of the peak is within
-    share : of all residuals that are in the peak, less the ground below it; 0: there is no peak
-    """
-
-    zeta: float
-    share: float
-
-
-def find_peak(sizes: Array, lowest: float = 0.0, fewest: float = 0.0) -> Peak:
-    """The narrowest peak of absolute residuals at zero that cannot be chance.
-
-    For every width the residuals within it are compared with as many as a flat ground would have there, by those from
-    twice to four times the width. From narrow to wide, the first width at which the difference is the most significant,
-    before it becomes less so, is that of the peak. It is no narrower than ``lowest``, and holds a share ``fewest`` of
-    them: with fewer than one for each unknown, least squares would fit whatever is kept.
-    """
-    if not len(sizes):
-        return Peak(0.0, 0.0)
-    sizes = np.sort(sizes)
-    n, first = len(sizes), max(float(sizes[min(constants.BUDGET.fewest, len(sizes)) - 1]), lowest, np.finfo(float).tiny)
-    steps = int(np.log(max(sizes[-1] / first, 1.0)) / np.log(constants.WIDTH_STEP)) + 1
-    widths = first * constants.WIDTH_STEP ** np.arange(steps)
-    once, twice, four = (np.searchsorted(sizes, k * widths, side="right") for k in (1, 2, 4))
-    ground = 0.5 * (four - twice)
-    excess = once - ground
-    z = np.where(excess >= fewest * n, excess / np.sqrt(1.5 * ground + 1), 0.0)
-    highest = np.maximum.accumulate(z)
-    fallen = z < highest - np.maximum(1.0, 0.05 * highest)  # z has a standard error of one
-    past = np.flatnonzero(fallen & (highest > constants.SIGNIFICANT_STANDARD_ERRORS))
-    end = past[0] if len(past) else len(z)
-    at = int(np.argmax(z[:end]))
-    if z[at] <= constants.SIGNIFICANT_STANDARD_ERRORS:
-        return Peak(float(sizes[-1]), 0.0)
-    enough = int(np.argmax(excess[: at + 1] >= constants.PEAK_SHARE * excess[at]))
-    return Peak(constants.PEAK_MARGIN * float(widths[enough]), float(excess[at] / n))
 
 
 @dataclass(eq=False)
@@ -545,7 +542,7 @@ class Descent:
             self.zeta = float(np.abs(self.sample.values).max())
         slowly = slowly or self.block.Q1 is None
         narrowest, waited = np.inf, 0
-        for _ in range(constants.MAX_TRIM_STEPS):
+        for _ in range(constants.MAX_STEPS):
             lowest = self.zeta / constants.THRESHOLD_DECAY if slowly and np.isfinite(self.zeta) else 0.0
             self.zeta = max(self.peak.zeta, lowest, self.floor)
             self.L, moved, _ = least_squares(self.block, self.L, self.zeta, self.rank)
@@ -601,7 +598,7 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tu
     if short and _longest(normal) < constants.FIXED_RANK_STEP * L.singular_values[-1]:
         return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
-    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_TRIM_STEPS)
+    step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_STEPS)
     core = LowRank.from_core(None, C + step, None, rank)
     if rank is None:
         left = normal.trim.energy - float(np.vdot(normal.gradient, step))  # of what least squares leave of T
@@ -648,7 +645,7 @@ def _along_rank(block: Block, L: LowRank, u: Array, v: Array, normal: Normal, di
         return tangent(_coordinates(block.Q1, KX), _coordinates(block.Q2, KY))
 
     right = tangent(normal.gradient @ v, normal.gradient.T @ u)
-    step = conjugate_gradients(right, operator, digits, constants.MAX_TRIM_STEPS)
+    step = conjugate_gradients(right, operator, digits, constants.MAX_STEPS)
     A, B = step[:d1], step[d1:]
     core = LowRank.from_product(np.hstack([u, A]), np.hstack([v @ L.core.T + B, v]), L.rank)
     return _in_block(block, core), float(np.linalg.norm(step) / np.linalg.norm(core.core))

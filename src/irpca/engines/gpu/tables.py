@@ -198,7 +198,7 @@ class DeviceList:
         return at[torch.argsort(self.probability(at).nan_to_num(), descending=True, stable=True)]
 
     def _discovered(self, at: Any, fdr: float) -> Any:
-        """The largest set whose expected share of false alarms is at most ``fdr``, as irpca.calibration has it."""
+        """The largest set with an expected share of false alarms of at most ``fdr``: irpca.model.calibration."""
         at = self._sorted(at, self.size)
         false = torch.cumsum(1 - self.probability(at), 0)
         good = torch.nonzero(false <= fdr * torch.arange(1, len(at) + 1, device=at.device))

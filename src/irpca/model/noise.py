@@ -17,10 +17,11 @@ from math import lgamma
 
 import numpy as np
 
-from . import constants
-from .engines import kernels
-from .engines.base import CAUCHY, COMPONENTS, MEDIAN, Noise, Sums
-from .lowrank import Array
+from .. import constants
+from ..engines import kernels
+from ..engines.base import CAUCHY, COMPONENTS, MEDIAN, Noise, Sums
+from ..lowrank import Array
+from .peaks import find_peak
 
 SQUARES = np.square(COMPONENTS)
 
@@ -39,7 +40,7 @@ class NoiseModel:
         Variances of rows and columns relative to the common one, α² and β²: they have no unit.
     gross, broad, heavy, shares : float, float, float, array
         Share and size of gross errors, and the share of Cauchy ones among them; shares of the clean components.
-    nu, zeta : float
+    nu : float
         As in :class:`~irpca.engines.base.Noise`.
     target : float or None
         The standard deviation of the noise if the user has given it: s decreases to the scale that belongs to it.
@@ -57,7 +58,6 @@ class NoiseModel:
     gross: float = constants.INITIAL_GROSS_SHARE
     shares: Array = field(default_factory=lambda: np.array(constants.CLEAN_SHARES))
     nu: float = np.inf
-    zeta: float = np.inf
     heavy: float = constants.INITIAL_CAUCHY_SHARE
     target: float | None = None
     estimate: float = np.inf
@@ -67,7 +67,7 @@ class NoiseModel:
         """The model as an engine takes it: s² α² for rows and β² for columns, whose product is s² of an entry."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
-        mixture = self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy
+        mixture = self.shares, self.gross, self.broad, self.nu, np.inf, self.heavy
         return Noise(rows, cols, row_spread, col_spread, *mixture, self.units)
 
     @property
@@ -89,8 +89,6 @@ class NoiseModel:
 
     def learn_shares(self, sums: Sums) -> None:
         """Shares of the components and gross errors from the sums of a read."""
-        if np.isfinite(self.zeta):
-            return
         parts, gross, gross_energy = sums.totals[:3], sums.totals[3], sums.totals[4]
         entries = float(parts.sum() + gross)
         self.gross = float(np.clip(gross / entries, *constants.GROSS_LIMITS))
@@ -99,12 +97,10 @@ class NoiseModel:
             self.shares = parts / parts.sum()
         if gross > 1:
             self.heavy = _cauchy_share(float(sums.totals[6]), gross)
-            self.broad = max(float(np.sqrt(gross_energy / gross)), constants.MIN_GROSS_WIDTH * self.s)
+            self.broad = max(float(np.sqrt(gross_energy / gross)), constants.MAX_CLEAN_RESIDUAL * self.s)
 
     def learn(self, sums: Sums, rise: bool = True) -> None:
         """Update what is common to all lines; s may ``rise``, or must decrease."""
-        if np.isfinite(self.zeta):
-            return
         self.learn_shares(sums)
         energy, trust = sums.rows.sum(axis=0)
         self.estimate = self.s * float(np.sqrt(energy / max(trust, 1e-9)))
@@ -168,12 +164,14 @@ def _noisiest(scales: Array) -> float:
     logs = np.log(scales)
     middle = float(np.median(logs))
     spread = 1.4826 * float(np.median(np.abs(logs - middle)))
-    return float(np.exp(middle + max(constants.NOISY_LINE_DEVIATIONS * spread, constants.MIN_NOISY_LINE_LOG_RATIO)))
+    return float(
+        np.exp(middle + max(constants.SIGNIFICANT_STANDARD_ERRORS * spread, constants.MIN_NOISY_LINE_LOG_RATIO))
+    )
 
 
 def _capped(scales: Array) -> Array:
     most = _noisiest(scales)
-    few = np.count_nonzero(scales > most) <= constants.MAX_NOISY_LINES * len(scales)
+    few = np.count_nonzero(scales > most) <= constants.MAX_ODD_LINES * len(scales)
     return np.minimum(scales, most) if few else scales
 
 
@@ -228,34 +226,29 @@ def _step(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
         s=s,
         shares=parts / parts.sum(),
         gross=float(np.clip(gross / n, *constants.GROSS_LIMITS)),
-        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.MIN_GROSS_WIDTH * s),
+        broad=max(float(np.sqrt(energy / max(gross, 1e-9))), constants.MAX_CLEAN_RESIDUAL * s),
         heavy=_cauchy_share(float(tails), float(gross)),
     )
     return new, float(log_density) / n
 
 
 def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
-    """The mixture fitted again to standardised residuals z, from several starts: the best.
+    """Return the mixture fitted anew to standardised residuals z, from the peak of those that are clean.
 
     None if it is not better than the present one, or not narrower. Without this, fits with many gross errors converge
     to a wide mixture without any.
     """
-    now = _step(model, z)[1]
-    best, highest = model, -np.inf
-    sizes, whole = np.sort(np.abs(z)), float(z.std())
-    for q, k in constants.NOISE_STARTS:
-        s = max(1.4826 * k * float(sizes[int(q * (len(z) - 1))]), model.lowest)
-        found = NoiseModel(s, model.least, model.rows, model.cols, 3 * whole + s, target=model.target)
-        found, score = _converged(found, z)
-        if score > highest:
-            best, highest = found, score
-    return best if highest > now + constants.MIN_MIXTURE_GAIN and best.s < model.s else None
+    peak = find_peak(np.abs(z), model.lowest)
+    s, gross = max(peak.deviation, model.lowest), float(np.clip(1 - peak.share, *constants.GROSS_LIMITS))
+    start = NoiseModel(s, model.least, model.rows, model.cols, 3 * float(z.std()) + s, gross, target=model.target)
+    found, score = _converged(start, z)
+    return found if score > _step(model, z)[1] + constants.MIN_EM_GAIN and found.s < model.s else None
 
 
 def _converged(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
     """EM for the mixture until it hardly improves, and the mean log density."""
     score = -np.inf
-    for _ in range(constants.MAX_EM_STEPS):
+    for _ in range(constants.MAX_STEPS):
         last = score
         model, score = _step(model, z)
         if score < last + constants.MIN_EM_GAIN:

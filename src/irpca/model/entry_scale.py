@@ -3,7 +3,7 @@
 An entry of M is expected to be L_ij. Clean ones scatter about that by the noise, of the scale ``s² = rows_i · cols_j``,
 and by the error of L itself, whose variance is ``var = Σ_k row_spread_ik · col_spread_jk``. A residual is measured in
 units of ``sqrt(s² + var)``; where the fit used the entry, L has followed it, and var counts for no more than 9 s², as
-in the fit. In these units the distribution of all residuals tells which are too large (:mod:`irpca.calibration`).
+in the fit. In these units the distribution of all residuals tells which are too large (:mod:`irpca.model.calibration`).
 Everything that says which cells are outliers and how sure that is, S, files, tables, checks and new rows, uses these
 formulas: for NumPy arrays and for tensors.
 """
@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from . import constants
+from .. import constants
+from ..engines.base import MOST_SPREAD, Standardised
+from ..engines.sparse_part import on_device, only, places
 from .calibration import Calibration
-from .engines.base import MOST_SPREAD, Standardised
-from .engines.sparse_part import on_device, only, places
 
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 Lines = Any  # a slice, or an array of positions

@@ -2,9 +2,9 @@
 
 Neither the log predictive density nor the absolute error alone is enough. The density prefers fits that are nearly
 exact on a part of the table and ignore the remainder; the error is uninformative when most entries are gross errors.
-So: of the fits whose density is within one nat of the best, those whose error is not worse than the smallest by two
-standard errors (paired, entry by entry); of these, the one of the highest density. A simpler model, in which features
-determine L, is preferred unless it is worse in most rows and most columns.
+So: of the fits whose error is not worse than the smallest by two standard errors (paired, entry by entry) or 2 %, the
+one of the highest density; an error counts for no more than a gross error, six times the noise. A simpler model, in
+which features determine L, is preferred unless it is worse in most rows and most columns.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from . import constants
+from .. import constants
+from ..lowrank import Array
 from .factors import Fit
-from .lowrank import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,15 +44,6 @@ class HeldOut:
         var = np.einsum("kq,kq->k", row_spread[i], col_spread[j])
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
         return Score(noise.log_density(R, s2, var), np.abs(R))
-
-    def skewed(self, fit: Fit) -> bool:
-        """Whether what a fit leaves of them reaches further to one side: gross errors may have drawn it there."""
-        residuals = self.values - fit.L.sampled(self.rows, self.cols)
-        residuals = residuals[np.abs(residuals) <= constants.MAX_CLEAN_RESIDUAL * fit.noise.deviation]
-        if len(residuals) < constants.BUDGET.fewest or self.nearly_exact(fit):
-            return False
-        significant = constants.SIGNIFICANT_STANDARD_ERRORS * constants.SKEWNESS_ERROR / np.sqrt(len(residuals))
-        return bool(abs(skewness(residuals)) > max(constants.MAX_SKEWNESS, significant))
 
     def strict(self, fit: Fit) -> bool:
         """Whether the components that noise hides where entries are missing or wrong can go without loss.
@@ -143,11 +134,11 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
         counts = np.bincount(lines)
         seen = counts > 0
         means = np.sort(np.bincount(lines, gain)[seen] / counts[seen])
-        cut = int(constants.TRIMMED_LINES * len(means))
+        cut = int(constants.MAX_ODD_LINES * len(means))
         kept = means[cut : len(means) - cut]
         if len(kept) < 2:
             return True
-        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.TRIMMED_LINES) / np.sqrt(len(means))
+        error = np.clip(means, kept[0], kept[-1]).std() / (1 - 2 * constants.MAX_ODD_LINES) / np.sqrt(len(means))
         if kept.mean() <= constants.TIE_STANDARD_ERRORS * error:
             return False
     return True
@@ -155,16 +146,15 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
 
 def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:
     """The best fit, and those that predict held-out entries equally well."""
-    density = [float(c.score.density.mean()) for c in candidates]
-    near = [c for c, d in zip(candidates, density, strict=True) if d > max(density) - constants.DENSITY_TOLERANCE]
     # A larger error is a gross error. The scale of Student noise is not that of the clean entries alone.
-    most = constants.MAX_CLEAN_RESIDUAL * max(c.fit.noise.s for c in [c for c in near if not c.student] or near)
-    errors = [np.minimum(c.score.error, most) for c in near]
+    plain = [c for c in candidates if not c.student] or candidates
+    most = constants.MAX_CLEAN_RESIDUAL * max(c.fit.noise.s for c in plain)
+    errors = [np.minimum(c.score.error, most) for c in candidates]
     least = min(errors, key=np.mean)
     close = (1 + constants.ERROR_TOLERANCE) * float(least.mean())
     tied = [
         c
-        for c, error in zip(near, errors, strict=True)
+        for c, error in zip(candidates, errors, strict=True)
         if error.mean() <= close or worse(error, least) <= constants.TIE_STANDARD_ERRORS
     ]
     highest = max(float(c.score.density.mean()) for c in tied)

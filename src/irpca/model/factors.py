@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from . import constants
-from .engines.base import COMPONENTS, Engine, Lines, Prior
-from .features import Features
-from .lowrank import Array, LowRank, core_of, relative_distance, times
+from .. import constants
+from ..engines.base import Engine, Lines, Prior
+from ..features import Features
+from ..lowrank import Array, LowRank, core_of, times
+from ..sample import in_memory
 from .noise import NoiseModel, refit_mixture
-from .sampling import in_memory
 
 TINY = 1e-300
 CHUNK = 1 << 22  # numbers that are made at once
@@ -42,6 +42,8 @@ class Side:
         Λ.
     coefficients, slope_variance : arrays of shape (d, K) and (K,)
         A, and the variance of its prior.
+    seen : boolean array of shape (n,)
+        Which lines have entries: nothing is learned from the others.
     covariance, spread : arrays of shape (K, K) and (n,)
         The posterior covariance of line i is about ``spread[i] · covariance``.
     """
@@ -51,6 +53,7 @@ class Side:
     tied: bool
     variance: Array
     slope_variance: Array
+    seen: Array
     coefficients: Array = field(init=False)
     expected: Array = field(init=False)
     covariance: Array = field(init=False)
@@ -66,14 +69,16 @@ class Side:
 
     @property
     def second(self) -> Array:
-        """Σ of ``u uᵀ`` over all lines, uncertainty included."""
-        return self.mean.T @ self.mean + self.spread.sum() * self.covariance
+        """Σ of ``u uᵀ`` over all lines that have entries, uncertainty included."""
+        mean = self.mean if self.seen.all() else self.mean[self.seen]
+        return mean.T @ mean + self.spread[self.seen].sum() * self.covariance
 
-    def apart(self, seen: Array) -> Array:
+    @property
+    def apart(self) -> Array:
         """Covariance of factors about what features say of them; of a side that is just that, of what they say."""
         if self.tied:
             return self.covariance
-        return covariance_of((self.mean - self.expected)[seen]) + self.covariance
+        return covariance_of((self.mean - self.expected)[self.seen]) + self.covariance
 
     def prior(self, other: Side) -> Prior:
         return Prior(
@@ -93,9 +98,12 @@ class Side:
 
     def take(self, lines: Lines, learn: bool, least: float) -> None:
         """Take new posteriors and, if asked, estimate the prior from them."""
-        n = len(lines.mean)
-        self.mean, self.expected, self.covariance = lines.mean, lines.expected, lines.covariance
-        self.spread = lines.spread / max(float(lines.spread.sum()) / n, TINY)
+        seen, empty = self.seen, len(self.seen) - int(np.count_nonzero(self.seen))
+        n = len(seen) - empty
+        self.mean, self.expected = lines.mean, lines.expected
+        # Posteriors of lines without entries are the prior: they would dominate the average of all.
+        self.covariance = (len(seen) * lines.covariance - empty * np.diag(self.variance)) / n
+        self.spread = lines.spread / max(float(lines.spread[seen].sum()) / n, TINY)
         if lines.coefficients is None:
             return
         self.coefficients = lines.coefficients
@@ -105,15 +113,15 @@ class Side:
         d, squares = len(self.coefficients), np.einsum("dk,dk->k", self.coefficients, self.coefficients)
         self.slope_variance = np.maximum(squares / d + uncertain, TINY)
         if not self.tied:
-            away = self.mean - self.expected
-            squares = np.einsum("ik,ik->k", away, away) + np.add.reduce(lines.variance)
+            away = (self.mean - self.expected)[seen]
+            squares = np.einsum("ik,ik->k", away, away) + np.add.reduce(lines.variance[seen])
             self.variance = np.maximum(squares / n + d * uncertain, least)
 
     def some(self, lines: Array) -> Side:
         """These lines only."""
         new = copy(self)
         new.mean, new.expected, new.basis = self.mean[lines], self.expected[lines], self.basis[lines]
-        new.spread = self.spread[lines]
+        new.spread, new.seen = self.spread[lines], self.seen[lines]
         return new
 
     def turned(self, R: Array) -> Side:
@@ -125,9 +133,10 @@ class Side:
         new.covariance = R.T @ self.covariance @ R
         return new
 
-    def extended(self, basis: Array, coefficients: Array, index: Array) -> Side:
+    def extended(self, basis: Array, coefficients: Array, index: Array, seen: Array) -> Side:
         """The side of a larger table, in which these lines are at ``index``; others are at their prior means."""
         new = copy(self)
+        new.seen = seen
         new.basis, new.coefficients, new.expected = basis, coefficients, times(basis, coefficients)
         new.mean, new.spread = new.expected, np.ones(len(basis))
         if not self.tied:
@@ -246,7 +255,7 @@ class Fit:
         self.sweeps = n
         noise, before = self.noise, self.L
         learn = n > constants.SWEEPS_BEFORE_PRIORS
-        own = n > constants.SWEEPS_BEFORE_LINE_SCALES and np.isinf(noise.zeta)
+        own = n > constants.SWEEPS_BEFORE_LINE_SCALES
         lines = self.engine.solve_rows(rows.mean, cols.mean, noise.weights(*self.spreads), rows.prior(cols))
         rows.take(lines, learn, self.least)
         noise.learn_shares(lines.sums)
@@ -278,7 +287,7 @@ class Fit:
         """
         if self.rank == 0:
             return self
-        n1, n2 = self.engine.shape
+        n1, n2 = (int(np.count_nonzero(side.seen)) for side in (self.rows, self.cols))
         E1, E2 = self.rows.second / n1, self.cols.second / n2
         w, Q = np.linalg.eigh(E1)
         w = np.maximum(w, constants.ROUNDING * max(float(w[-1]), TINY))
@@ -354,85 +363,18 @@ class Fit:
         noise = replace(self.noise, rows=self.noise.rows.copy(), cols=self.noise.cols.copy())
         return replace(self, rows=rows, cols=cols, noise=noise)
 
-    def least_squares(self, rank: int) -> Fit:
-        """Trimmed least squares of this rank, with a threshold that decreases to rounding."""
-        U, V = self.L.thin()
-        L = LowRank.from_product(U, V, rank)
-        left, right = L.left @ L.core, L.right
-        sides = []
-        for B, side in ((left, self.rows), (right, self.cols)):
-            loose = np.full(L.rank, constants.FLAT_PRIOR_VARIANCE * float((B**2).max(initial=TINY)))
-            sides.append(Side(B, side.basis, side.tied, loose, loose.copy()))
-        zeta = constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * self.noise.s
-        noise = replace(self.noise, zeta=zeta, rows=np.ones(len(left)), cols=np.ones(len(right)), s=1.0)
-        fit = replace(self, rows=sides[0], cols=sides[1], noise=noise)
-        fit._exact_sweeps()
-        again = fit.copy()
-        if again._place_poorly_fitted(self.noise):
-            again._exact_sweeps()
-            return min(fit, again, key=lambda fit: fit._size)
-        return fit
-
-    @property
-    def _size(self) -> float:
-        """The mean logarithm of the residuals, those at rounding counted as that."""
-        return float(np.log(np.maximum(np.abs(self.residuals), self._rounding)).mean())
-
-    @property
-    def _rounding(self) -> float:
-        return constants.ROUNDING_MARGIN * float(np.finfo(float).eps * np.abs(self.sample[2]).max())
-
-    def _exact_sweeps(self) -> None:
-        """Alternating least squares on entries within a threshold, which decreases with the residuals kept."""
-        for _ in range(constants.MAX_EXACT_SWEEPS):
-            before = self.L
-            for axis in (0, 1):
-                side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
-                Q, R = np.linalg.qr(other.mean)
-                other.mean, other.coefficients = Q, other.basis.T @ Q / len(Q)
-                side.mean, side.coefficients = side.mean @ R.T, side.coefficients @ R.T
-                ask = self.engine.solve_rows if axis == 0 else self.engine.solve_cols
-                lines = ask(self.rows.mean, self.cols.mean, self.noise.weights(*self.spreads), side.prior(other))
-                side.take(replace(lines, covariance=np.zeros_like(lines.covariance)), False, 0.0)
-                self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
-            sizes = np.abs(self.residuals)
-            kept = sizes[sizes <= self.noise.zeta]
-            step = relative_distance(self.L, before)
-            if not np.isfinite(step) or self.out_of_range:
-                raise FloatingPointError("trimmed least squares diverged: there is no exact fit near this one")
-            if not len(kept) or step < constants.ROUNDING:
-                break
-            lowest = self.noise.zeta / constants.THRESHOLD_DECAY
-            self.noise.zeta = min(self.noise.zeta, max(10 * float(np.quantile(kept, 0.8)), lowest, self._rounding))
-
     @property
     def out_of_range(self) -> bool:
         """Whether expected values are far beyond all that is observed: a component runs away."""
         i, j, values = self.sample
-        return bool(np.abs(self.L.sampled(i, j)).max() > constants.MAX_EXPECTED * np.abs(values).max())
-
-    def _place_poorly_fitted(self, noise: NoiseModel) -> bool:
-        """Estimate poorly fitted lines again from the well fitted ones; whether there were any."""
-        found = False
-        for axis in (0, 1):
-            lines, side = self.poorly_fitted(axis), (self.rows, self.cols)[axis]
-            if len(lines) and not side.tied:
-                usual = np.setdiff1d(np.arange(len(side.mean)), lines)
-                loose, side.variance = side.variance, side.mean[usual].var(axis=0)
-                side.expected = np.tile(side.mean[usual].mean(axis=0), (len(side.mean), 1))
-                exact, self.noise = self.noise, replace(noise, rows=self.noise.rows, cols=self.noise.cols)
-                others = self._well_fitted(1 - axis)
-                self.place(self._entries_of(axis, lines, others), axis, lines, others)
-                self.noise, side.variance, found = exact, loose, True
-                self.noise.zeta = max(self.noise.zeta, constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * noise.s)
-        return found
+        return bool(np.abs(self.L.sampled(i, j)).max() > constants.MAX_RATIO * np.abs(values).max())
 
     @property
     def standard_error(self) -> float:
         """Of L, relative to its size, that noise makes: ``σ · sqrt(unknowns / inliers)``."""
         sides, rank = (self.rows, self.cols), self.principal().rank
         d = [len(side.coefficients) if side.tied else len(side.mean) for side in sides]
-        size = float(np.sum(self.rows.second * self.cols.second)) / np.prod(self.engine.shape)
+        size = float(np.sum(self.rows.second * self.cols.second)) / (self.rows.seen.sum() * self.cols.seen.sum())
         square = self.noise.deviation**2 * rank * (sum(d) - rank) / max(self.inliers, 1.0)
         return float(np.sqrt(square / size)) if size > 0 else np.inf
 
@@ -443,7 +385,7 @@ class Fit:
     def run(self, refit_noise: bool, step: float) -> None:
         """Sweep until L and the noise have converged; poorly fitted lines are fitted again."""
         most, settled = self.sweeps + constants.MAX_SWEEPS, self.sweeps + constants.MIN_SWEEPS
-        for refits_left in reversed(range(constants.LINE_REFITS + 1)):
+        for refits_left in (True, False):
             while self.sweeps < most and not self.done(step, settled):
                 self.sweep(refit_noise)
                 if not np.isfinite(self.step):
@@ -460,10 +402,9 @@ class Fit:
         share, scale = self.trust[axis] / counts, (self.noise.rows, self.noise.cols)[axis]
         usual = float(np.median(share))  # a share of n entries has a standard deviation of at most 0.5 / √n
         by_chance = usual - constants.SIGNIFICANT_STANDARD_ERRORS * 0.5 / np.sqrt(counts)
-        few = share < np.maximum(constants.MIN_INLIER_SHARE * usual, by_chance)
-        odd = few | (scale > constants.MAX_NOISE_RATIO * np.median(scale))
-        lines = np.flatnonzero(odd & (self.engine.counts[axis] > 0))
-        return lines if len(lines) <= constants.MAX_POORLY_FITTED * len(counts) else lines[:0]
+        few = share < np.maximum(constants.MAJORITY * usual, by_chance)
+        odd = few | (scale > constants.MAX_RATIO * np.median(scale))
+        return np.flatnonzero(odd & (self.engine.counts[axis] > 0))
 
     def refit_lines(self) -> bool:
         """Fit lines again that may be wrong, with s decreasing from a large value; whether any got more likely."""
@@ -577,17 +518,15 @@ def placed(
     middle = np.sort(sizes, axis=1)[np.arange(m), np.maximum(counts - 1, 0) // 2]
     scale = np.maximum(np.where(counts > 0, constants.START_SCALE_FACTOR * 1.4826 * middle / noise.s, 1.0), 1.0)
     mean, across = start, np.einsum("ik,ik->i", V @ covariance, V)
-    last = constants.NEW_LINE_FINAL_PASSES
     while True:
         model = replace(noise, rows=scale**2)
         along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
         weights = model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread]))
         lines = engine.solve_rows(mean, V, weights, prior)
         mean, spread = lines.mean, _in_units(lines.spread, typical)
-        last -= bool(scale.max(initial=1.0) <= 1.0)
-        if not last:
+        if scale.max(initial=1.0) <= 1.0:
             return lines
-        scale = np.maximum(scale / constants.NEW_LINE_SCALE_DECREASE, 1.0)
+        scale = np.maximum(scale / constants.MAX_SCALE_DECREASE, 1.0)
 
 
 def _in_units(spread: Array, typical: float) -> Array:
@@ -624,7 +563,7 @@ def begin(
     sv = np.diag(L0.core)
     directions = min(directions, n1, n2, *(b.shape[1] for b, t in zip(bases, tied, strict=True) if t))
     kept = int(np.count_nonzero(sv > 1e-9 * sv.max(initial=0.0)))
-    kept = min(kept, directions, max(int(constants.START_SHARE * directions), constants.START_COMPONENTS))
+    kept = min(kept, directions)
     new = directions - kept
     root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
     random = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
@@ -632,9 +571,9 @@ def begin(
     U = np.hstack([L0.left[:, :kept] * root, np.zeros((n1, new))])
     V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW_COMPONENT_SCALE * np.sqrt(s0) * random])
     sides = []
-    for B, basis, fixed in zip((U, V), bases, tied, strict=True):
+    for B, basis, fixed, counts in zip((U, V), bases, tied, engine.counts, strict=True):
         variance = np.r_[(B[:, :kept] ** 2).mean(axis=0), np.full(new, s0)]
-        sides.append(Side(B, basis, fixed, variance, variance.copy()))
+        sides.append(Side(B, basis, fixed, variance, variance.copy(), counts > 0))
     i, j, values = sample
     model = replace(noise, broad=3 * float(np.std(values - L0.entries(i, j))) + s0)
     largest = max(float(side.variance.max(initial=TINY)) for side in sides)

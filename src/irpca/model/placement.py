@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import constants
-from .engines.base import COMPONENTS, Lines, Prior
-from .engines.sparse_part import root_mean_square
+from .. import constants
+from ..engines.base import COMPONENTS, Lines, Prior
+from ..engines.sparse_part import root_mean_square
+from ..lowrank import Array
+from ..regression import regress_rows
+from ..result import Result
+from ..sample import in_memory, rounding_floor
 from .entry_scale import EntryScale
 from .factors import Side, covariance_of, placed
-from .lowrank import Array
 from .noise import NoiseModel
-from .result import Result
-from .sampling import in_memory
-from .threshold import rounding_floor
 
 UNUSUAL = 3.0  # times the usual size of entries: rows of an exact fit that are larger are brought to that size
 SETTLING = 60  # passes over new rows, at most, and the relative step that ends them: the answer is then the same
@@ -61,6 +61,8 @@ class Placement:
         Covariance of the factors of rows, and of columns, of which only features are known.
     exact : float
         0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
+    trims : bool
+        Whether the fit left out entries that are far off; if not, scores are plain least squares.
     """
 
     columns: Side
@@ -75,6 +77,7 @@ class Placement:
     new_rows: Array
     new_cols: Array
     exact: float = 0.0
+    trims: bool = True
 
     @classmethod
     def of(cls, result: Result, scores: Array, V: Array, expected: tuple[Array | None, Array | None]) -> Placement:
@@ -89,10 +92,10 @@ class Placement:
         fit = result.fit
         unit = np.ones(len(V)) if fit.unit is None else fit.unit
         rows, average = fit.rows, fit.rows.expected[seen].mean(axis=0)
-        own = np.zeros_like(rows.covariance) if rows.tied else rows.apart(seen)
+        own = np.zeros_like(rows.covariance) if rows.tied else rows.apart
         whole = own + covariance_of(rows.expected[seen] - average)
         turn = (fit.cols.mean * unit[:, None]).T @ V
-        new = (rows.apart(seen), fit.cols.apart(result.counts[1] > 0))
+        new = (rows.apart, fit.cols.apart)
         noise, variances = replace(fit.noise, units=None), fit.col_variances
         return cls(fit.cols, noise, unit, turn, average, own, whole, rows.covariance, variances, *new)
 
@@ -105,19 +108,19 @@ class Placement:
         ones, exact = np.ones(n2), 0.0
         typical = float(np.linalg.norm(scores)) / np.sqrt(n1 * n2)
         floor = max(constants.MIN_DETECTABLE_NOISE * typical, np.finfo(float).tiny)
-        s, zeta = max(result.noise or result.residual, floor), np.inf
+        s = max(result.noise or result.residual, floor)
         if result.noise == 0:
             exact, s = max(result.zeta / max(longest(scores) * longest(V), floor), np.finfo(float).tiny), floor
-        elif np.isinf(result.zeta) and result.history.corruption[-1] == 0:  # as the fit, which trimmed nothing
-            zeta = np.finfo(float).max
         wrong = 0.0 if result.S is None else root_mean_square(result.S)
         gross = np.clip(np.nan_to_num(result.corruption, nan=constants.INITIAL_GROSS_SHARE), *constants.GROSS_LIMITS)
-        broad = max(wrong, 3 * typical, constants.MIN_GROSS_WIDTH * s)
-        noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross), zeta=zeta)
-        columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r))
+        broad = max(wrong, 3 * typical, constants.MAX_CLEAN_RESIDUAL * s)
+        noise = NoiseModel(s, ones * np.finfo(float).tiny, np.ones(n1), ones, broad, float(gross))
+        columns = Side(V, ones[:, None], False, np.zeros(r), np.zeros(r), ones > 0)
         posterior = s * s * np.eye(r)
         none = np.zeros((n2, 0))
-        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, none, own, columns_own, exact)
+        trims = np.isfinite(result.zeta) or result.history.corruption[-1] != 0
+        scales = own, columns_own
+        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, none, *scales, exact, trims)
 
     @property
     def row_scale(self) -> float:
@@ -190,17 +193,22 @@ class Placement:
             return Placed(*(part[:-1] for part in found))
         expected = np.tile(self.average, (m, 1)) if prior is None else prior @ self._back
         variance, R = np.linalg.eigh(self.whole if prior is None else self.own)
+        variance = np.maximum(variance, 0.0)
         columns, rotated = self.columns.turned(R).some(kept), replace(self, posterior=R.T @ self.posterior @ R)
         noise = replace(self.noise, rows=np.ones(m), cols=self.noise.cols[kept], least=self.noise.least[kept])
         typical = float(np.sum(rotated.posterior * columns.second))
         X = np.asarray(X, float) / self.unit[kept]
         size = self._sizes(X)
         X, expected = X / size, expected / size
-        lines = placed(X, expected @ R, np.maximum(variance, 0.0), rotated.posterior, columns, noise, typical)
-        lines, scale = rotated._settled(X, lines, columns, noise, np.maximum(variance, 0.0), typical)
-        mean = self._trimmed(X, lines.mean, columns, noise, max(self.exact, rounding)) if self.exact else lines.mean
-        factors, variances = mean @ R.T * size, lines.variance @ (R * R).T
-        return Placed(factors @ self.turn, variances, scale)
+        lines = placed(X, expected @ R, variance, rotated.posterior, columns, noise, typical)
+        lines, scale = rotated._settled(X, lines, columns, noise, variance, typical)
+        factors, V = lines.mean @ R.T, self.columns.mean[kept]
+        if self.exact:
+            factors = self._trimmed(X, factors, V, max(self.exact, rounding))
+        elif not self.trims:
+            seen = np.isfinite(X)
+            factors = np.where(seen.any(axis=1, keepdims=True), regress_rows(X, seen, V), factors)
+        return Placed(factors * size @ self.turn, lines.variance @ (R * R).T, scale)
 
     def _sizes(self, X: Array) -> Array:
         """What to divide rows by, m×1. In an exact world a row may be of any size; priors fit those of usual size."""
@@ -244,27 +252,25 @@ class Placement:
         found: Array = np.exp(np.where(trust > 1, np.clip(shrunk, logs.min(), logs.max()), 0.0))
         return found
 
-    def _trimmed(self, X: Array, start: Array, columns: Side, noise: NoiseModel, floor: float) -> Array:
+    def _trimmed(self, X: Array, start: Array, V: Array, floor: float) -> Array:
         """Least squares on what is kept, as the threshold falls to rounding: factors of an exact fit.
 
         Rows that no such fit explains, because next to nothing of them is kept in the end, stay as they are.
         """
-        V = columns.mean
-        typical = noise.s / constants.MIN_DETECTABLE_NOISE
+        typical = self.noise.s / constants.MIN_DETECTABLE_NOISE
         size = np.maximum(np.abs(start @ V.T).max(axis=1), typical)[:, None]
-        engine, mean, ones = in_memory(X / size), start / size, np.ones(len(X))
+        X, mean = X / size, start / size
         zeta = constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * constants.MIN_DETECTABLE_NOISE
-        loose = np.full(mean.shape[1], constants.FLAT_PRIOR_VARIANCE * max(float((mean**2).max()), 1.0))
-        for _ in range(constants.MAX_TRIM_STEPS):
+        for _ in range(constants.MAX_STEPS):
             zeta = max(zeta, floor)
-            weights = replace(noise, s=1.0, zeta=zeta).weights(np.zeros((len(X), 2)), np.zeros((len(V), 2)))
-            prior = Prior(loose, ones, columns.covariance, columns.spread, columns.second, mean=mean)
-            lines = engine.solve_rows(mean, V, weights, prior)
-            before, mean = mean, lines.mean
-            if zeta == floor and np.abs(mean - before).max() <= constants.ROUNDING * np.abs(mean).max():
+            R = X - mean @ V.T
+            kept = np.abs(R) <= zeta
+            step = regress_rows(R, kept, V)
+            mean = mean + step
+            if zeta == floor and np.abs(step).max() <= constants.ROUNDING * np.abs(mean).max():
                 break
             zeta /= constants.THRESHOLD_DECAY
-        enough = lines.sums.rows[:, 1] > mean.shape[1]
+        enough = kept.sum(axis=1) > V.shape[1]
         return np.where(enough[:, None], mean * size, start)
 
 

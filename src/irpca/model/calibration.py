@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 from array_api_compat import array_namespace
 
-from . import constants
-from .lowrank import Array
+from .. import constants
+from ..lowrank import Array
 
 AT_ONCE = 256  # points of the grid that are tried together: what they make stays in cache
 
@@ -92,7 +92,7 @@ class Calibration:
         that one, clean entries are rarer by at least the heaviest tail that noise may have, a power of their size.
         """
         largest = float(self.edges[-1])
-        rarer = (largest / size.clip(largest)) ** (1 / max(constants.STUDENT_TAILS))
+        rarer = (largest / size.clip(largest)) ** (1 / constants.STUDENT_TAILS[1])
         return (size > constants.UNSEEN_FACTOR * largest) * (1 / (1 + rarer))
 
     @property
@@ -111,12 +111,9 @@ class Calibration:
         steps = constants.STEPS_PER_DOUBLING
         log_edges = np.clip(np.log2(self.edges / median), low + 2, high - 2)
         shapes = np.arange(len(table))
-        coarse, fine = constants.COARSE_SCALES, constants.FINE_SCALES
-        up = coarse if gross == 0 else steps // 2  # the estimate of the share may be too low or too high
-        shifts = np.arange(-int(constants.MAX_MEDIAN_SHIFT * steps), up, coarse)
-        misfit = _fitted(np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size), log_edges, counts)[0]
-        best = shifts[misfit.reshape(shapes.size, -1).argmin(axis=1)]
-        shape, shift = np.repeat(shapes, 2 * fine + 1), (best[:, None] + np.arange(-fine, fine + 1)).ravel()
+        up = 1 if gross == 0 else steps // 2  # the estimate of the share may be too low or too high
+        shifts = np.arange(-int(constants.MAX_MEDIAN_SHIFT * steps), up + 1)
+        shape, shift = np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size)
         misfit, expected, outside = _fitted(shape, shift, log_edges, counts)
         weight = np.exp(misfit.min() - misfit)
         weight /= weight.sum()
@@ -196,9 +193,9 @@ def _shapes() -> list[Callable[[Array], Array]]:
         return lambda x: mass @ erfc(x / np.exp(s * node)[:, None])
 
     kinds = (
-        (power, constants.POWER_EXPONENTS),
-        (student, constants.STUDENT_TAILS),
-        (unequal, constants.LOG_NORMAL_SPREADS),
+        (power, np.geomspace(*constants.POWER_EXPONENTS)),
+        (student, np.linspace(*constants.STUDENT_TAILS)),
+        (unequal, np.linspace(*constants.LOG_NORMAL_SPREADS)),
     )
     return [kind(value) for kind, values in kinds for value in values]
 

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import irpca
-from irpca import constants, sampling
+from irpca import constants
 from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine, ReferenceEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.sampling import Sample, atoms, blocks, draw_lines
+from irpca.sample import Sample, atoms, rounding_floor
+from irpca.solvers import blocks
+from irpca.solvers.blocks import draw_blocks, draw_lines
 
 
 class Sizes:
@@ -126,6 +128,24 @@ def test_no_atoms_elsewhere(values):
     assert len(atoms(*np.unique(values, return_counts=True))) == 0
 
 
+# Rounding
+
+
+@pytest.mark.parametrize("dtype, eps", [(np.float64, 2.0**-52), (np.float32, 2.0**-23)])
+def test_rounding_floor_follows_precision_and_size(dtype, eps):
+    assert rounding_floor(np.dtype(dtype), 3.0) == 64 * eps * 3.0
+    assert rounding_floor(np.dtype(dtype), 0.0) == 0.0
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_rounding_stays_below_the_floor(dtype):
+    rng = np.random.default_rng(0)
+    U, V = rng.standard_normal((200, 20)), rng.standard_normal((300, 20))
+    L = U @ V.T
+    rounding = np.abs(U.astype(dtype) @ V.astype(dtype).T - L)
+    assert rounding.max() < rounding_floor(np.dtype(dtype), np.abs(L).max())
+
+
 # Blocks
 
 
@@ -135,7 +155,7 @@ def test_every_block_has_the_same_W(features):
     problem = make_problem(1900, 700, d1=7, d2=5, rank=3, corruption=0.0, features=features)
     F1, F2 = Features.of(problem.F1, 1900), Features.of(problem.F2, 700)
     assert F1.to_basis is not None and F2.to_basis is None  # one that has looked at some rows only, one at all
-    drawn = list(blocks(MemoryEngine(problem.M), F1, F2, np.random.default_rng(0)))
+    drawn = list(draw_blocks(MemoryEngine(problem.M), F1, F2, np.random.default_rng(0)))
     assert len(drawn) >= 3
     for block in drawn:
         for Q in (block.Q1, block.Q2):
@@ -150,7 +170,7 @@ def test_every_block_has_the_same_W(features):
 
 def test_blocks_grow_and_the_last_is_the_whole():
     engine = MemoryEngine(np.ones((2000, 1500)))
-    drawn = list(blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
+    drawn = list(draw_blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
     assert sizes(drawn) == [(128, 128), (128, 160), (256, 320), (512, 640), (2000, 1500)]
     assert [block.small for block in drawn] == [True] + [False] * 4
     assert engine.reads == pytest.approx(sum(math.prod(size) for size in sizes(drawn)) / engine.n_observed, rel=1e-12)
@@ -158,14 +178,14 @@ def test_blocks_grow_and_the_last_is_the_whole():
 
 def test_a_small_matrix_is_its_own_only_block():
     engine = MemoryEngine(np.ones((60, 50)))
-    (block,) = blocks(engine, gaussian_features(60, 3), gaussian_features(50, 3), None)
+    (block,) = draw_blocks(engine, gaussian_features(60, 3), gaussian_features(50, 3), None)
     assert block.engine.shape == (60, 50) and not block.small and engine.reads == 1
 
 
 def test_blocks_come_from_M_in_double_precision():
     M = np.random.default_rng(0).standard_normal((800, 800)).astype(np.float32)
     block = next(
-        blocks(MemoryEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0))
+        draw_blocks(MemoryEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0))
     )
     assert block.engine.dtype == np.float64
     every = np.arange(128)
@@ -178,10 +198,12 @@ def test_blocks_come_from_M_in_double_precision():
 )
 def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
     limit = 1 << 14
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", limit)
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", limit)
     engine = Sizes(*shape)
     drawn = list(
-        blocks(engine, gaussian_features(shape[0], d1), gaussian_features(shape[1], d2, 1), np.random.default_rng(0))
+        draw_blocks(
+            engine, gaussian_features(shape[0], d1), gaussian_features(shape[1], d2, 1), np.random.default_rng(0)
+        )
     )
     assert sizes(drawn) == engine.asked
     assert not any(block.engine is engine for block in drawn)
@@ -193,13 +215,17 @@ def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
 
 def test_blocks_stop_where_they_save_nothing():
     engine = Sizes(1000, 1000)
-    drawn = list(blocks(engine, gaussian_features(1000, 20), gaussian_features(1000, 20), np.random.default_rng(0)))
+    drawn = list(
+        draw_blocks(engine, gaussian_features(1000, 20), gaussian_features(1000, 20), np.random.default_rng(0))
+    )
     assert sizes(drawn) == [(128, 128), (160, 160), (320, 320), (1000, 1000)]  # 640 × 640 is two fifths of M
 
 
 def test_where_features_are_many_the_first_block_is_smaller():
     engine = Sizes(1000, 1000)
-    drawn = list(blocks(engine, gaussian_features(1000, 100), gaussian_features(1000, 100), np.random.default_rng(0)))
+    drawn = list(
+        draw_blocks(engine, gaussian_features(1000, 100), gaussian_features(1000, 100), np.random.default_rng(0))
+    )
     assert sizes(drawn) == [(400, 400), (1000, 1000)]  # 800 × 800 is most of M
     assert not drawn[0].small  # there is none to wait for
 
@@ -207,24 +233,24 @@ def test_where_features_are_many_the_first_block_is_smaller():
 def test_a_block_that_misses_a_direction_is_skipped(monkeypatch):
     """One row in 4000 speaks for the last feature; drawn without looking, it is hardly ever there."""
     F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
-    monkeypatch.setattr(sampling, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
+    monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
     engine = Sizes(4000, 3000)
-    drawn = list(blocks(engine, F1, F2, np.random.default_rng(0)))
+    drawn = list(draw_blocks(engine, F1, F2, np.random.default_rng(0)))
     assert sizes(drawn) == [(4000, 3000)]
     assert engine.asked == [(4000, 3000)]  # nothing was read for those
 
 
 def test_when_every_block_misses_a_direction_the_whole_is_left(monkeypatch):
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 14)
-    monkeypatch.setattr(sampling, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
     F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
-    drawn = list(blocks(Sizes(4000, 3000), F1, F2, np.random.default_rng(0)))
+    drawn = list(draw_blocks(Sizes(4000, 3000), F1, F2, np.random.default_rng(0)))
     assert sizes(drawn) == [(4000, 3000)]
 
 
 def test_a_problem_whose_blocks_all_miss_a_direction_is_solved_all_the_same(monkeypatch):
-    monkeypatch.setattr(sampling, "BLOCK_ENTRIES", 1 << 14)
-    monkeypatch.setattr(sampling, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 1 << 14)
+    monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
     rng = np.random.default_rng(0)
     F1 = np.column_stack([rng.standard_normal((400, 3)), np.arange(400) == 399])
     F2 = rng.standard_normal((300, 3))
