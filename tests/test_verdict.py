@@ -362,15 +362,17 @@ def test_no_outliers():
     assert kinds(plain) == []  # none are looked for
 
 
-def test_lines_with_errors_throughout_are_named():
-    """Half of the cells of every eighth row are wrong: that looks like noise where components are many."""
+@pytest.mark.parametrize("every", [8, 12])
+def test_lines_with_errors_throughout_are_named(every):
+    """Half of the cells of every eighth or twelfth row are wrong: that looks like noise where components are many."""
     rng = np.random.default_rng(1)
     M = rng.standard_normal((600, 12)) @ rng.standard_normal((12, 40)) + rng.standard_normal((600, 40))
-    wrong = range(0, 600, 8)
-    M[wrong] += np.where(rng.random((75, 40)) < 0.5, 9.0 * rng.standard_normal((75, 40)), 0.0)
+    wrong = range(0, 600, every)
+    shape = len(wrong), 40
+    M[wrong] += np.where(rng.random(shape) < 0.5, 9.0 * rng.standard_normal(shape), 0.0)
     result = irpca.solve(M)
     (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "noisy-lines")
-    assert set(doubt.rows) <= set(wrong) and len(doubt.rows) >= 67
+    assert set(doubt.rows) <= set(wrong) and len(doubt.rows) >= 0.9 * len(wrong)
     assert result.usable == "use with care"
 
 

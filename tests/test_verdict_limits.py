@@ -352,11 +352,11 @@ def test_correlation_is_that_of_lines_one_apart_beyond_that_of_any(axis):
     assert full.noiseless
 
 
-@pytest.mark.parametrize(("r", "drifts", "seen"), [(0.55, 1, 1), (0.45, 1, 0), (0.55, 2, 0), (0.95, 10, 0)])
+@pytest.mark.parametrize(("r", "drifts", "seen"), [(0.55, 1, 1), (0.45, 1, 0), (0.55, 2, 0), (0.95, 9, 0)])
 def test_drifting_columns(r, drifts, seen):
-    """A correlation of one half with the residual before, in a tenth of the columns at most."""
+    """A correlation of one half with the residual before, in a tenth of the columns at most, or in one."""
     rng = np.random.default_rng(0)
-    Z = rng.standard_normal((4000, 10))
+    Z = rng.standard_normal((4000, 9))
     for t in range(1, 4000):
         Z[t, :drifts] = r * Z[t - 1, :drifts] + np.sqrt(1 - r * r) * Z[t, :drifts]
     fields = {"across": lambda *lines: residuals(Z), "engine": SimpleNamespace(shape=Z.shape)}

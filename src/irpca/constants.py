@@ -41,6 +41,7 @@ MAX_CLEAN_RESIDUAL = 6.0  # times s: a larger residual is a gross error, not an 
 MAX_SCALE_DECREASE = 1.3  # factor by which s may decrease in a sweep: graduated non-convexity
 SCALE_CONVERGED = 1.02  # s has converged when its estimate is within this factor
 LINE_VARIANCE_LIMITS = (1e-5, 1e5)  # of the variance of a line, relative to the median: beyond, it is not noise
+MAX_NOISY_LINES = 0.05  # of all lines may be that noisy without a doubt: not all of their gross errors are listed
 MIN_NOISY_LINE_LOG_RATIO = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
 LOG_VARIANCE_SAMPLING = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, else more
 MIN_EM_GAIN = 1e-4  # nats: a smaller gain ends its steps, and is no reason for another mixture
@@ -61,14 +62,13 @@ ROUNDING = 1e-14  # relative, of eigenvalues
 MIN_FEATURE_SINGULAR_VALUE = 1e-6  # relative: below, a feature is collinear with others, the constant among them
 MIN_DETECTABLE_NOISE = 1e-5  # of the spread of a column: only an exact fit can tell less noise from none
 
-
 # Comparison of fits by held-out entries (choice.py); docs/design.md, Comparison of fits
 TIE_STANDARD_ERRORS = 2.0  # within which two fits are equally good
 ERROR_TOLERANCE = 0.02  # relative difference of errors that is ignored: one-sided errors bias L by as much
 HELD_OUT_SHARE = 0.1  # of the entries
 
 # Candidate fits (solvers/race.py, solvers/bayes.py); docs/design.md, Starts
-COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (sampling.py)
+COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (solvers/blocks.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
 START_SCALE_FACTOR = 3.0  # times the noise of a fit: where another begins that starts from it

@@ -567,7 +567,7 @@ def drifting(case: Case) -> Iterator[Doubt]:
         r = (first * second).sum(axis=0) / np.where(spread > 0, spread, 1.0)
         least = constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(np.maximum(both.sum(axis=0), 1))
         lines = np.flatnonzero(r > np.maximum(constants.MIN_DRIFT_CORRELATION, np.median(r) + least))
-        if len(lines) and len(lines) <= constants.MAX_ODD_LINES * len(r):
+        if len(lines) and len(lines) <= max(1, constants.MAX_ODD_LINES * len(r)):
             text = (
                 f"{_counted(len(lines), axis, 'drifts', 'drift')}: {{lines}}. What is left over there "
                 "changes slowly from one "
@@ -715,18 +715,22 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
 
 
 def noisy_lines(case: Case) -> Iterator[Doubt]:
-    """Lines far noisier than others, too many of them to call what is left over there gross errors."""
+    """Lines far noisier than others, and so many that not all that is left over there is called a gross error."""
     fit = case.state.fit
     if fit is None or case.noiseless:
         return
     noise, noisy = fit.noise, fit.noise.noisy_lines(fit.unit**2)
     for axis, (lines, scales) in enumerate(zip(noisy, (noise.rows, noise.cols), strict=True)):
-        if len(lines) <= constants.MAX_ODD_LINES * len(scales):
+        if len(lines) <= constants.MAX_NOISY_LINES * len(scales):
             continue
         times = float(np.sqrt(np.median(scales[lines]) / np.median(scales)))
         text = f"{_counted(len(lines), axis, 'scatters', 'scatter')} about {times:.1f} times as much as the others: "
-        text += "{lines}. If that is not their nature, many of their cells are wrong, which are taken for noise there "
-        yield about_lines("noisy-lines", axis, lines, text + "and not listed. Check their source, or leave them out")
+        text += (
+            "{lines}. If that is not their nature, many of their cells are wrong, most of which are taken for noise "
+        )
+        yield about_lines(
+            "noisy-lines", axis, lines, text + "there and not listed. Check their source, or leave them out"
+        )
 
 
 # What L explains

@@ -150,12 +150,13 @@ def test_recovers_from_eighty_percent_all_positive_without_a_gap(seed):
     assert p.relative_error(result.L) <= 1e-8
 
 
-def test_gives_up_openly():
-    p = make_problem(80, 80, d1=10, d2=10, corruption=0.99)  # fewer clean entries than unknowns
+@pytest.mark.parametrize("seed", range(3))
+def test_gives_up_openly(seed):
+    p = make_problem(80, 80, d1=10, d2=10, corruption=0.99, random_state=seed)  # fewer clean entries than unknowns
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
     assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
     assert result.usable != "usable"
-    assert "many-outliers" in kinds(result)
+    assert kinds(result) & {"little-explained", "unstable"}
 
 
 # Noise ------------------------------------------------------------------------------------------------------------
