@@ -491,6 +491,20 @@ def test_few_entries_are_as_good_as_the_prior_makes_them():
     assert_allclose(found.variances[0], 1, rtol=1e-3)
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_line_without_entries_leaves_the_rest_as_it_is(axis):
+    """Its posterior is the prior, which must not count among those of the others: rank 3 to 7 was found for 2."""
+    rng = np.random.default_rng(0)
+    L = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 40))
+    M = L + 0.1 * rng.standard_normal(L.shape)
+    (M if axis == 0 else M.T)[3] = np.nan
+    model = InductiveRobustPCA().fit(M)
+    assert model.rank_ == 2 and model.result_.usable == "use with care"
+    assert np.abs(model.low_rank_.dense() - L)[np.isfinite(M)].mean() < 0.03
+    (doubt,) = (doubt for doubt in model.result_.doubts if doubt.kind == "unknown-lines")
+    assert (doubt.rows, doubt.columns) == (((3,), ()) if axis == 0 else ((), (3,)))
+
+
 # What is refused
 
 
