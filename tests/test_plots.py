@@ -491,12 +491,12 @@ def test_candidates_are_those_of_the_certificate(model, ax):
 def test_names_of_candidates_are_in_plain_words():
     from irpca.solvers.race import Recipe
 
-    first = Recipe((False, False), "rows", few=True)
-    second = Recipe((False, False), first, shifted=True, student=True)
+    first = Recipe((False, False), few=True)
+    second = Recipe((False, False), first, shifted=True)
     third = Recipe((True, False), Recipe((True, False), "trimmed", piles=True), afresh=False)
     assert plain_names([first.name, second.name, third.name]) == [
-        "1: few components, started at row medians",
-        "2: all components, started at fit 1, moved to the densest residuals, Student's t noise",
+        "1: few components, started at column medians",
+        "2: all components, started at fit 1, moved to the densest residuals",
         "3: features only, started at (features only, started at a trimmed fit, repeated values left out), "
         "noise estimated once",
     ]
@@ -506,8 +506,8 @@ def test_a_candidate_far_behind_is_not_to_scale(model, ax):
     from dataclasses import replace
 
     fitted = irpca.InductiveRobustPCA()
-    tried = (("from rows", -1.0, 0.1), ("from columns", -1.2, 0.2), ("few directions, from rows", -500.0, 9.0))
-    certificate = replace(model.result_.certificate, candidates=tried, chosen="from rows")
+    tried = (("from trimmed", -1.0, 0.1), ("from columns", -1.2, 0.2), ("few directions, from columns", -500.0, 9.0))
+    certificate = replace(model.result_.certificate, candidates=tried, chosen="from trimmed")
     fitted.result_ = replace(model.result_, certificate=certificate)
     plots.candidates(fitted, ax=ax)
     assert ax.lines[0].get_xdata().min() > -3

@@ -75,7 +75,6 @@ START_SCALE_FACTOR = 3.0  # times the noise of a fit: where another begins that 
 MIN_START_SCALE = 1e-3  # of the spread of the entries: no start is trusted to be closer
 MODE_SHARE = 0.2  # of the residuals, whose shortest interval is taken for the clean ones
 MIN_MODE_OFFSET = 0.25  # of that interval's half width: a mode nearer to zero is no other start
-STUDENT_DEGREES_OF_FREEDOM = 2.0  # of the noise where gross errors are not larger than it
 MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry
 

@@ -1,7 +1,6 @@
 """The regressions of rows and columns by their formulas, typed literally: what every engine must equal."""
 
 from dataclasses import replace
-from math import lgamma
 
 import numpy as np
 
@@ -52,31 +51,18 @@ def weighed(R, observed, noise):
     """The precision ω of every entry, and what rides along; see :class:`~irpca.engines.base.Noise`."""
     s2 = np.outer(noise.rows, noise.cols)
     var = np.minimum(noise.row_spread @ noise.col_spread.T, 9 * s2)
-    one, zero = np.ones(R.shape), np.zeros(R.shape)
-    if noise.zeta < np.inf:
-        w = np.where(np.abs(R) <= noise.zeta, 1.0, 0.0)
-        p1, p2, p3, P, log_density = w, zero, zero, 1 - w, zero
-        energies, heavy = P * R**2, zero
-    elif noise.nu < np.inf:
-        nu = noise.nu
-        z2 = (R**2 + var) / s2
-        w = (nu + 1) / (nu + z2)
-        p1, p2, p3, P, energies, heavy = one, zero, zero, zero, zero, zero
-        constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - np.log(np.pi * nu) / 2
-        log_density = constant - np.log(s2) / 2 - (nu + 1) / 2 * np.log(1 + z2 / nu)
-    else:
-        gross, b = noise.gross, noise.broad
-        half = b * 0.6744897501960817  # of the Cauchy density: its median is that of a Gaussian of deviation b
-        f1 = (1 - gross) * noise.shares[0] * np.exp(-(R**2) / (2 * (s2 + var))) / np.sqrt(s2 + var)
-        f2 = (1 - gross) * noise.shares[1] * np.exp(-(R**2) / (2 * (4 * s2 + var))) / np.sqrt(4 * s2 + var)
-        f3 = (1 - gross) * noise.shares[2] * np.exp(-(R**2) / (2 * (16 * s2 + var))) / np.sqrt(16 * s2 + var)
-        light = gross * (1 - noise.heavy) * np.exp(-(R**2) / (2 * b**2)) / b
-        tails = gross * noise.heavy * np.sqrt(2 * np.pi) / (np.pi * half * (1 + (R / half) ** 2)) + 1e-300
-        f = light + tails + f1 + f2 + f3
-        p1, p2, p3, P, heavy = f1 / f, f2 / f, f3 / f, (light + tails) / f, tails / f
-        energies = light / f * R**2 + heavy * 2 / (1 + (R / half) ** 2) * R**2 * (b / half) ** 2
-        w = p1 + p2 / 4 + p3 / 16
-        log_density = np.log(f) - np.log(2 * np.pi) / 2
+    gross, b = noise.gross, noise.broad
+    half = b * 0.6744897501960817  # of the Cauchy density: its median is that of a Gaussian of deviation b
+    f1 = (1 - gross) * noise.shares[0] * np.exp(-(R**2) / (2 * (s2 + var))) / np.sqrt(s2 + var)
+    f2 = (1 - gross) * noise.shares[1] * np.exp(-(R**2) / (2 * (4 * s2 + var))) / np.sqrt(4 * s2 + var)
+    f3 = (1 - gross) * noise.shares[2] * np.exp(-(R**2) / (2 * (16 * s2 + var))) / np.sqrt(16 * s2 + var)
+    light = gross * (1 - noise.heavy) * np.exp(-(R**2) / (2 * b**2)) / b
+    tails = gross * noise.heavy * np.sqrt(2 * np.pi) / (np.pi * half * (1 + (R / half) ** 2)) + 1e-300
+    f = light + tails + f1 + f2 + f3
+    p1, p2, p3, P, heavy = f1 / f, f2 / f, f3 / f, (light + tails) / f, tails / f
+    energies = light / f * R**2 + heavy * 2 / (1 + (R / half) ** 2) * R**2 * (b / half) ** 2
+    w = p1 + p2 / 4 + p3 / 16
+    log_density = np.log(f) - np.log(2 * np.pi) / 2
     omega = np.where(observed, w / s2, 0.0)
     energy, trust = omega * (R**2 + var), np.where(observed, 1 - P, 0.0)
     totals = [float(x[observed].sum()) for x in (p1, p2, p3, P, energies, log_density, heavy)]

@@ -13,7 +13,6 @@ from engines.conformance import (
     CASES,
     DTYPES,
     LAYOUTS,
-    MODES,
     Case,
     EngineSuite,
     EvenRows,
@@ -479,14 +478,13 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
         (L if bad == "L" else M)[3, 5] = np.nan if bad == "L" else bad
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [((40, 29), np.float32), ((40, 29), np.float64), ((7, 2300), np.float64), ((700, 3), np.float64)],
 )
-def test_compiled_and_numpy_weights_agree(mode, shape, dtype):
+def test_compiled_and_numpy_weights_agree(shape, dtype):
     """On a tile, rows that lie apart in memory too, and on the list of what is observed of it."""
-    case, every = LinesCase(shape, mode=mode), slice(0, shape[0])
+    case, every = LinesCase(shape), slice(0, shape[0])
     M = case.M.astype(dtype)
     M[np.random.default_rng(1).random(M.shape) < 0.3] = np.nan
     M[5] = np.nan

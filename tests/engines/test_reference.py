@@ -3,7 +3,6 @@ import pytest
 from all_pairs import all_pairs
 from engines.conformance import (
     DTYPES,
-    MODES,
     PRIORS,
     Case,
     Owner,
@@ -26,12 +25,13 @@ class TestReference(Owner):
 
 
 @pytest.mark.parametrize(
-    ("prior", "mode", "K", "shape", "dtype"), all_pairs(PRIORS, list(MODES), [0, 1, 3, 8], [(7, 3), (30, 17)], DTYPES)
+    ("prior", "units", "K", "shape", "dtype"),
+    all_pairs(PRIORS, [True, False], [0, 1, 3, 8], [(7, 3), (30, 17)], DTYPES),
 )
-def test_lines_against_their_formulas(monkeypatch, prior, mode, K, shape, dtype):
+def test_lines_against_their_formulas(monkeypatch, prior, units, K, shape, dtype):
     """And so is the arithmetic of weights and posteriors, which compiled kernels are compared with."""
     to_the_end(monkeypatch)
-    case, M, right = shared_lines(shape, K, mode, prior, dtype)
+    case, M, right = shared_lines(shape, K, units, prior, dtype)
     engine = ReferenceEngine(M)
     for (answer,), expected in zip(ask_lines((engine,), case), right, strict=True):
         same_lines(answer, expected, 1e-8)

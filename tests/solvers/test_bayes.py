@@ -16,7 +16,7 @@ from irpca.model.noise import NoiseModel
 from irpca.problem import Problem
 from irpca.sample import Sample
 from irpca.solvers import SOLVERS
-from irpca.solvers.bayes import _constant, _gaussian, _in_features, _limit, _one_component
+from irpca.solvers.bayes import _constant, _in_features, _limit, _one_component
 from irpca.solvers.part import Part, Setup, lines_of_part
 
 
@@ -224,13 +224,6 @@ def test_expected_factors_as_coefficients_of_the_features():
 
 def noise(s=0.5, **parameters):
     return NoiseModel(s, np.full(5, 1e-9), np.ones(4), np.ones(5), broad=30.0, **parameters)
-
-
-def test_noise_is_gaussian_if_nine_tenths_are_in_its_narrowest_component():
-    for share, expected in ((0.91, True), (0.89, False)):
-        shares = np.array([share, 0.9 - share + 0.1, 0.0])
-        assert _gaussian(SimpleNamespace(noise=noise(shares=shares))) == expected
-    assert not _gaussian(SimpleNamespace(noise=noise(shares=np.array([1.0, 0.0, 0.0]), nu=2.0)))
 
 
 def test_the_limit_of_gross_errors_is_in_the_unit_of_the_residuals():

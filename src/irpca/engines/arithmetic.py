@@ -8,7 +8,7 @@ faster for arrays in memory (:mod:`.compiled`, :mod:`.compiled_lines`) and for d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import lgamma, log, pi
+from math import log, pi
 from typing import Any
 
 import numpy as np
@@ -63,39 +63,23 @@ def weigh(R: Any, seen: Any, s2: Any, var: Any, parameters: Any) -> tuple[Any, A
     totals : the sums that :class:`~irpca.engines.base.Sums` has
     """
     xp = array_namespace(R)
-    *shares, gross, broad, nu, zeta, heavy = (float(x) for x in parameters)
+    *shares, gross, broad, heavy = (float(x) for x in parameters)
     square, var = R * R, xp.minimum(var, MOST_SPREAD * s2)
-    none, one = xp.zeros_like(square), xp.ones_like(square)
-    if zeta < np.inf:
-        w = xp.where(xp.abs(R) <= zeta, one, none)
-        P = 1 - w
-        totals = [w, none, none, P, P * square, none, none]
-    elif nu < np.inf:
-        relative = (square + var) / s2
-        w, P = (nu + 1) / (nu + relative), none
-        density = student_constant(nu) - 0.5 * xp.log(s2) - 0.5 * (nu + 1) * xp.log1p(relative / nu)
-        totals = [one, none, none, none, none, density, none]
-    else:
-        clean = []
-        for share, c in zip(shares, COMPONENTS, strict=True):
-            total = c * c * s2 + var
-            clean.append((1 - gross) * share * xp.exp(-0.5 * square / total) / xp.sqrt(total))
-        inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
-        light = (1 - heavy) * gross * xp.exp(-0.5 * square / broad**2) / broad
-        tails = heavy * gross * CAUCHY * inner / broad + TINY
-        total = clean[0] + clean[1] + clean[2] + light + tails
-        parts, P = [density / total for density in clean], (light + tails) / total
-        w = parts[0] + parts[1] / COMPONENTS[1] ** 2 + parts[2] / COMPONENTS[2] ** 2
-        energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
-        totals = [*parts, P, energy, xp.log(total) - 0.5 * LOG_2PI, tails / total]
+    none, clean = xp.zeros_like(square), []
+    for share, c in zip(shares, COMPONENTS, strict=True):
+        total = c * c * s2 + var
+        clean.append((1 - gross) * share * xp.exp(-0.5 * square / total) / xp.sqrt(total))
+    inner = 1 / (1 + square / (MEDIAN * broad) ** 2)
+    light = (1 - heavy) * gross * xp.exp(-0.5 * square / broad**2) / broad
+    tails = heavy * gross * CAUCHY * inner / broad + TINY
+    total = clean[0] + clean[1] + clean[2] + light + tails
+    parts, P = [density / total for density in clean], (light + tails) / total
+    w = parts[0] + parts[1] / COMPONENTS[1] ** 2 + parts[2] / COMPONENTS[2] ** 2
+    energy = (light + tails * 2 / MEDIAN**2 * inner) * square / total
+    totals = [*parts, P, energy, xp.log(total) - 0.5 * LOG_2PI, tails / total]
     omega = xp.where(seen, w / s2, none)
     sums = xp.stack([xp.sum(xp.where(seen, part, none)) for part in totals])
     return omega, omega * (square + var), xp.where(seen, 1 - P, none), sums
-
-
-def student_constant(nu: float) -> float:
-    """The logarithm of the density of Student noise of scale 1 at 0."""
-    return lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * log(pi * nu)
 
 
 @dataclass(eq=False)

@@ -108,12 +108,7 @@ class Noise(Sided):
     rows, cols : arrays of shape (n1,) and (n2,)
     row_spread, col_spread : arrays of shape (n1, 2) and (n2, 2)
     shares : array of shape (3,)
-    gross, broad : float
-    nu : float
-        Finite: Student noise of so many degrees of freedom in place of the mixture, and no gross errors.
-    zeta : float
-        Finite: entries within zeta count fully and others not at all, in place of both.
-    heavy : float
+    gross, broad, heavy : float
     units : array of shape (n2,), or None
         The regressions of lines are of ``M / units``: all of the above is in these units of the columns.
     """
@@ -126,15 +121,13 @@ class Noise(Sided):
     shares: Array
     gross: float
     broad: float
-    nu: float = np.inf
-    zeta: float = np.inf
     heavy: float = 0.5
     units: Array | None = None
 
     @property
     def parameters(self) -> Array:
-        """The numbers, in the order that kernels take them: three shares, gross, broad, nu, zeta, heavy."""
-        return np.array([*self.shares, self.gross, self.broad, self.nu, self.zeta, self.heavy])
+        """The numbers, in the order that kernels take them: three shares, gross, broad, heavy."""
+        return np.array([*self.shares, self.gross, self.broad, self.heavy])
 
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""

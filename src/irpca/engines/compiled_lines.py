@@ -52,16 +52,15 @@ def power(x: float) -> float:
 
 
 @compiled
-def by_mixture(
-    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
-    totals: Array,
-) -> None:  # fmt: skip
+def weigh_entries(
+    m: Array, t: Array, w: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
     """Of some entries m, L in t: ω R to t, ω to w, ω (R² + var L) to e, 1 − P to ``trust``; all 0 where m is NaN.
 
-    ``inverse`` is 1 / s2: to divide and to take roots is what takes the time here. The logarithms of the densities are
+    ``inverse`` is 1 / s²: to divide and to take roots is what takes the time here. The logarithms of the densities are
     added up as one of the product of their mantissas, and their exponents.
     """
-    gross, broad, heavy = parameters[3], parameters[4], parameters[7]
+    gross, broad, heavy = parameters[3], parameters[4], parameters[5]
     first, second, third = (1 - gross) * parameters[0], (1 - gross) * parameters[1], (1 - gross) * parameters[2]
     wide, flat = 0.5 / (broad * broad), 1 / (MEDIAN * MEDIAN * broad * broad)
     peak, low = (1 - heavy) * gross / broad, CAUCHY * heavy * gross / broad
@@ -110,69 +109,13 @@ def by_mixture(
 
 
 @compiled
-def by_student(
-    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
-    totals: Array,
-) -> None:  # fmt: skip
-    """The same for Student noise."""
-    nu = parameters[5]
-    constant = math.lgamma((nu + 1) / 2) - math.lgamma(nu / 2) - 0.5 * math.log(math.pi * nu)
-    seen_ones, log_density = 0.0, 0.0
-    for q in range(len(t)):
-        seen = m[q] == m[q]
-        one = 1.0 if seen else 0.0
-        R = np.float64(m[q]) - t[q] if seen else 0.0
-        square = R * R + var[q]
-        relative = square / s2[q]
-        omega = one * (nu + 1) / ((nu + relative) * s2[q])
-        w[q] = omega
-        t[q] = omega * R
-        e[q] = omega * square
-        trust[q] = one
-        seen_ones += one
-        log_density += one * (constant - 0.5 * math.log(s2[q]) - 0.5 * (nu + 1) * math.log1p(relative / nu))
-    totals[0] += seen_ones
-    totals[5] += log_density
-
-
-@compiled
-def by_threshold(
-    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
-    totals: Array,
-) -> None:  # fmt: skip
-    """The same for a threshold."""
-    zeta, kept, cut, energy = parameters[6], 0.0, 0.0, 0.0
-    for q in range(len(t)):
-        seen = m[q] == m[q]
-        R = np.float64(m[q]) - t[q] if seen else 0.0
-        one = 1.0 if seen and abs(R) <= zeta else 0.0
-        wrong = 1.0 - one if seen else 0.0
-        omega = one / s2[q]
-        w[q] = omega
-        t[q] = omega * R
-        e[q] = omega * (R * R + var[q])
-        trust[q] = one
-        kept += one
-        cut += wrong
-        energy += wrong * R * R
-    totals[0] += kept
-    totals[3] += cut
-    totals[4] += energy
-
-
-@compiled
 def weigh_some(
-    m: Array, t: Array, w: Array, s2: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array,
-    totals: Array,
-) -> None:  # fmt: skip
-    if parameters[6] < np.inf:
-        by_threshold(m, t, w, s2, inverse, var, e, trust, parameters, totals)
-    elif parameters[5] < np.inf:
-        by_student(m, t, w, s2, inverse, var, e, trust, parameters, totals)
-    else:
-        for first in range(0, len(t), AT_ONCE):
-            at = slice(first, first + AT_ONCE)
-            by_mixture(m[at], t[at], w[at], s2[at], inverse[at], var[at], e[at], trust[at], parameters, totals)
+    m: Array, t: Array, w: Array, inverse: Array, var: Array, e: Array, trust: Array, parameters: Array, totals: Array
+) -> None:
+    """The same of any number of entries."""
+    for first in range(0, len(t), AT_ONCE):
+        at = slice(first, first + AT_ONCE)
+        weigh_entries(m[at], t[at], w[at], inverse[at], var[at], e[at], trust[at], parameters, totals)
 
 
 @compiled
@@ -182,8 +125,7 @@ def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
     height, width = P.shape
     together = max(1, min(height, AT_LEAST // max(width, 1)))  # rows: what is left beside whole vectors is slow
     n = together * width
-    s2, inverse, var = np.empty(n), np.empty(n), np.empty(n)
-    e, trust = np.empty(n), np.empty(n)
+    inverse, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     energies, trusts, inverses = np.zeros(width), np.zeros(width), 1 / cols
     first, second = col_spread[:, 0].copy(), col_spread[:, 1].copy()
     for top in range(0, height, together):
@@ -191,14 +133,13 @@ def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
         for p in range(some):
             a, b, c = rows[top + p], row_spread[top + p, 0], row_spread[top + p, 1]
             under, at = 1 / a, slice(p * width, (p + 1) * width)
-            s, i, v = s2[at], inverse[at], var[at]
+            i, v = inverse[at], var[at]
             for q in range(width):
-                s[q] = a * cols[q]
                 i[q] = under * inverses[q]
-                v[q] = min(b * first[q] + c * second[q], MOST_SPREAD * s[q])
+                v[q] = min(b * first[q] + c * second[q], MOST_SPREAD * a * cols[q])
         m, t, w = M[top : top + some].ravel(), P[top : top + some].ravel(), W[top : top + some].ravel()
         n = len(t)
-        weigh_some(m, t, w, s2[:n], inverse[:n], var[:n], e[:n], trust[:n], parameters, totals)
+        weigh_some(m, t, w, inverse[:n], var[:n], e[:n], trust[:n], parameters, totals)
         for p in range(some):
             at, energy, trusted = slice(p * width, (p + 1) * width), 0.0, 0.0
             x, y = e[at], trust[at]
@@ -219,15 +160,15 @@ def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array,
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
     n = len(P)
-    s2, inverse, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n), np.empty(n)
+    inverse, var, e, trust = np.empty(n), np.empty(n), np.empty(n), np.empty(n)
     for i in range(len(starts) - 1):
         for k in range(starts[i], starts[i + 1]):
             j = indices[k]
-            s2[k] = rows[i] * cols[j]
-            inverse[k] = 1 / s2[k]
+            s2 = rows[i] * cols[j]
+            inverse[k] = 1 / s2
             var[k] = row_spread[i, 0] * col_spread[j, 0] + row_spread[i, 1] * col_spread[j, 1]
-            var[k] = min(var[k], MOST_SPREAD * s2[k])
-    weigh_some(values, P, W, s2, inverse, var, e, trust, parameters, totals)
+            var[k] = min(var[k], MOST_SPREAD * s2)
+    weigh_some(values, P, W, inverse, var, e, trust, parameters, totals)
     for i in range(len(starts) - 1):
         energy, trusted = 0.0, 0.0
         for k in range(starts[i], starts[i + 1]):

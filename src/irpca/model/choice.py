@@ -89,10 +89,6 @@ class Candidate:
     score: Score
 
     @property
-    def student(self) -> bool:
-        return bool(np.isfinite(self.fit.noise.nu))
-
-    @property
     def complexity(self) -> int:
         """Sides whose factors are not determined by features: the fewer, the simpler the model."""
         return 2 - sum(self.fit.tied)
@@ -146,9 +142,7 @@ def worse_in_most(held: HeldOut, a: Candidate, b: Candidate) -> bool:
 
 def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, list[Candidate]]:
     """The best fit, and those that predict held-out entries equally well."""
-    # A larger error is a gross error. The scale of Student noise is not that of the clean entries alone.
-    plain = [c for c in candidates if not c.student] or candidates
-    most = constants.MAX_CLEAN_RESIDUAL * max(c.fit.noise.s for c in plain)
+    most = constants.MAX_CLEAN_RESIDUAL * max(c.fit.noise.s for c in candidates)  # a larger error is a gross error
     errors = [np.minimum(c.score.error, most) for c in candidates]
     least = min(errors, key=np.mean)
     close = (1 + constants.ERROR_TOLERANCE) * float(least.mean())
@@ -160,7 +154,7 @@ def choose(held: HeldOut, candidates: Sequence[Candidate]) -> tuple[Candidate, l
     highest = max(float(c.score.density.mean()) for c in tied)
     best = next(c for c in tied if c.score.density.mean() >= highest - constants.MIN_EM_GAIN)  # less is rounding
     tied = [c for c in tied if worse(best.score.density, c.score.density) <= constants.TIE_STANDARD_ERRORS]
-    simpler = [c for c in candidates if c.complexity < best.complexity and not c.student]
+    simpler = [c for c in candidates if c.complexity < best.complexity]
     if simpler:
         rival = choose(held, simpler)[0]
         if not worse_in_most(held, rival, best):

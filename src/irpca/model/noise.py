@@ -13,7 +13,6 @@ Cauchy, by a share that is estimated: some have a typical size, others have none
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import lgamma
 
 import numpy as np
 
@@ -40,8 +39,6 @@ class NoiseModel:
         Variances of rows and columns relative to the common one, α² and β²: they have no unit.
     gross, broad, heavy, shares : float, float, float, array
         Share and size of gross errors, and the share of Cauchy ones among them; shares of the clean components.
-    nu : float
-        As in :class:`~irpca.engines.base.Noise`.
     target : float or None
         The standard deviation of the noise if the user has given it: s decreases to the scale that belongs to it.
     estimate : float
@@ -57,7 +54,6 @@ class NoiseModel:
     broad: float
     gross: float = constants.INITIAL_GROSS_SHARE
     shares: Array = field(default_factory=lambda: np.array(constants.CLEAN_SHARES))
-    nu: float = np.inf
     heavy: float = constants.INITIAL_CAUCHY_SHARE
     target: float | None = None
     estimate: float = np.inf
@@ -67,7 +63,7 @@ class NoiseModel:
         """The model as an engine takes it: s² α² for rows and β² for columns, whose product is s² of an entry."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
-        mixture = self.shares, self.gross, self.broad, self.nu, np.inf, self.heavy
+        mixture = self.shares, self.gross, self.broad, self.heavy
         return Noise(rows, cols, row_spread, col_spread, *mixture, self.units)
 
     @property
@@ -85,16 +81,15 @@ class NoiseModel:
     @property
     def tail(self) -> float:
         """The standard deviation of noise of scale 1."""
-        return float(np.sqrt(self.shares @ SQUARES)) if np.isinf(self.nu) else 1.0
+        return float(np.sqrt(self.shares @ SQUARES))
 
     def learn_shares(self, sums: Sums) -> None:
         """Shares of the components and gross errors from the sums of a read."""
         parts, gross, gross_energy = sums.totals[:3], sums.totals[3], sums.totals[4]
         entries = float(parts.sum() + gross)
         self.gross = float(np.clip(gross / entries, *constants.GROSS_LIMITS))
-        if np.isinf(self.nu):
-            parts = parts + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * entries
-            self.shares = parts / parts.sum()
+        parts = parts + np.array(constants.CLEAN_SHARES) * constants.CLEAN_SHARES_WEIGHT * entries
+        self.shares = parts / parts.sum()
         if gross > 1:
             self.heavy = _cauchy_share(float(sums.totals[6]), gross)
             self.broad = max(float(np.sqrt(gross_energy / gross)), constants.MAX_CLEAN_RESIDUAL * self.s)
@@ -142,11 +137,6 @@ class NoiseModel:
 
     def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
         """Log density of residuals R, where clean ones have the squared scale s2, and L the variance var."""
-        if np.isfinite(self.nu):
-            nu, scale2 = self.nu, s2 + var
-            constant = lgamma((nu + 1) / 2) - lgamma(nu / 2) - 0.5 * np.log(np.pi * nu)
-            density: Array = constant - 0.5 * np.log(scale2) - 0.5 * (nu + 1) * np.log1p(R * R / (nu * scale2))
-            return density
         total = sum(_gross_densities(R * R, self.gross, self.broad, self.heavy))
         for share, square in zip(self.shares, SQUARES, strict=True):
             variance = square * s2 + var
@@ -214,7 +204,7 @@ def _step(model: NoiseModel, z: Array) -> tuple[NoiseModel, float]:
     """One step of EM for the mixture, at standardised residuals z, and the mean log density before it."""
     n, sums = len(z), Sums.zero((1, len(z)))
     certain, scale = np.zeros((n, 2)), np.array([model.s**2])
-    mixture = model.shares, model.gross, model.broad, np.inf, np.inf, model.heavy
+    mixture = model.shares, model.gross, model.broad, model.heavy
     noise = Noise(scale, np.ones(n), certain[:1], certain, *mixture)
     entries = np.broadcast_to(z, (1, n))  # read-only, as M is: one compiled kernel serves both
     kernels.weigh_tile(entries, np.zeros((1, n)), np.empty((1, n)), noise.part(slice(0, 1)), sums.part(slice(0, 1)))
@@ -262,7 +252,7 @@ def widened(model: NoiseModel, z: Array) -> NoiseModel:
     Then s had stopped at a fraction of the noise, and the wider components took its place.
     """
     largest = int(np.argmax(model.shares))
-    if not largest or np.isfinite(model.nu):
+    if not largest:
         return model
     wider = replace(model, s=float(np.sqrt(SQUARES[largest])) * model.s, shares=np.array(constants.CLEAN_SHARES))
     return _converged(wider, z)[0]

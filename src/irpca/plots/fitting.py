@@ -20,11 +20,9 @@ WORDS = {
     "features only": "features only",
     "few directions": "few components",
     "from columns": "started at column medians",
-    "from rows": "started at row medians",
     "from trimmed": "started at a trimmed fit",
     "shifted": "moved to the densest residuals",
     "noise not looked for afresh": "noise estimated once",
-    "Student noise": "Student's t noise",
     "without piled-up values": "repeated values left out",
 }
 

@@ -174,11 +174,6 @@ def _with_scale(state: State, fit: Fit, part: Part) -> State:
     return replace(state, scale=scale, gross=noise.gross, fit=fit, whole=None)
 
 
-def _gaussian(fit: Fit) -> bool:
-    """Whether noise is close enough to Gaussian for plain least squares on all but gross errors."""
-    return bool(fit.noise.shares[0] >= constants.MIN_GAUSSIAN_SHARE and np.isinf(fit.noise.nu))
-
-
 def _limit(noise: NoiseModel, residuals: Array) -> float:
     """Residuals larger than this are gross errors."""
     limit = Calibration(residuals / noise.s, noise.gross).limit
@@ -199,7 +194,7 @@ def _steps_on_M(fit: Fit, part: Part) -> tuple[Fit, LowRank] | None:
     noise, sides, (n1, n2) = fit.noise, (fit.rows, fit.cols), part.M.shape
     scales = zip((noise.rows, noise.cols), part.table.lines, strict=True)
     apart = max(float(np.log(variances[lines]).std()) for variances, lines in scales)
-    if not _gaussian(fit) or apart > constants.EQUAL_NOISE_SPREAD:
+    if noise.shares[0] < constants.MIN_GAUSSIAN_SHARE or apart > constants.EQUAL_NOISE_SPREAD:
         return None
     Q1, Q2 = (side.basis / np.sqrt(len(side.basis)) for side in sides)
     C = np.sqrt(n1 * n2) * fit.rows.coefficients @ fit.cols.coefficients.T

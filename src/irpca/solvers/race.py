@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 import numpy as np
 
@@ -31,12 +32,11 @@ class Recipe:
     Attributes
     ----------
     tied : for rows and columns: whether features determine the factors
-    start : "columns" or "rows": from the median of each; "trimmed": from an earlier robust fit; or another recipe
+    start : "columns": from their medians; "trimmed": from an earlier robust fit; or another recipe
     few : whether it has few components: cheap, and robust to a bad start
     afresh : whether the noise mixture is fitted again from new starts after some sweeps
     shifted : whether L starts shifted by the mode of the residuals: one-sided errors bias L, and the clean residuals
         are a narrow mode away from zero
-    student : whether noise is Student's in place of the mixture: for gross errors that are not larger than the noise
     piles : whether entries with a value that occurs far too often (stuck, a code, a limit) are left out
     """
 
@@ -45,17 +45,20 @@ class Recipe:
     few: bool = False
     afresh: bool = True
     shifted: bool = False
-    student: bool = False
     piles: bool = False
 
     @property
     def name(self) -> str:
         start = self.start if isinstance(self.start, str) else f"({self.start.name})"
         parts = ["features only" if any(self.tied) else "", "few directions" if self.few else "", f"from {start}"]
-        parts += ["shifted" if self.shifted else "", "Student noise" if self.student else ""]
-        parts += ["" if self.afresh else "noise not looked for afresh"]
+        parts += ["shifted" if self.shifted else "", "" if self.afresh else "noise not looked for afresh"]
         parts += ["without piled-up values" if self.piles else ""]
         return ", ".join(filter(None, parts))
+
+    @property
+    def lineage(self) -> list[Recipe]:
+        """The recipes that this one starts from, the first of them first, and itself."""
+        return [*(self.start.lineage if isinstance(self.start, Recipe) else ()), self]
 
 
 @dataclass(eq=False)
@@ -98,12 +101,13 @@ class Table:
         return replace(self, values=np.where(cells, np.nan, self.values), fits={})
 
     def fit(self, recipe: Recipe) -> Fit:
-        """Return the fit of a recipe to this table; it is kept, since other recipes start from it."""
-        if recipe not in self.fits:
-            fit = self.fits[recipe] = self._begin(recipe)
-            fit.run(recipe.afresh and not recipe.student, constants.COMPARISON_TOLERANCE)
-            if recipe.piles:
-                fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
+        """Return the fit of a recipe to this table, after those that it starts from; all of them are kept."""
+        for one in recipe.lineage:
+            if one not in self.fits:
+                fit = self.fits[one] = self._begin(one)
+                fit.run(one.afresh, constants.COMPARISON_TOLERANCE)
+                if one.piles:
+                    fit.noise = with_piles(fit.noise, (self.values - fit.L.dense())[self.piles], fit.engine.n_observed)
         return self.fits[recipe]
 
     def _begin(self, recipe: Recipe) -> Fit:
@@ -117,8 +121,7 @@ class Table:
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])), 10 * float(self.least.min()))
-        nu = constants.STUDENT_DEGREES_OF_FREEDOM if recipe.student else np.inf
-        noise = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, nu=nu, target=self.noise)
+        noise = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, target=self.noise)
         rank = self._rank(recipe)
         components = (constants.SIMPLE_MODEL_RANK if recipe.few else self.offered) if rank is None else rank
         fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, noise, sample, components, start)
@@ -128,10 +131,10 @@ class Table:
     def _start(self, X: Array, recipe: Recipe) -> tuple[LowRank, float]:
         """Return where a recipe starts: L, and about its error."""
         if isinstance(recipe.start, Recipe):
-            before = self.fit(recipe.start)
+            before = self.fits[recipe.start]
             L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
         else:
-            L0 = self._medians(X, recipe.start) if self.trimmed is None or recipe.start != "trimmed" else self.trimmed
+            L0 = self.trimmed if self.trimmed is not None and recipe.start == "trimmed" else _column_medians(X)
             sizes = np.abs(X - L0.dense())
             sizes = sizes[np.isfinite(sizes)]
             s0 = 1.4826 * float(np.median(sizes))
@@ -154,14 +157,13 @@ class Table:
         explained = self.rank or self.fit(Recipe(simplest)).principal().rank
         return min(explained + self.extra, *self.values.shape)
 
-    def _medians(self, X: Array, of: str) -> LowRank:
-        """Return the medians of columns or rows as a matrix; where nothing is observed, that of all entries."""
-        axis = 0 if of == "columns" else 1
-        seen = np.isfinite(X).any(axis=axis)
-        middle = np.full((X.shape[1 - axis], 1), float(np.nanmedian(X)))
-        middle[seen, 0] = np.nanmedian(X[:, seen] if axis == 0 else X[seen], axis=axis)
-        L = LowRank(np.ones((X.shape[axis], 1)), np.eye(1), middle)
-        return L if axis == 0 else L.T
+
+def _column_medians(X: Array) -> LowRank:
+    """Return the medians of the columns as a matrix; where nothing is observed, that of all entries."""
+    seen = np.isfinite(X).any(axis=0)
+    middle = np.full((X.shape[1], 1), float(np.nanmedian(X)))
+    middle[seen, 0] = np.nanmedian(X[:, seen], axis=0)
+    return LowRank(np.ones((len(X), 1)), np.eye(1), middle)
 
 
 def find_piles(X: Array) -> Array:
@@ -211,7 +213,7 @@ class Race:
 
     @property
     def _starts(self) -> tuple[str, ...]:
-        return ("columns", "rows") if self.table.trimmed is None else ("trimmed", "columns", "rows")
+        return ("columns",) if self.table.trimmed is None else ("trimmed", "columns")
 
     @property
     def _with_piles(self) -> tuple[bool, ...]:
@@ -231,8 +233,8 @@ class Race:
         """What is tried next, given what was found so far."""
         table, ties = self.table, self.ties
         if self.short:
-            starts = self._starts[:-1]
-            yield from (Recipe(tied, at, piles=p) for p in self._with_piles for tied in ties for at in starts)
+            tries = product(self._with_piles, ties, self._starts)
+            yield from (Recipe(tied, start, piles=piles) for piles, tied, start in tries)
             return
         few = not any(ties[0]) and table.rank is None
         for piles in self._with_piles:
@@ -257,10 +259,6 @@ class Race:
         winner = self.best()
         if not winner.piles and table.piles.any() and self._piles_are_wrong(winner):
             self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
-            return
-        yield replace(winner, start=winner, shifted=False, student=True)
-        if (student := self.best()).student:
-            yield replace(student, start=student, student=False)
 
     def _try(self, recipe: Recipe) -> Fit:
         """Make the fit of a recipe, and let it take part unless it ran away."""

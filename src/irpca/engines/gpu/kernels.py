@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ..arithmetic import LOG_2PI, TINY, student_constant
+from ..arithmetic import LOG_2PI, TINY
 from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Noise, Standardised
 from ..questions import Listing
 from .slabs import Found
@@ -334,8 +334,8 @@ def _list_kernel(
 @triton.jit(do_not_specialize=["n1", "n2"])
 def _weigh_kernel(
     M, stride0, stride1, P, W, row_scales, col_scales, row_spreads, col_spreads, numbers, ROWS, COLS, TOTALS, n1, n2,
-    MODE: tl.constexpr, MOST: tl.constexpr, MEDIAN: tl.constexpr, CAUCHY: tl.constexpr,
-    LOG_2PI: tl.constexpr, C2: tl.constexpr, C3: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    MOST: tl.constexpr, MEDIAN: tl.constexpr, CAUCHY: tl.constexpr, LOG_2PI: tl.constexpr,
+    C2: tl.constexpr, C3: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Turn P, the low-rank part, into ω (M − P) and W into ω; sums of the tile's rows, columns, and of all."""
     strip, part = tl.program_id(0), tl.program_id(1)
@@ -361,42 +361,27 @@ def _weigh_kernel(
     var = tl.minimum(var, MOST * s2)
     square = R * R
     total_at = TOTALS + (strip * tl.num_programs(1) + part) * 7
-    if MODE == 0:  # within zeta
-        w = tl.where(tl.abs(R) <= tl.load(numbers + 6), 1.0, 0.0).to(tl.float64)
-        trust = w
-        tl.store(total_at, tl.sum(tl.where(seen, w, 0.0)))
-        tl.store(total_at + 3, tl.sum(tl.where(seen, 1 - w, 0.0)))
-        tl.store(total_at + 4, tl.sum(tl.where(seen, (1 - w) * square, 0.0)))
-    elif MODE == 1:  # Student; its constant takes the place of the first share
-        nu = tl.load(numbers + 5)
-        relative = (square + var) / s2
-        w = (nu + 1) / (nu + relative)
-        trust = w * 0 + 1
-        density = tl.load(numbers) - 0.5 * tl.log(s2) - 0.5 * (nu + 1) * tl.log(1 + relative / nu)
-        tl.store(total_at, tl.sum(tl.where(seen, trust, 0.0)))
-        tl.store(total_at + 5, tl.sum(tl.where(seen, density, 0.0)))
-    else:
-        gross, broad, heavy = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 7)
-        t1, t2, t3 = s2 + var, C2 * s2 + var, C3 * s2 + var
-        f1 = (1 - gross) * tl.load(numbers) * tl.exp(-0.5 * square / t1) / tl.sqrt(t1)
-        f2 = (1 - gross) * tl.load(numbers + 1) * tl.exp(-0.5 * square / t2) / tl.sqrt(t2)
-        f3 = (1 - gross) * tl.load(numbers + 2) * tl.exp(-0.5 * square / t3) / tl.sqrt(t3)
-        inner = 1 / (1 + square / (MEDIAN * MEDIAN * broad * broad))
-        light = (1 - heavy) * gross * tl.exp(-0.5 * square / (broad * broad)) / broad
-        tails = heavy * gross * CAUCHY * inner / broad + tl.load(numbers + 8)
-        inverse = 1 / (f1 + f2 + f3 + light + tails)
-        f1, f2, f3 = f1 * inverse, f2 * inverse, f3 * inverse
-        w = f1 + f2 / C2 + f3 / C3
-        gross_part = (light + tails) * inverse
-        trust = 1 - gross_part
-        energies = (light + tails * 2 / (MEDIAN * MEDIAN) * inner) * square * inverse
-        tl.store(total_at, tl.sum(tl.where(seen, f1, 0.0)))
-        tl.store(total_at + 1, tl.sum(tl.where(seen, f2, 0.0)))
-        tl.store(total_at + 2, tl.sum(tl.where(seen, f3, 0.0)))
-        tl.store(total_at + 3, tl.sum(tl.where(seen, gross_part, 0.0)))
-        tl.store(total_at + 4, tl.sum(tl.where(seen, energies, 0.0)))
-        tl.store(total_at + 5, tl.sum(tl.where(seen, -tl.log(inverse) - 0.5 * LOG_2PI, 0.0)))
-        tl.store(total_at + 6, tl.sum(tl.where(seen, tails * inverse, 0.0)))
+    gross, broad, heavy = tl.load(numbers + 3), tl.load(numbers + 4), tl.load(numbers + 5)
+    t1, t2, t3 = s2 + var, C2 * s2 + var, C3 * s2 + var
+    f1 = (1 - gross) * tl.load(numbers) * tl.exp(-0.5 * square / t1) / tl.sqrt(t1)
+    f2 = (1 - gross) * tl.load(numbers + 1) * tl.exp(-0.5 * square / t2) / tl.sqrt(t2)
+    f3 = (1 - gross) * tl.load(numbers + 2) * tl.exp(-0.5 * square / t3) / tl.sqrt(t3)
+    inner = 1 / (1 + square / (MEDIAN * MEDIAN * broad * broad))
+    light = (1 - heavy) * gross * tl.exp(-0.5 * square / (broad * broad)) / broad
+    tails = heavy * gross * CAUCHY * inner / broad + tl.load(numbers + 6)
+    inverse = 1 / (f1 + f2 + f3 + light + tails)
+    f1, f2, f3 = f1 * inverse, f2 * inverse, f3 * inverse
+    w = f1 + f2 / C2 + f3 / C3
+    gross_part = (light + tails) * inverse
+    trust = 1 - gross_part
+    energies = (light + tails * 2 / (MEDIAN * MEDIAN) * inner) * square * inverse
+    tl.store(total_at, tl.sum(tl.where(seen, f1, 0.0)))
+    tl.store(total_at + 1, tl.sum(tl.where(seen, f2, 0.0)))
+    tl.store(total_at + 2, tl.sum(tl.where(seen, f3, 0.0)))
+    tl.store(total_at + 3, tl.sum(tl.where(seen, gross_part, 0.0)))
+    tl.store(total_at + 4, tl.sum(tl.where(seen, energies, 0.0)))
+    tl.store(total_at + 5, tl.sum(tl.where(seen, -tl.log(inverse) - 0.5 * LOG_2PI, 0.0)))
+    tl.store(total_at + 6, tl.sum(tl.where(seen, tails * inverse, 0.0)))
     omega = tl.where(seen, w / s2, 0.0)
     tl.store(P + at, omega * R, mask=inside)
     tl.store(W + at, omega, mask=inside)
@@ -567,14 +552,11 @@ def weighed(M: Tensor, P: Tensor, noise: Noise) -> Any:
     strips, parts = triton.cdiv(n1, height), triton.cdiv(n2, width)
     of_rows, of_cols = P.new_empty((parts, n1, 2)), P.new_empty((strips, n2, 2))
     totals = P.new_zeros((strips * parts, 7))
-    parameters = [float(x) for x in noise.parameters]
-    mode = 0 if noise.zeta < float("inf") else 1 if noise.nu < float("inf") else 2
-    first = student_constant(noise.nu) if mode == 1 else parameters[0]
-    numbers = torch.tensor([first, *parameters[1:], TINY], dtype=torch.float64).to(M.device)
+    numbers = torch.tensor([*noise.parameters, TINY], dtype=torch.float64).to(M.device)
     _weigh_kernel[(strips, parts)](
         M, M.stride(0), M.stride(1), P, W, noise.rows, noise.cols, noise.row_spread, noise.col_spread, numbers,
         of_rows, of_cols, totals, n1, n2,
-        MODE=mode, MOST=MOST_SPREAD, MEDIAN=MEDIAN, CAUCHY=CAUCHY, LOG_2PI=LOG_2PI,
+        MOST=MOST_SPREAD, MEDIAN=MEDIAN, CAUCHY=CAUCHY, LOG_2PI=LOG_2PI,
         C2=COMPONENTS[1] ** 2, C3=COMPONENTS[2] ** 2, BM=height, BN=width,
     )  # fmt: skip
     return P, W, (of_rows.sum(0), of_cols.sum(0), totals.sum(0))
