@@ -17,7 +17,7 @@ from .runner import Rounds, times
 
 # All questions that a solver, or the loop around it, may ask; the last two are what `normal` asks later.
 QUESTIONS = (
-    *("survey", "recall", "glance", "place", "core", "products", "normal", "solve_rows", "solve_cols", "whole"),
+    *("survey", "recall", "glance", "place", "core", "products", "normal", "solve_lines", "whole"),
     *("corruption", "write", "block", "entries", "draw", "asked_products", "_read"),
 )
 

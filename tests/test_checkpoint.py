@@ -27,7 +27,7 @@ from irpca.engines.distributed import DistributedEngine
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 
-READING = {"core", "normal", "products", "solve_rows", "solve_cols", "whole", "corruption", "write"}
+READING = {"core", "normal", "products", "solve_lines", "whole", "corruption", "write"}
 ACCESSING = {"block", "entries", "draw", "glance", "survey"}
 
 
@@ -309,7 +309,7 @@ def test_chunks_cut_after_some_records(large, tables, tmp_path, kind):
     stored = Stored(M)
     plain = solve(stored.chunks(), *F, rank=2, callbacks=checkpoint(path))
     whole, ends, asked = path.read_bytes(), records(path), names(path)
-    assert asked[:2] == ["glance", "survey"] and (kind == "exact" or {"core", "solve_rows"} & set(asked))
+    assert asked[:2] == ["glance", "survey"] and (kind == "exact" or {"core", "solve_lines"} & set(asked))
     for k in {1, 2, 3} if kind == "exact" else {2, len(ends) // 2, len(ends) - 1}:
         path.write_bytes(whole[: ends[k - 1]])
         assert_same(solve(stored.chunks(), *F, rank=2, resume=path), plain)
@@ -323,7 +323,7 @@ def test_tables_too_large_to_be_copied(exact, noisy, tmp_path, monkeypatch, feat
     plain = solve(*given, engine=Watched(noisy), rank=2, callbacks=checkpoint(path))
     assert_same(solve(*given, engine=Watched(noisy), rank=2), plain)
     whole, ends = path.read_bytes(), records(path)
-    assert {"core", "solve_rows"} & set(names(path))
+    assert {"core", "solve_lines"} & set(names(path))
     os.truncate(path, ends[len(ends) // 2])
     assert_same(solve(*given, engine=Watched(noisy), rank=2, resume=path), plain)
     assert path.read_bytes() == whole

@@ -211,8 +211,8 @@ def test_workers_that_are_killed_while_they_keep_a_regression(client, monkeypatc
 
     monkeypatch.setattr(DistributedEngine, "ask_lines", ask_lines)
     engine = DistributedEngine(source_of(da.from_array(case.M, chunks=(10, 9))))
-    lines = engine.solve_rows(case.U, case.V, case.noise, case.priors[0])
-    expected = MemoryEngine(case.M).solve_rows(case.U, case.V, case.noise, case.priors[0])
+    lines = engine.solve_lines(0, case.U, case.V, case.noise, case.priors[0])
+    expected = MemoryEngine(case.M).solve_lines(0, case.U, case.V, case.noise, case.priors[0])
     assert len(asked) > 3
     np.testing.assert_allclose(lines.mean, expected.mean, rtol=0, atol=1e-9)
 

@@ -83,6 +83,8 @@ def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, A
 def times(B: Array, A: Array, spare: Array | None = None) -> Array:
     """``B @ A`` for a tall B, by rows that stay in cache; where it fits, in the place of ``spare``, which may be B."""
     fits = spare is not None and spare.shape[1] == A.shape[1]
+    if len(B) <= ROWS_IN_CACHE and not fits:
+        return B @ A
     out = spare if spare is not None and fits else np.empty((len(B), A.shape[1]), np.result_type(B, A))
 
     def work(share: slice) -> None:

@@ -245,10 +245,10 @@ class Case:
 
 def doubts_of(case: Case) -> tuple[Doubt, ...]:
     """What all checks have to say; where a run was cut short or failed, only what does not need a finished fit."""
-    checks = ALWAYS
-    if case.status in (Status.CONVERGED, Status.MAX_ITER):
-        checks = (*ALWAYS, *FINISHED)
-    return (*case.state.doubts, *(doubt for check in checks for doubt in check(case)))
+    found = list(case.state.doubts)
+    for check in (*ALWAYS, *FINISHED) if case.status in (Status.CONVERGED, Status.MAX_ITER) else ALWAYS:
+        found += check(case)
+    return tuple(found)
 
 
 def labelled(doubts: Sequence[Doubt], row_labels: Labels | None, column_labels: Labels | None) -> tuple[Doubt, ...]:

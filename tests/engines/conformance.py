@@ -231,9 +231,8 @@ def to_the_end(monkeypatch):
 
 def ask_lines(pair, case):
     """The regressions of the rows, and those of the columns, of each engine."""
-    rows, cols = case.priors
-    for question, prior in (("solve_rows", rows), ("solve_cols", cols)):
-        yield tuple(getattr(engine, question)(case.U, case.V, case.noise, prior) for engine in pair)
+    for axis, prior in enumerate(case.priors):
+        yield tuple(engine.solve_lines(axis, case.U, case.V, case.noise, prior) for engine in pair)
 
 
 @cache
@@ -638,8 +637,8 @@ class Owner:
         engine.core(case.L, ZETA, Q1, Q2)
         engine.products(case.L, ZETA, Q2, Q1)
         engine.products(case.L, ZETA, Q2, Q1, kept=True)
-        engine.solve_rows(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0])
-        engine.solve_cols(lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1])
+        engine.solve_lines(0, lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0])
+        engine.solve_lines(1, lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1])
         engine.write(case.L, ZETA, EvenRows(tmp_path))
         assert engine.counts[0].shape == (n1,)
         asked_by_size = {"corruption", "block", "entries", "draw", "whole"}
@@ -667,8 +666,8 @@ class Owner:
             lambda: engine.products(case.L, zeta, case.X, case.Y),
             lambda: engine.products(case.L, zeta, case.col_weights, kept=True),
             lambda: engine.products(case.L, zeta, Y=case.row_weights, kept=True),
-            lambda: engine.solve_rows(*asked, lines_case.priors[0]),
-            lambda: engine.solve_cols(*asked, lines_case.priors[1]),
+            lambda: engine.solve_lines(0, *asked, lines_case.priors[0]),
+            lambda: engine.solve_lines(1, *asked, lines_case.priors[1]),
             lambda: engine.corruption(case.L, zeta),
             lambda: engine.write(case.L, zeta, EvenRows(tmp_path)),
             *([engine.whole] if self.capabilities else []),
@@ -719,8 +718,8 @@ class Owner:
             lambda: engine.products(L, ZETA, Y=case.row_weights, kept=True),
             lambda: engine.corruption(L, ZETA),
             lambda: engine.write(L, ZETA, EvenRows(tmp_path)),
-            lambda: engine.solve_rows(*asked, lines_case.priors[0]),
-            lambda: engine.solve_cols(*asked, lines_case.priors[1]),
+            lambda: engine.solve_lines(0, *asked, lines_case.priors[0]),
+            lambda: engine.solve_lines(1, *asked, lines_case.priors[1]),
         ):
             with pytest.raises(FloatingPointError, match="not finite although M is"):
                 ask()

@@ -239,11 +239,11 @@ def test_factors_that_change_in_place_are_sent_again_and_bases_are_not(client):
     case = LinesCase((30, 17))
     engine = choose(da.from_array(case.M.astype(np.float32), chunks=(11, 9)))
     prior = case.priors[0]
-    engine.solve_rows(case.U, case.V, case.noise, prior)
+    engine.solve_lines(0, case.U, case.V, case.noise, prior)
     case.U[3] += 1.0
     case.noise.rows[5] = 2.0
-    expected = ReferenceEngine(case.M.astype(np.float32)).solve_rows(case.U, case.V, case.noise, prior)
-    found = engine.solve_rows(case.U, case.V, case.noise, prior)
+    expected = ReferenceEngine(case.M.astype(np.float32)).solve_lines(0, case.U, case.V, case.noise, prior)
+    found = engine.solve_lines(0, case.U, case.V, case.noise, prior)
     np.testing.assert_allclose(found.mean, expected.mean, rtol=0, atol=1e-3)
     np.testing.assert_allclose(found.sums.rows, expected.sums.rows, rtol=1e-6)
     L, sent = LowRank.zero(case.M.shape), []

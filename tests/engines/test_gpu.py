@@ -464,4 +464,4 @@ def test_regressions_out_of_the_range_of_numbers():
         np.errstate(over="ignore", invalid="ignore"),
         pytest.raises(np.linalg.LinAlgError, match="not positive definite"),
     ):
-        made(tensor(case.M)).solve_rows(np.zeros_like(case.U), 1e200 * case.V, case.noise, case.priors[0])
+        made(tensor(case.M)).solve_lines(0, np.zeros_like(case.U), 1e200 * case.V, case.noise, case.priors[0])

@@ -52,9 +52,9 @@ def few_at_a_time(monkeypatch):
     monkeypatch.setattr(listing, "TILE_BYTES", 512)
     monkeypatch.setattr(listing, "CHUNK", 700)
     monkeypatch.setattr(listing, "STRIP", 700)
-    monkeypatch.setattr(lines, "TILE", 64)
+    monkeypatch.setattr(pieces, "WEIGHED_ENTRIES", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
-    monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
@@ -152,9 +152,7 @@ def is_listed(engine):
     return type(engine) is MemoryEngine and type(engine.piece) is pieces.Listed
 
 
-@pytest.mark.parametrize(
-    "ask", ["core", "products", "whole", "corruption", "write", "block", "draw", "solve_rows", "solve_cols"]
-)
+@pytest.mark.parametrize("ask", ["core", "products", "whole", "corruption", "write", "block", "draw", "solve_lines"])
 def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, tmp_path):
     there = pattern("95 %")
     case, lines_case = Case((60, 41)), LinesCase((60, 41))
@@ -168,8 +166,7 @@ def test_a_dense_engine_counts_holes_whichever_question_meets_them(ask, tmp_path
         "write": (case.L, ZETA, EvenRows(tmp_path)),
         "block": (np.arange(60), np.arange(41)),
         "draw": (1000, np.random.default_rng(0)),
-        "solve_rows": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[0]),
-        "solve_cols": (lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1]),
+        "solve_lines": (1, lines_case.U, lines_case.V, lines_case.noise, lines_case.priors[1]),
     }
     getattr(engine, ask)(*asked[ask])
     assert engine.n_observed == there.sum()

@@ -60,9 +60,9 @@ def many_tiles(monkeypatch):
     monkeypatch.setattr(listing, "STRIP", 700)
     monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
     monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
-    monkeypatch.setattr(lines, "TILE", 64)
+    monkeypatch.setattr(pieces, "WEIGHED_ENTRIES", 64)
     monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
-    monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
 
 
@@ -534,7 +534,7 @@ def test_powers():
 
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     """Of several threads, and of questions of other sizes in between."""
-    monkeypatch.setattr(lines, "PARALLEL", 0)
+    monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
     monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
     alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]

@@ -19,7 +19,7 @@ from .questions import Question, digest_of, question, recorded
 from .recordfile import CheckpointError, RecordFile
 from .records import Malformed, NotStorable, decoded, parts, settled
 
-READS = frozenset({"core", "products", "solve_rows", "solve_cols"})  # all of M: the answers are kept
+READS = frozenset({"core", "products", "solve_lines"})  # all of M: the answers are kept
 # Entries are asked for again. Where they are dear, a survey has brought them, and is kept; if not, so are they.
 ACCESSES = frozenset({"block", "entries"})
 OF_NORMAL = frozenset({"times", "products"})

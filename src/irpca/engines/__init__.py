@@ -30,8 +30,8 @@ __all__ = [
 ]
 
 # Share of NaN from which on the observed entries are listed. With 60 to 95 % observed an array takes 0.2 to 0.8 of the
-# time of a list for core, normal, corruption and solve_rows; they break even at 20 to 50 % (2 cores, n = 400 and 1500),
-# and below that the list also takes less memory.
+# time of a list for core, normal, corruption and regressions; they break even at 20 to 50 % (2 cores, n = 400 and
+# 1500), and below that the list also takes less memory.
 MOSTLY_MISSING = 0.5
 _NAMES = ["auto", "memory", "gpu", "distributed", "reference"]
 

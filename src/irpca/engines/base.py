@@ -7,7 +7,7 @@ with T. A solver sees those; M, and anything of its size, stays with the engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 import numpy as np
@@ -123,11 +123,10 @@ class Noise(Sided):
     broad: float
     heavy: float = 0.5
     units: Array | None = None
+    parameters: Array = field(init=False)  # the numbers, as kernels take them: three shares, gross, broad, heavy
 
-    @property
-    def parameters(self) -> Array:
-        """The numbers, in the order that kernels take them: three shares, gross, broad, heavy."""
-        return np.array([*self.shares, self.gross, self.broad, self.heavy])
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", np.array([*self.shares, self.gross, self.broad, self.heavy]))
 
     def part(self, rows: slice) -> tuple[Array, ...]:
         """What a kernel needs for some rows."""
@@ -414,15 +413,12 @@ class Engine(Protocol):
         """* The normal equations of least squares on the entries that L keeps; Q1 None: rows have no features."""
         ...
 
-    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        """* The regression of every row of M on V, with the weights that L = U Vᵀ and the noise model give its entries.
+    def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        """* The regression of every row of M on V (0), or of every column on U (1).
 
-        Costs n1·n2·K² flops beside those of the weights, and K² numbers for some rows at a time.
+        L = U Vᵀ and the noise model give entries their weights. Costs n1·n2·K² flops beside those of the weights, and
+        K² numbers for some lines at a time.
         """
-        ...
-
-    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        """* The same for the columns, on U."""
         ...
 
     def whole(self) -> Any:

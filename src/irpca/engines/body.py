@@ -15,7 +15,7 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import Engine, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
-from .lines import solved
+from .lines import solve_bands
 from .questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed, Writing
 
 WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
@@ -28,9 +28,12 @@ class PiecedEngine(Engine, ABC):
     def ask(self, question: Question) -> Answer:
         """The answers of all pieces, summed."""
 
-    @abstractmethod
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
-        """The moments of all rows or columns: how to ask every band of them, and the sums that rode along."""
+        """The moments of all rows or columns: how to ask every band of them, and the sums that rode along.
+
+        For engines that leave ``solve_lines`` as it is.
+        """
+        raise NotImplementedError
 
     def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
         answer = self.read(Core(self.trimmed(L, zeta), self.placed(Q1, 0), self.placed(Q2, 1)))
@@ -44,26 +47,20 @@ class PiecedEngine(Engine, ABC):
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         return FrozenNormal(self, L, zeta, Q1, Q2)
 
-    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        return self._lines(Regression(0, U, V, noise, col_spread=prior.other_spread), U, prior)
-
-    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        return self._lines(Regression(1, U, V, noise, row_spread=prior.other_spread), V, prior)
-
-    def _lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
-        for B, n in ((question.U, self.shape[0]), (question.V, self.shape[1])):
-            refuse_wrong_length(B, n)
-        self.reads += 1
-        if (units := question.noise.units) is not None:
-            question = replace(question, noise=replace(question.noise, units=None), col_units=units)
-        return self.solve_lines(question, mean, prior)
-
-    def solve_lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
-        """The posteriors of all rows or columns."""
-        ask, sums = self.ask_lines(question, mean, prior)
-        return solved(ask, prior, sums)
+    def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        question = self.regression(axis, U, V, noise, prior)
+        ask, sums = self.ask_lines(question, (U, V)[axis], prior)
+        return solve_bands(ask, prior, sums)
 
     # What the questions are made of
+
+    def regression(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Regression:
+        """The question about the lines of a side; it is about to be asked, and counts as a read."""
+        for B, n in zip((U, V), self.shape, strict=True):
+            refuse_wrong_length(B, n)
+        self.reads += 1
+        of_rows, of_cols = (None, prior.other_spread) if axis == 0 else (prior.other_spread, None)
+        return Regression(axis, U, V, replace(noise, units=None), of_rows, of_cols, None, noise.units)
 
     def trimmed(self, L: LowRank, zeta: float) -> Trimmed:
         return Trimmed(*self.factors(L), zeta)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,28 +21,24 @@ from . import kernels
 from .arithmetic import NO_VARIANCE, Moments, Posteriors
 from .base import Lines, Prior, Sums
 from .kernels import LANES
-from .questions import Regression
-from .walks import Entries, ListedTiles, read_only
 
 Answer = TypeVar("Answer")
 
-TILE = 1 << 15  # entries whose weights are made at a time: they stay in cache
 LINES_AT_ONCE = 1 << 12  # lines that are solved together, so that no more than their K² numbers are in memory
-PARALLEL = 1 << 15  # entries below which a second thread costs more than it brings
-PARALLEL_FLOPS = 1 << 22  # the same for work on lines: about half a millisecond
+PARALLEL_FLOPS = 1 << 22  # below which a second thread costs more than it brings: about half a millisecond
 IN_LOOPS = 1 << 17  # multiplications of a basis with coefficients that take loops no longer than a call of BLAS
 LARGEST_KEPT = 1 << 22  # numbers of an array that is kept for the next question: 32 MB
 CG_STEPS = 12  # of conjugate gradients for the coefficients; preconditioned and from the last ones, a few are enough
 CG_DIGITS = 1e-3  # of what is left at first
 
 
-class Rooms(threading.local):
+class Buffers(threading.local):
     """Large arrays of a thread, used again: the system takes longer to hand out new memory than lines to be solved."""
 
     def __init__(self) -> None:
         self.kept: dict[str, Array] = {}
 
-    def room(self, name: str, shape: tuple[int, ...]) -> Array:
+    def get(self, name: str, shape: tuple[int, ...]) -> Array:
         """An array that holds anything, until the next one of the same name is asked for."""
         size = math.prod(shape)
         if size > LARGEST_KEPT:
@@ -52,103 +48,7 @@ class Rooms(threading.local):
         return self.kept[name][:size].reshape(shape)
 
 
-rooms = Rooms()
-
-
-def _no_moments(n: int, K: int, part: int = 0) -> Moments:
-    """Zeros, for one of several threads: to be made by the one that will add them up."""
-    H = rooms.room(f"moments {part}", (n, K * (K + 1) // 2))
-    H.fill(0)
-    return Moments(H, np.zeros((n, K)), np.zeros(n))
-
-
-def dense_moments(A: Array, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-    """The moments of the rows (``axis=0``) or columns of a dense array; NaN is not observed."""
-    n1, n2 = A.shape
-    V, U = np.ascontiguousarray(asked.V), np.ascontiguousarray(asked.U)
-    K, axis, noise, units = U.shape[1], asked.axis, asked.noise, (asked.row_units, asked.col_units)
-    Vt = np.ascontiguousarray(V.T)
-    spread = asked.other[1]
-    other = V if axis == 0 else U
-    moments_of = rooms.room("pairs", (len(other), K * (K + 1) // 2))
-    kernels.pairs(other, moments_of)
-    height = max(1, TILE // n2)
-    parts = 1 if A.size < PARALLEL else min(threads, n1)
-    edges = [n1 * part // parts for part in range(parts + 1)]
-    found = [_no_moments(A.shape[axis], K, part) for part in range(parts if axis else 1)]
-
-    def work(part: int) -> tuple[Moments, Sums]:
-        mine, sums = found[part if axis else 0], Sums.zero(A.shape)
-        T, W = np.empty((2, height, n2))
-        scaled = None if units[0] is None and units[1] is None else np.empty((height, n2))
-        for first in range(edges[part], edges[part + 1], height):
-            rows = slice(first, min(first + height, edges[part + 1]))
-            t, w, values = T[: rows.stop - first], W[: rows.stop - first], A[rows]
-            np.matmul(U[rows], Vt, out=t)
-            if scaled is not None:
-                by: Any = units[1] if units[0] is None else units[0][rows, None]
-                values = read_only(np.divide(values, by, out=scaled[: rows.stop - first]))
-            kernels.weigh_tile(values, t, w, noise.part(rows), sums.part(rows))
-            if axis == 0:
-                np.matmul(w, moments_of, out=mine.H[rows])
-                np.matmul(t, V, out=mine.g[rows])
-                np.matmul(w, spread, out=mine.kappa[rows])
-            elif first == edges[part]:
-                np.matmul(w.T, moments_of[rows], out=mine.H)
-                np.matmul(t.T, U[rows], out=mine.g)
-                np.matmul(w.T, spread[rows], out=mine.kappa)
-            else:
-                mine.H += w.T @ moments_of[rows]
-                mine.g += t.T @ U[rows]
-                mine.kappa += w.T @ spread[rows]
-        return mine, sums
-
-    return _gathered(in_order(work, range(parts), parts, ahead=parts), shared=axis == 0)
-
-
-def listed_moments(M: Entries, asked: Regression, shares: list[range]) -> tuple[Moments, Sums]:
-    """The same for entries listed row by row, each share of the rows by a thread."""
-    V, U = np.ascontiguousarray(asked.V), np.ascontiguousarray(asked.U)
-    K, axis, noise, units = U.shape[1], asked.axis, asked.noise, (asked.row_units, asked.col_units)
-    spread = np.ascontiguousarray(asked.other[1])
-    found = [_no_moments(M.shape[axis], K, part) for part in range(len(shares) if axis else 1)]
-
-    def work(part: int) -> tuple[Moments, Sums]:
-        mine, sums = found[part if axis else 0], Sums.zero(M.shape)
-        for tile in ListedTiles(M, shares[part]).tiles():
-            values = tile.M[0]
-            for unit, lines in zip(units, (tile.row_of_each, tile.indices), strict=True):
-                values = values if unit is None else read_only(values / unit[lines])
-            T, W = np.empty((2, len(values)))
-            u = U[tile.rows]
-            kernels.low_rank(tile.starts, tile.indices, u, V, T)
-            kernels.weigh_list(tile.starts, tile.indices, values, T, W, noise.part(tile.rows), sums.part(tile.rows))
-            if axis == 0:
-                at = tile.rows
-                kernels.sum_along(tile.starts, tile.indices, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
-            else:
-                kernels.sum_across(tile.starts, tile.indices, T, W, u, spread[tile.rows], mine.H, mine.g, mine.kappa)
-        return mine, sums
-
-    parts = len(shares)
-    pieces = in_order(work, range(parts), parts, ahead=parts)
-    return _gathered(pieces, shared=axis == 0)
-
-
-def _gathered(pieces: Iterable[tuple[Moments, Sums]], shared: bool) -> tuple[Moments, Sums]:
-    """One sum of all; what threads share has been filled by each in its own rows."""
-    total: tuple[Moments, Sums] | None = None
-    for moments, sums in pieces:
-        if total is None:
-            total = moments, sums
-            continue
-        if not shared:
-            for name in ("H", "g", "kappa"):
-                whole = getattr(total[0], name)
-                whole += getattr(moments, name)
-        total[1].add(sums)
-    assert total is not None
-    return total
+buffers = Buffers()
 
 
 class Band:
@@ -177,9 +77,9 @@ class Band:
 
         With :meth:`through`, all that is asked for the coefficients.
         """
-        H, factor, b = self._prepared(slice(0, len(self.mean)), self.threads)
+        H, factor, b = self._prepare(slice(0, len(self.mean)), self.threads)
         if self.keep:
-            H, factor, self.moments = H.copy(), factor.copy(), _no_moments(0, 0)
+            H, factor, self.moments = H.copy(), factor.copy(), Moments(*np.empty((3, 0)))
         self.ready = H, factor, b
         reduced = b
         if not self.tied:
@@ -216,7 +116,7 @@ class Band:
 
         def work(lines: slice) -> Array:
             if ready is None:
-                prepared = self._prepared(lines, 1)
+                prepared = self._prepare(lines, 1)
             else:
                 blocks = _blocks(lines)
                 prepared = ready[0][blocks], ready[1][blocks], ready[2][lines]
@@ -227,44 +127,39 @@ class Band:
             )  # fmt: skip
             return total
 
+        if self.small:
+            return new, expected, variance, spread, work(slice(0, n))
         covariance = np.sum(_map(work, n, n * K**3, self.threads, LINES_AT_ONCE), axis=0)
         return new, expected, variance, spread, covariance
 
     @property
-    def few(self) -> bool:
-        """Whether coefficients are found in one call: there is less to do than several calls take."""
-        basis, (n, K) = self.prior.basis, self.mean.shape
-        if basis is None:
-            return False
-        return n * K**3 < PARALLEL_FLOPS and basis.size * K <= IN_LOOPS
+    def small(self) -> bool:
+        """Whether lines are solved in one call of each kernel: there is less to do than several calls take."""
+        (n, K), basis = self.mean.shape, self.prior.basis
+        return n * K**3 < PARALLEL_FLOPS and (basis is None or basis.size * K <= IN_LOOPS)
 
-    def solved(self, sums: Sums) -> Lines:
-        """The posteriors, the coefficients found in one call."""
+    def solve(self, sums: Sums) -> Lines:
+        """The posteriors of all lines, which are few."""
         (n, K), prior = self.mean.shape, self.prior
-        assert prior.basis is not None and prior.ridge is not None
-        basis = np.ascontiguousarray(prior.basis).view()
-        basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
-        A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
-        precision, self.ready = np.empty(K), self._prepared(slice(0, n), 1)
-        H, factor, b = self.ready
-        kernels.coefficients(H, factor, self.deviation, b, basis, prior.ridge, A, precision, CG_STEPS, CG_DIGITS)
+        A, precision, self.ready = None, np.zeros(K), self._prepare(slice(0, n), 1)
+        if prior.basis is not None:
+            basis = np.ascontiguousarray(prior.basis).view()
+            basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
+            A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
+            H, factor, b = self.ready
+            kernels.coefficients(H, factor, self.deviation, b, basis, prior.ridge, A, precision, CG_STEPS, CG_DIGITS)
         new, expected, variance, spread, covariance = self.posterior(A)
         return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
 
-    def _rooms(self, n: int) -> tuple[Array, Array, Array]:
-        """Room for what is prepared of n lines: H, the Cholesky factors, unless lines are tied, and b."""
-        K = self.mean.shape[1]
-        shape = -(-n // LANES), K * (K + 1) // 2, LANES
-        factor = np.empty((0, *shape[1:])) if self.tied else rooms.room("factor", shape)
-        return rooms.room("H", shape), factor, np.empty((n, K))
-
-    def _prepared(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
+    def _prepare(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
         """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v.
 
         Without the factors of lines that are tied to what is expected of them.
         """
         n, K = lines.stop - lines.start, self.mean.shape[1]
-        H, factor, b = self._rooms(n)
+        shape = -(-n // LANES), K * (K + 1) // 2, LANES
+        H, b = buffers.get("H", shape), np.empty((n, K))
+        factor = np.empty((0, *shape[1:])) if self.tied else buffers.get("factor", shape)
         moments, covariance = self.moments, self.prior.other_covariance
 
         def work(at: slice) -> None:
@@ -274,7 +169,10 @@ class Band:
                 H[blocks], factor[blocks], b[at],
             )  # fmt: skip
 
-        _map(work, n, n * K**3, threads)
+        if threads == 1:
+            work(slice(0, n))
+        else:
+            _map(work, n, n * K**3, threads)
         return H, factor, b
 
 
@@ -288,7 +186,7 @@ def band_of(moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep:
 Ask = Callable[..., list[Any]]  # a question about every band: the name of a method, and its arguments
 
 
-def solved(ask: Ask, prior: Prior, sums: Sums) -> Lines:
+def solve_bands(ask: Ask, prior: Prior, sums: Sums) -> Lines:
     """Posteriors of all lines, from bands of them."""
     K, n = len(prior.variance), len(prior.scale)
     coefficients, precision = None, np.zeros(K)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..lowrank import Array, LowRank
 from ..threads import available_cores
-from .arithmetic import Moments, Posteriors
 from .base import (
     Lines,
+    Noise,
     Prior,
     Sink,
     Standardised,
-    Sums,
     Trim,
     drawn,
     drawn_anywhere,
@@ -25,9 +23,9 @@ from .base import (
     spread_places,
 )
 from .body import FrozenNormal, PiecedEngine, WholeNormal, refuse_nothing
-from .lines import Band, band_of, solved
+from .lines import Band, band_of, solve_bands
 from .pieces import Dense, Listed, piece_of
-from .questions import Answer, Question, Regression
+from .questions import Answer, Question
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -99,21 +97,12 @@ class MemoryEngine(PiecedEngine):
     def ask(self, question: Question) -> Answer:
         return question.answer(self.piece, self.threads)
 
-    def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
-        band, sums = self._band(question, mean, prior)
-        return lambda name, *args: [getattr(band, name)(*args)], sums
-
-    def solve_lines(self, question: Regression, mean: Array, prior: Prior) -> Lines:
-        band, sums = self._band(question, mean, prior)
-        if isinstance(band, Band) and band.few:
-            return band.solved(sums)
-        return solved(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
-
-    def _band(self, question: Regression, mean: Array, prior: Prior) -> tuple[Band | Posteriors, Sums]:
-        answer = self.ask(question)
-        *found, _ = answer.rows if question.axis == 0 else answer.cols
-        band = band_of(Moments(*found), mean, prior, self.threads)
-        return band, Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
+    def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+        moments, sums = self.piece.moments(self.regression(axis, U, V, noise, prior), self.threads)
+        band = band_of(moments, (U, V)[axis], prior, self.threads)
+        if isinstance(band, Band) and band.small:
+            return band.solve(sums)
+        return solve_bands(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
 
     def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
         if isinstance(self.piece, Dense) and self.piece.small:

@@ -7,6 +7,7 @@ Both can be walked by several threads, each its own rows, in parts that fit in c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import closing
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from . import kernels, walks
 from .arithmetic import Moments
 from .base import ONCE, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
 from .holes import LONGEST, compressed
-from .lines import dense_moments, listed_moments
+from .lines import buffers
 from .listing import GrowingRows, Lister
 from .questions import Listing, Masked, Regression, Tally, Trimmed
 from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more than it brings
 INLINE_LISTED = 1 << 15  # the same of a list
+WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
+INLINE_WEIGHTS = 1 << 15  # of a dense piece whose entries are weighed: as INLINE_ENTRIES
 FEW_CHUNKS = 1 << 21  # below this, S is found in as many parts as there are threads
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
@@ -104,7 +107,7 @@ class Piece(ABC):
 
     @abstractmethod
     def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        """What the regressions of rows or columns need, and what rides along."""
+        """What the regressions of rows or columns of M need, and what rides along."""
 
     @abstractmethod
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
@@ -200,11 +203,42 @@ class Dense(Piece):
         return [Walk(DenseTiles(self.A, share), asked, self.dtype, self.holes) for share in self.shares(parts)]
 
     def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        moments, sums = dense_moments(self.A, asked, threads)
+        asked, A, (n1, n2) = asked.T if self.turned else asked, self.A, self.A.shape
+        U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
+        K, Vt, (other, spread) = U.shape[1], np.ascontiguousarray(V.T), asked.other
+        products = buffers.get("products", (len(other), K * (K + 1) // 2))
+        kernels.pairs(other, products)
+        parts, height = 1 if A.size < INLINE_WEIGHTS else min(threads, n1), max(1, WEIGHED_ENTRIES // n2)
+        edges = [n1 * part // parts for part in range(parts + 1)]
+        found = _no_moments(A.shape[axis], K, parts if axis else 1)
+
+        def work(part: int) -> tuple[Moments, Sums]:
+            mine, sums = found[part if axis else 0], Sums.zero(A.shape)
+            T, W = np.empty((2, height, n2))
+            scaled = None if units[0] is None and units[1] is None else np.empty((height, n2))
+            for first in range(edges[part], edges[part + 1], height):
+                rows = slice(first, min(first + height, edges[part + 1]))
+                t, w, values = T[: rows.stop - first], W[: rows.stop - first], A[rows]
+                np.matmul(U[rows], Vt, out=t)
+                if scaled is not None:
+                    by: Any = units[1] if units[0] is None else units[0][rows, None]
+                    values = read_only(np.divide(values, by, out=scaled[: rows.stop - first]))
+                kernels.weigh_tile(values, t, w, noise.part(rows), sums.part(rows))
+                if axis == 0:
+                    np.matmul(w, products, out=mine.H[rows])
+                    np.matmul(t, V, out=mine.g[rows])
+                    np.matmul(w, spread, out=mine.kappa[rows])
+                else:
+                    mine.H += w.T @ products[rows]
+                    mine.g += t.T @ U[rows]
+                    mine.kappa += w.T @ spread[rows]
+            return mine, sums
+
+        moments, sums = work(0) if parts == 1 else _add_up(work, parts, shared=axis == 0)
         if not sums.finite:
             raise self._blamed()
-        self.holes |= sums.n_observed < self.A.size
-        return moments, sums
+        self.holes |= sums.n_observed < A.size
+        return moments, sums.T if self.turned else sums
 
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
         S, limit = GrowingRows(self.shape, self.dtype), _precise(asked.limit, self.dtype)
@@ -244,6 +278,27 @@ class Dense(Piece):
     def _blamed(self) -> Exception:
         """Whose fault it is that M − L is not finite: M is read once more."""
         return not_finite(int(sum(bad_entries(row)[1] for row in self.A)), self.where)
+
+
+def _no_moments(n: int, K: int, parts: int) -> list[Moments]:
+    """Zeros for each of several threads; made by the one that will add them up."""
+    found = []
+    for part in range(parts):
+        H = buffers.get(f"moments {part}", (n, K * (K + 1) // 2))
+        H.fill(0)
+        found.append(Moments(H, np.zeros((n, K)), np.zeros(n)))
+    return found
+
+
+def _add_up(work: Callable[[int], tuple[Moments, Sums]], parts: int, shared: bool) -> tuple[Moments, Sums]:
+    """One sum of what all threads found; moments that they ``shared`` were filled by each in its own rows."""
+    moments, sums = zip(*in_order(work, range(parts), parts, ahead=parts), strict=True)
+    for k in range(1, parts):
+        sums[0].add(sums[k])
+        for name in () if shared else ("H", "g", "kappa"):
+            total = getattr(moments[0], name)
+            total += getattr(moments[k], name)
+    return moments[0], sums[0]
 
 
 def _wide(V: Array) -> Array:
@@ -323,8 +378,27 @@ class Listed(Piece):
         return [Walk(ListedTiles(self.M, share), asked, self.dtype) for share in self.shares(parts)]
 
     def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        shares = self.shares(1 if self.small else threads)
-        moments, sums = listed_moments(self.M, asked, shares)
+        M, shares = self.M, self.shares(1 if self.small else threads)
+        U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
+        K, spread = U.shape[1], np.ascontiguousarray(asked.other[1])
+        found = _no_moments(M.shape[axis], K, len(shares) if axis else 1)
+
+        def work(part: int) -> tuple[Moments, Sums]:
+            mine, sums = found[part if axis else 0], Sums.zero(M.shape)
+            for tile in ListedTiles(M, shares[part]).tiles():
+                (values,), at, listed = tile.M, tile.rows, (tile.starts, tile.indices)
+                for unit, lines in zip(units, (tile.row_of_each, tile.indices), strict=True):
+                    values = values if unit is None else read_only(values / unit[lines])
+                T, W = np.empty((2, len(values)))
+                kernels.low_rank(*listed, U[at], V, T)
+                kernels.weigh_list(*listed, values, T, W, noise.part(at), sums.part(at))
+                if axis == 0:
+                    kernels.sum_along(*listed, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
+                else:
+                    kernels.sum_across(*listed, T, W, U[at], spread[at], mine.H, mine.g, mine.kappa)
+            return mine, sums
+
+        moments, sums = work(0) if len(shares) == 1 else _add_up(work, len(shares), shared=axis == 0)
         if not sums.finite:
             raise not_finite(0)  # M was looked at when it came
         return moments, sums

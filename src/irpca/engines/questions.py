@@ -230,11 +230,16 @@ class Regression(Question):
         return replace(super().T, axis=1 - self.axis)
 
     @property
+    def factors(self) -> tuple[Array, Array]:
+        """U and V as kernels take them."""
+        return np.ascontiguousarray(self.U), np.ascontiguousarray(self.V)
+
+    @property
     def other(self) -> tuple[Any, Any]:
         """The factors of the other side, and how uncertain they are."""
         return (self.V, self.col_spread) if self.axis == 0 else (self.U, self.row_spread)
 
-    def answer_stored(self, piece: Piece, threads: int) -> Answer:
+    def answer(self, piece: Piece, threads: int) -> Answer:
         found, sums = piece.moments(self, threads)
         parts = found.H, found.g, found.kappa
         of_rows, of_cols = (parts, ()) if self.axis == 0 else ((), parts)

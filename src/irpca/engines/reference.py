@@ -25,7 +25,7 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .lines import solved
+from .lines import solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -108,16 +108,12 @@ class ReferenceEngine(Engine):
             trim,
         )
 
-    def solve_rows(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
+    def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         self.reads += 1
         self._residual(LowRank(U, np.eye(U.shape[1]), V))  # refused if it is not finite
         M = self.M if noise.units is None else self.M / noise.units
-        return _solve_rows(M, self.observed, U, V, noise, prior)
-
-    def solve_cols(self, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        self.reads += 1
-        self._residual(LowRank(U, np.eye(U.shape[1]), V))
-        M = self.M if noise.units is None else self.M / noise.units
+        if axis == 0:
+            return _solve_rows(M, self.observed, U, V, noise, prior)
         lines = _solve_rows(M.T, self.observed.T, V, U, noise.T, prior)
         return replace(lines, sums=lines.sums.T)
 
@@ -192,4 +188,4 @@ def _solve_rows(M: Array, observed: Array, U: Array, V: Array, noise: Noise, pri
     p, q = np.tril_indices(V.shape[1])
     moments = Moments(omega @ (V[:, p] * V[:, q]), (omega * R) @ V, omega @ prior.other_spread)
     lines = Posteriors(moments, U.astype(float), prior)
-    return solved(lambda name, *args: [getattr(lines, name)(*args)], prior, Sums(of_rows, of_cols, totals))
+    return solve_bands(lambda name, *args: [getattr(lines, name)(*args)], prior, Sums(of_rows, of_cols, totals))

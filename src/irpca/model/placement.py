@@ -234,7 +234,7 @@ class Placement:
             along = np.einsum("ik,ik->i", before @ columns.covariance, before)
             rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
             weights = noise.weights(rows, np.column_stack([across, columns.spread]))
-            lines = engine.solve_rows(before, V, weights, prior)
+            lines = engine.solve_lines(0, before, V, weights, prior)
             noise = replace(noise, rows=self._scales(lines.sums.rows, noise.rows))
             if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():
                 break

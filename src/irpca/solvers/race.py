@@ -221,7 +221,10 @@ class Race:
 
     def __iter__(self) -> Iterator[Fit]:
         for recipe in self._recipes():
-            fit = self._try(recipe)
+            fit = self.table.fit(recipe)
+            ran_away = not np.isfinite(fit.L.left).all() or (self.tried and fit.out_of_range)
+            if recipe not in self.tried and not ran_away:
+                self.tried[recipe] = Candidate(recipe.name, fit, self.held.score(fit))
             if self.held.nearly_exact(fit) and isinstance(recipe.start, str) and recipe.afresh:
                 self.winner = recipe
                 return
@@ -259,13 +262,6 @@ class Race:
         winner = self.best()
         if not winner.piles and table.piles.any() and self._piles_are_wrong(winner):
             self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
-
-    def _try(self, recipe: Recipe) -> Fit:
-        """Make the fit of a recipe, and let it take part unless it ran away."""
-        fit = self.table.fit(recipe)
-        if recipe not in self.tried and np.isfinite(fit.L.left).all() and not (self.tried and fit.out_of_range):
-            self.tried[recipe] = Candidate(recipe.name, fit, self.held.score(fit))
-        return fit
 
     def best(self, piles: bool | None = None) -> Recipe:
         """Return the recipe of the best fit; ``piles``: of those with this answer to whether piles are left out."""
