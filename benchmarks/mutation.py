@@ -69,7 +69,7 @@ TESTS = {  # of every file that is changed: those that should notice, the fastes
     "solvers/trimmed.py": ("tests/solvers/test_trimmed.py", *EXACT_FITS),
     "solvers/bayes.py": ("tests/solvers/test_bayes.py", *EXACT_FITS[:3], *SMALL_FITS),
     "solvers/race.py": ("tests/solvers/test_race.py", *SMALL_FITS),
-    "verdict.py": ("tests/test_verdict_limits.py", "tests/test_verdict.py"),
+    "verdict.py": ("tests/test_verdict.py",),
 }
 CONSTANTS = "constants.py"  # with the tests of the files that use a constant
 PATIENCE = 4  # times the CPU time of the unchanged code, after which tests are stopped; and 10 s

@@ -17,7 +17,7 @@ from irpca.lowrank import LowRank
 from irpca.model.entry_scale import EntryScale, Judge
 from irpca.model.noise import NoiseModel
 from irpca.result import FATAL, HARMLESS, Certificate, Doubt, State, Status
-from irpca.verdict import Case, doubts_of, labelled
+from irpca.verdict import Case, Places, Residuals, doubts_of, labelled
 
 NOISE = 0.1
 SHAPE = (120, 90)
@@ -477,3 +477,95 @@ def test_S_of_a_case_is_counted_by_lines():
     S = csr_array(np.array([[1.0, 0, 2], [0, 0, 3]]))
     np.testing.assert_array_equal(flagged(S, 0), [2, 1])
     np.testing.assert_array_equal(flagged(S, 1), [1, 0, 2])
+
+
+# What checks compare with
+
+
+def a_fit(shape, rank=2, noise=0.1, seed=0, features=(None, None)):
+    """A case on a table, with the noise there is."""
+    rng = np.random.default_rng(seed)
+    L = LowRank.from_product(*(rng.standard_normal((n, rank)) for n in shape))
+    M = L.dense() + noise * rng.standard_normal(shape)
+    return Case(
+        ReferenceEngine(M),
+        tuple(Features.of(F, n) for F, n in zip(features, shape, strict=True)),
+        State(L, 1.0, 0.0, noise=noise),
+        None,
+        Judge(1.0, known=tuple(np.ones(n, bool) for n in shape)),
+        Status.CONVERGED,
+        0.9,
+        np.random.SeedSequence(5),
+    )
+
+
+@pytest.mark.parametrize("shape", [(60, 40), (40, 60)])
+def test_the_standard_error_of_least_squares(shape):
+    """Against least squares for the factors of one side given the other: its error is that of as many unknowns."""
+    fit, rng = a_fit(shape), np.random.default_rng(1)
+    Q1, Q2 = (np.linalg.qr(A)[0] for A in fit.L.thin())
+    squares = []
+    for _ in range(100):
+        N = 0.1 * rng.standard_normal(shape)
+        moved = Q1 @ (Q1.T @ N) + N @ Q2 @ Q2.T - Q1 @ (Q1.T @ N @ Q2) @ Q2.T  # within the matrices of rank 2
+        squares.append(np.mean(moved**2))
+    assert fit.error(shape, shape[0] * shape[1]) == pytest.approx(np.sqrt(np.mean(squares)), rel=0.03)
+    size = np.sqrt(np.mean(fit.L.dense() ** 2))
+    assert fit.statistical == pytest.approx(np.sqrt(np.mean(squares)) / size, rel=0.03)
+    assert fit.error(shape, shape[0] * shape[1] / 4) == pytest.approx(2 * fit.error(shape, shape[0] * shape[1]))
+
+
+@pytest.mark.parametrize("shape", [(1000, 400), (400, 1000), (60, 2000)])
+def test_the_standard_error_on_the_part_on_which_fits_are_compared(shape):
+    """12,000 entries: as square as the table allows."""
+    fit = a_fit(shape)
+    short = min(*shape, np.sqrt(12_000))
+    unknowns = 2 * (short + 12_000 / short - 2)
+    size = np.sqrt(np.mean(fit.L.dense() ** 2))
+    assert fit.statistical == pytest.approx(0.1 * np.sqrt(unknowns / 12_000) / size, rel=1e-6)
+
+
+def test_features_leave_fewer_unknowns():
+    rng = np.random.default_rng(3)
+    fit = a_fit((60, 40), features=(rng.standard_normal((60, 5)), None))
+    assert fit.error((60, 40), 2400) == pytest.approx(0.1 * np.sqrt(2 * (5 + 40 - 2) / 2400))
+
+
+def test_a_fit_without_noise_is_known_by_its_residuals():
+    assert not a_fit((60, 40)).noiseless
+    assert a_fit((60, 40), noise=0.0).noiseless
+    for noise, expected in ((2e-6, True), (5e-5, False)):  # 1e-5 of the size of L, which is about 1.4
+        assert a_fit((60, 40), noise=noise).noiseless == expected
+
+
+def test_moments_that_are_kept_against_those_of_all():
+    """8 entries along each of two directions, of the second half are kept: 4 / 8, by a share of 12 / 16."""
+    B = np.repeat(np.eye(2), 8, axis=0)
+    kept = np.arange(16) < np.array([[12], [16], [8], [0]])
+    found = verdict._least_moments(B, kept, np.ones((1, 16), bool))
+    np.testing.assert_allclose(found, [0.5 / 0.75, 1.0, 0.0, 1.0])
+
+
+def test_the_standard_error_of_the_skewness_is_that_of_gaussian_noise():
+    low, middle, high = np.quantile(np.random.default_rng(0).standard_normal((2000, 400)), (0.1, 0.5, 0.9), axis=1)
+    simulated = ((high + low - 2 * middle) / (high - low)).std() * 20
+    assert pytest.approx(simulated, rel=0.05) == verdict.constants.SKEWNESS_ERROR
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_correlation_is_that_of_lines_one_apart_beyond_that_of_any(axis):
+    """Row i of the residuals is a_i + b_(i+1) + c: neighbours share b and c, others c alone."""
+    rng = np.random.default_rng(0)
+    shape = (400, 300) if axis == 0 else (300, 400)
+    white = rng.standard_normal((401, 300))
+    Z = white[1:] + white[:-1] + rng.standard_normal(300)  # correlation (1 + 1) / 3 with the next, 1 / 3 with others
+    M = Z if axis == 0 else Z.T
+    there = SimpleNamespace(
+        engine=ReferenceEngine(M),
+        places=Places(shape, np.random.SeedSequence(0)),
+        at=lambda rows, cols, values: Residuals(
+            values, np.zeros_like(values), values, np.ones_like(values), np.ones(values.shape, bool)
+        ),
+    )
+    r, pairs = verdict._neighbours(there, axis)
+    assert r == pytest.approx(1 / 3, abs=0.08) and 4900 < pairs <= 5000
