@@ -71,7 +71,7 @@ ROOMS = {
     # What people hand in and get back.
     "labels": {"lowrank", "wording"},
     "dates": {"lowrank"},
-    "containers": {"lowrank", "arrays", "labels", "wording"},
+    "containers": {"lowrank", "arguments", "arrays", "labels", "wording"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "features", "result", "wording"},
     "tables": {
         "arguments",
@@ -91,7 +91,7 @@ ROOMS = {
     "persistence": EVERYTHING,
     "plots": EVERYTHING,
     "report": EVERYTHING,
-    "readers": {"readers", "cached", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
+    "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
     "cli": EVERYTHING | {"cli", "readers"},
     "__main__": {"cli"},
     "": EVERYTHING,

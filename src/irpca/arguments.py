@@ -60,6 +60,15 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
+def reads_as_number(value: Any) -> bool:
+    """Tell whether float() takes a value, text among them."""
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
 def number(value: Any, name: str, **limits: Unpack[Limits]) -> Any:
     """Return the value, if it is a real number; with limits, a finite one within them.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .arguments import reads_as_number
 from .arrays import as_numpy, for_torch, in_host_memory, is_tensor, matrix_of, on_gpu
 from .labels import Labels
 from .lowrank import Array
@@ -213,16 +214,8 @@ def _refuse_text(frame: Any, name: str) -> None:
 
 def _no_numbers(column: Any) -> bool:
     if str(column.dtype) == "object":
-        return any(isinstance(value, str) or not _is_number(value) for value in column.dropna())
+        return any(isinstance(value, str) or not reads_as_number(value) for value in column.dropna())
     return getattr(column.dtype, "kind", "f") not in "biufc" or str(column.dtype) in ("str", "string", "category")
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        float(value)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 def _without_na(frame: Any) -> Any:

@@ -9,11 +9,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
 import numpy as np
 
-from ..cached import cached_property
+from ..arguments import reads_as_number
 from ..dates import parse_dates
 from ..lowrank import Array
 from ..wording import count
@@ -33,8 +34,11 @@ MARKED_NUMBER = r"(?:^|[;\r])[ \t]*\"?([+-]?\d+{}\d+)\"?[ \t]*(?=[;\r]|$)"  # a 
 def from_csv(name: str, content: bytes, options: Options) -> Table:
     """Return the columns of a csv file."""
     encoding = options.encoding or ("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    marks = _find_marks(name, _decode(name, content, encoding), options)
-    return _CsvFile(name, content, encoding, options, *marks).read()
+    text = _decode(name, content, encoding)
+    delimiter = options.delimiter or _find_delimiter(name, text)
+    decimal = options.decimal or (_find_decimal_mark(name, text) if delimiter == ";" else ".")
+    del text
+    return _CsvFile(name, content, encoding, options, delimiter, decimal).read()
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +61,7 @@ class _CsvFile:
         if not len(columns[wanted[0]]):
             raise ReaderError(f"{self.name} has no lines of data")
         notes = [note for name, fields in texts.items() for note in self._note_dates(name, fields)]
-        if self.options.header and all(map(_is_float, self.names)):
+        if self.options.header and all(map(reads_as_number, self.names)):
             notes.append(
                 f"the first line of {self.name} is taken for the names of its columns; if it is data, pass --no-header"
             )
@@ -160,14 +164,16 @@ class _CsvFile:
         text = text.strip()
         if self._is_missing(text):
             return math.nan
-        value = float(text.replace(",", ".") if self.decimal == "," else text)
-        if "_" in text or math.isinf(value) or (self.decimal == "," and "." in text):  # 1.234 may mean a thousand
+        if self.decimal == ",":
+            text = text.replace(".", "_").replace(",", ".")  # 1.234 may mean a thousand
+        value = float(text)
+        if "_" in text or math.isinf(value):
             raise ValueError(text)
         return math.nan if value in self._missing_numbers else value
 
     @cached_property
     def _missing_numbers(self) -> set[float]:
-        return {float(token) for token in self.options.missing if _is_float(token)}
+        return {float(token) for token in self.options.missing if reads_as_number(token)}
 
     def _is_missing(self, text: str) -> bool:
         return text in MISSING or text in self.options.missing
@@ -250,12 +256,6 @@ def _line_after(text: str) -> int:
     return 1 + max(text.count("\n"), text.count("\r"))
 
 
-def _find_marks(name: str, text: str, options: Options) -> tuple[str, str]:
-    """Return the delimiter and the decimal mark."""
-    delimiter = options.delimiter or _find_delimiter(name, text)
-    return delimiter, options.decimal or (_find_decimal_mark(name, text) if delimiter == ";" else ".")
-
-
 def _find_delimiter(name: str, text: str) -> str:
     """Return the one of `DELIMITERS` that gives the first records the same number of fields, the larger the better."""
 
@@ -280,11 +280,3 @@ def _find_decimal_mark(name: str, text: str) -> str:
             "decimal mark: --decimal , or --decimal ."
         )
     return "," if comma else "."
-
-
-def _is_float(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -18,10 +18,15 @@ import numpy as np
 from ..lowrank import Array
 from ..wording import few
 from .csvfiles import from_csv
-from .mtx import parse_mtx
 from .table import UNNAMED, Options, ReaderError, Table, for_shell, objects, one_line, spell_values
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+SIGNS = {
+    "general": 0.0,
+    "symmetric": 1.0,
+    "skew-symmetric": -1.0,
+}  # of entries of a Matrix Market file that are mirrored
+MOST_EMPTY_LINES = 10**7  # rows or columns of it beyond those that the entries can fill
 
 
 def read(path: str, options: Options | None = None) -> Any:
@@ -56,7 +61,7 @@ def read(path: str, options: Options | None = None) -> Any:
         case ".npy" | ".npz":
             return _read_matrix(path, lambda: _load_numpy(path, content, options.key), f"{kind[1:]} file of numbers")
         case ".mtx":
-            return _read_matrix(path, lambda: parse_mtx(content), "Matrix Market file that can be used here")
+            return _read_matrix(path, lambda: _parse_mtx(content), "Matrix Market file that can be used here")
         case ".parquet" | ".pq" | ".feather" | ".arrow":
             return _from_arrow(path, kind, content, options)
     return from_csv(path, content, options)
@@ -128,6 +133,45 @@ def _require(library: str, name: str) -> None:
         raise ReaderError(f"{name}: {Path(name).suffix} files are read by {advice}") from error
 
 
+def _parse_mtx(content: bytes) -> Any:
+    """Return a dense array, or a sparse one whose stored entries are the observed ones; ValueError if it is neither.
+
+    Not by SciPy's reader, which ends the process where a line holds the beginning of a second entry (seen in 1.17).
+    """
+    from scipy.sparse import coo_array
+
+    first, *lines = content.split(b"\n")
+    words = first.decode("ascii").lower().split()
+    if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
+        raise ValueError("it does not begin with %%MatrixMarket matrix …")
+    layout, kind, symmetry = words[2:]
+    width = {("coordinate", name): 3 for name in SIGNS} | {("array", "general"): 1}  # numbers of one entry
+    if (layout, symmetry) not in width or kind not in ("real", "integer", "double"):
+        raise ValueError(f"it holds {layout} {kind} {symmetry}; a matrix of real numbers, saved as general, is needed")
+    k = width[layout, symmetry]
+    numbers = np.array(b" ".join(line for line in lines if not line.startswith(b"%")).split(), float)
+    sizes, numbers = numbers[: max(k, 2)], numbers[max(k, 2) :]
+    if min(sizes) < 1 or (sizes != np.floor(sizes)).any() or max(sizes) > 2**53:
+        raise ValueError(f"its sizes are {few(sizes)}")
+    n1, n2 = (int(size) for size in sizes[:2])
+    stored = int(sizes[2]) if k == 3 else n1 * n2
+    if len(numbers) != k * stored:
+        raise ValueError(f"it announces {stored} entries, and has {len(numbers) / k:.12g}")
+    if k == 1:
+        return numbers.reshape(n2, n1).T
+    if max(n1, n2) > MOST_EMPTY_LINES + stored:
+        raise ValueError(f"it announces {n1} × {n2}, almost all rows or columns of it empty")
+    i, j, values = numbers.reshape(stored, 3).T
+    if not np.isfinite(numbers).all() or (np.floor([i, j]) != [i, j]).any():
+        raise ValueError("an entry is not finite, or its place no whole number; leave out what is not known")
+    off = (i != j) & (symmetry != "general")
+    places = np.array([np.r_[i, j[off]], np.r_[j, i[off]]]).astype(np.intp) - 1
+    if len(np.unique(places, axis=1).T) < len(places.T):
+        raise ValueError("a cell is there more than once")
+    values = np.r_[values, SIGNS[symmetry] * values[off]]
+    return coo_array((values, tuple(places)), shape=(n1, n2)).tocsr()  # which refuses places outside
+
+
 def _from_arrow(name: str, kind: str, content: bytes, options: Options) -> Table:
     """Return the columns of a parquet or feather file."""
     _require("pyarrow", name)
@@ -158,17 +202,16 @@ def _from_chunks(file: str, name: str, chunks: Any, options: Options) -> Array:
     """Return a column of Arrow as an array."""
     from pyarrow import types
 
-    kind = chunks.type.value_type if types.is_dictionary(chunks.type) else chunks.type
+    if types.is_dictionary(chunks.type):
+        chunks = chunks.cast(chunks.type.value_type)
+    kind = chunks.type
     if types.is_date(kind) or types.is_timestamp(kind):
         return np.asarray(chunks.to_numpy(), "datetime64[us]")
     if types.is_string(kind) or types.is_large_string(kind) or types.is_null(kind):
         return objects(chunks.to_pylist())
     if name in options.labels and types.is_integer(kind):  # which may have more digits than a float
-        return objects(None if value is None else str(value) for value in chunks.to_pylist())
-    if types.is_boolean(kind) and not chunks.null_count:
-        return np.array(chunks.to_pylist(), bool)
-    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind):
-        return np.array([np.nan if value is None else float(value) for value in chunks.to_pylist()])
-    raise ReaderError(
-        f"{file}: column {name!r} holds {chunks.type}, not numbers, dates or text; --drop {for_shell(name)}"
-    )
+        return objects(chunks.cast("string").to_pylist())
+    if types.is_primitive(kind) or types.is_decimal(kind):
+        values = np.asarray(chunks.cast("float64", safe=False))
+        return values.astype(bool) if types.is_boolean(kind) and not chunks.null_count else values
+    raise ReaderError(f"{file}: column {name!r} holds {kind}, not numbers, dates or text; --drop {for_shell(name)}")

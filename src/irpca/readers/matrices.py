@@ -140,15 +140,19 @@ def _find_index(table: Table) -> str | None:
 
 def _label_rows(table: Table, name: str) -> Side:
     texts = _labels_in(table, name)
-    first: dict[str, int] = {}
-    for k, text in enumerate(texts):
-        if first.setdefault(text, k) != k:
-            raise ReaderError(
-                f"{table.name}, {table.line_of(k)}: {text!r} is there for the second time in the column {name!r}, "
-                "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
-                "another column as --index"
-            )
+    if (k := _find_repeated(texts)) is not None:
+        raise ReaderError(
+            f"{table.name}, {table.line_of(k)}: {texts[k]!r} is there for the second time in the column {name!r}, "
+            "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
+            "another column as --index"
+        )
     return Side.of(texts, None if name.startswith(UNNAMED) else name)
+
+
+def _find_repeated(things: Sequence[Any]) -> int | None:
+    """Return the position of the first thing that was there before."""
+    first: dict[Any, int] = {}
+    return next((k for k, thing in enumerate(things) if first.setdefault(thing, k) != k), None)
 
 
 def _labels_in(table: Table, name: str) -> list[str]:
@@ -193,21 +197,21 @@ def _example(table: Table, name: str) -> str:
 
 def _reorder(body: Table, columns: Side, notes: list[str]) -> Table:
     """Return the columns of a model, in its order."""
-    wanted = dict(zip(_keys(columns.texts or ()), columns.texts or (), strict=True))
-    own = dict(zip(_keys(list(body.columns)), body.columns, strict=True))
-    lacking = [text for key, text in wanted.items() if key not in own]
-    more = [name for key, name in own.items() if key not in wanted]
+    names, wanted = list(body.columns), columns.texts or ()
+    places = _find(wanted, names)
+    lacking = [text for text, k in zip(wanted, places, strict=True) if k < 0]
+    more = [name for k, name in enumerate(names) if k not in places]
     if lacking:
         raise ReaderError(
             f"{body.name} lacks columns that the model has: {few(lacking)}; "
-            f"it has {few(body.columns)}. If their values are not known, add them and leave them empty"
+            f"it has {few(names)}. If their values are not known, add them and leave them empty"
         )
     if more:
         options = " ".join(f"--drop {for_shell(name)}" for name in more[:5])
         raise ReaderError(f"{body.name} has columns that the model does not have: {few(more)}; {options}")
-    if list(own) != list(wanted):
+    if (np.diff(places) < 0).any():
         notes.append(f"the columns of {body.name} are in another order than those of the model, and matched by name")
-    return replace(body, columns={own[key]: body.columns[own[key]] for key in wanted})
+    return replace(body, columns={names[k]: body.columns[names[k]] for k in places})
 
 
 def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Data:
@@ -234,15 +238,12 @@ def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Dat
     if not known.any():
         raise ReaderError(f"{table.name} has no value in the column {value!r}")
     shape = len(rows.texts or ()), len(cols.texts or ())
-    cells = i * shape[1] + j
-    order = np.argsort(cells, kind="stable")
-    again = np.flatnonzero(np.diff(cells[order]) == 0)
-    if len(again):
-        first, second = (int(order[again[0] + k]) for k in (0, 1))
+    cells = (i * shape[1] + j).tolist()
+    if (again := _find_repeated(cells)) is not None:
         raise ReaderError(
-            f"{table.name}: row {rows.text(i[first])!r}, column {cols.text(j[first])!r} is there twice, in "
-            f"{table.line_of(first)} and {table.line_of(second)}; lines that repeat a cell: {len(again)}. Keep one "
-            "line for each, or their mean: only you can say which value counts"
+            f"{table.name}: row {rows.text(i[again])!r}, column {cols.text(j[again])!r} is there twice, in "
+            f"{table.line_of(cells.index(cells[again]))} and {table.line_of(again)}; lines that repeat a cell: "
+            f"{len(cells) - len(set(cells))}. Keep one line for each, or their mean: only you know which value counts"
         )
     M = LongTable(i[known], j[known], values[known], shape, row_labels=rows.labels, col_labels=cols.labels)
     gaps = len(values) - len(M)
@@ -259,17 +260,15 @@ def _place(table: Table, name: str, side: Side | None) -> tuple[Array, Side]:
         order = np.argsort(as_labels(spelt, name).levels[0], kind="stable")
         side = Side.of([spelt[k] for k in order], name)
     assert side.texts is not None
-    position = {key: k for k, key in enumerate(_keys(side.texts))}
-    keys = dict(zip(spelt, _keys(spelt), strict=True))
-    unknown = [text for text in spelt if keys[text] not in position]
+    places = dict(zip(spelt, _find(spelt, side.texts), strict=True))
+    unknown = [text for text in spelt if places[text] < 0]
     if unknown:
         first = texts.index(unknown[0])
-        unknown_there = count(len(unknown), f"label in the column {name!r} is", f"labels in the column {name!r} are")
         raise ReaderError(
-            f"{table.name}, {table.line_of(first)}: the model has no column {texts[first]!r}; {unknown_there} unknown "
-            "to it. Leave these lines out, or fit again"
+            f"{table.name}, {table.line_of(first)}: the model has no column {unknown[0]!r}; labels in the column "
+            f"{name!r} that it does not know: {len(unknown)}. Leave these lines out, or fit again"
         )
-    return np.array([position[keys[text]] for text in texts], np.intp), side
+    return np.array([places[text] for text in texts], np.intp), side
 
 
 def as_labels(texts: Sequence[str], name: str | None) -> Labels:
@@ -291,15 +290,19 @@ def _read_dates(texts: Sequence[str]) -> Array | None:
         return None
 
 
+def _find(texts: Sequence[str], among: Sequence[str]) -> Array:
+    """Return where labels are among others, dates and numbers however they are spelt; -1 where they are not."""
+    places = {key: k for k, key in enumerate(_keys(among))}
+    return np.array([places.get(key, -1) for key in _keys(texts)], np.intp)
+
+
 def _keys(texts: Sequence[str]) -> list[Any]:
     """Return what labels are matched by: equal for dates and numbers that are spelt in other ways."""
-    keys = list(map(_key, texts))
+    keys = [float(text) if NUMBER.fullmatch(text) else _as_date(text) for text in texts]
     return keys if len(set(keys)) == len(set(texts)) else list(texts)
 
 
-def _key(text: str) -> Any:
-    if NUMBER.fullmatch(text):
-        return float(text)
+def _as_date(text: str) -> Any:
     dates = _read_dates([text])
     return text if dates is None else dates[0]
 
@@ -325,39 +328,35 @@ def align(table: Table, side: Side, n: int, option: str) -> tuple[dict[str, Arra
         )
     if side.texts is None:
         return table.columns, (*table.notes, f"{table.name} is matched with M by position: line by line")
-    wanted = _keys(side.texts)
-    name, keys = _find_labels(table, wanted, side, option)
-    position = {key: k for k, key in enumerate(keys)}
-    if len(position) < len(keys):
-        twice = next(k for k, key in enumerate(keys) if position[key] != k)
-        text = table.spell(name)[twice]
-        raise ReaderError(f"{option}: {text!r} is there more than once in the column {name!r} of {table.name}")
-    places = np.array([position[key] for key in wanted], np.intp)
+    name = _find_labels(table, side.texts, option)
+    texts = table.spell(name)
+    if (twice := _find_repeated(_keys(texts))) is not None:
+        raise ReaderError(f"{option}: {texts[twice]!r} is there more than once in the column {name!r} of {table.name}")
+    places = _find(side.texts, texts)
     features = {other: values[places] for other, values in table.columns.items() if other != name}
     if not features:
         raise ReaderError(f"{option}: {table.name} has labels, in the column {name!r}, but no features beside them")
     notes = [*table.notes, f"{table.name} is matched by its column {name!r}"]
-    if len(keys) > len(wanted):
-        more = count(len(keys) - len(wanted), f"line of {table.name} is", f"lines of {table.name} are")
+    if len(texts) > len(places):
+        more = count(len(texts) - len(places), f"line of {table.name} is", f"lines of {table.name} are")
         notes.append(f"{more} not in M, and not used")
     return features, tuple(notes)
 
 
-def _find_labels(table: Table, wanted: list[Any], side: Side, option: str) -> tuple[str, list[Any]]:
-    """Return the column that holds all labels, and its keys."""
-    best: tuple[int, str, list[Any]] = (-1, "", [])
-    for name in table.columns:
-        keys = _keys(table.spell(name))
-        best = max(best, (len({*wanted} & {*keys}), name, keys), key=lambda one: one[0])
-        if best[0] == len(wanted):
-            return best[1:]
-    found, name, keys = best
-    lacking = [text for text, key in zip(side.texts or (), wanted, strict=True) if key not in set(keys)]
-    if not found:
+def _find_labels(table: Table, texts: Sequence[str], option: str) -> str:
+    """Return the first column that holds all labels."""
+    lacking = {
+        name: [text for text, k in zip(texts, _find(texts, table.spell(name)), strict=True) if k < 0]
+        for name in table.columns
+    }
+    name = min(lacking, key=lambda name: len(lacking[name]))
+    if len(lacking[name]) == len(texts):
         raise ReaderError(
-            f"{option}: no column of {table.name} holds the labels {few(lacking)}; its columns are {few(table.columns)}"
+            f"{option}: no column of {table.name} holds the labels {few(texts)}; its columns are {few(table.columns)}"
         )
-    raise ReaderError(
-        f"{option}: {table.name} has no line for {len(lacking)} of the {len(wanted)} labels, in its column {name!r}: "
-        f"{few(lacking)}. Add them; a feature that is not known may be left empty"
-    )
+    if lacking[name]:
+        raise ReaderError(
+            f"{option}: {table.name} has no line for {len(lacking[name])} of the {len(texts)} labels, in its column "
+            f"{name!r}: {few(lacking[name])}. Add them; a feature that is not known may be left empty"
+        )
+    return name
