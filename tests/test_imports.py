@@ -90,7 +90,7 @@ ROOMS = {
     "selection": FOUNDATION | {"containers", "described", "estimator"},
     "persistence": EVERYTHING,
     "plots": EVERYTHING,
-    "report": EVERYTHING,
+    "report": EVERYTHING | {"durable"},
     "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
     "cli": EVERYTHING | {"cli", "readers"},
     "__main__": {"cli"},

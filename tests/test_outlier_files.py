@@ -408,11 +408,11 @@ def test_killed_at_any_moment(tmp_path):
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=60)
         assert process.returncode == -signal.SIGKILL
-        written = [pq.read_table(part).num_rows for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()]
+        written = [pq.read_table(part).num_rows for part in (tmp_path / "S.parquet.part" / PARTS).glob("*.parquet")]
         assert set(written) <= {3000} and not path.exists()  # a fast machine may have written all 40
     assert written
-    (tmp_path / "S.parquet.part" / f"part-00000-00000.parquet.0123{outlier_files.TEMPORARY}").write_bytes(b"PAR1")
-    times = {part.name: part.stat().st_mtime_ns for part in (tmp_path / "S.parquet.part" / PARTS).iterdir()}
+    (tmp_path / "S.parquet.part" / PARTS / f".irpca-0123{outlier_files.TEMPORARY}").write_bytes(b"PAR1")
+    times = {part.name: part.stat().st_mtime_ns for part in (tmp_path / "S.parquet.part" / PARTS).glob("*.parquet")}
     tables = []
     for target in (path, tmp_path / "other"):
         sink = sink_at(target, n=400)
@@ -422,6 +422,7 @@ def test_killed_at_any_moment(tmp_path):
             sink.write((i, 0), *piece(i % 4, 3000, 400)[1:])
         tables.append(pd.read_parquet(sink.finish(120_000)))
     assert tables[0].equals(tables[1])
+    assert sorted(os.listdir(path)) == [f"part-{i:05d}-00000.parquet" for i in range(40)]  # nothing half written
     assert all((path / name).stat().st_mtime_ns == time for name, time in times.items())
 
 

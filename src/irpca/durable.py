@@ -1,10 +1,34 @@
-"""Files that are still there after a crash."""
+"""Files that are still there after a crash, and never there by half."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def write_whole(target: Path, suffix: str = ".part") -> Iterator[BinaryIO]:
+    """A new file beside ``target`` that takes its place when all of it is on the disk, and otherwise goes away.
+
+    Its name ends with ``suffix``, in case the process is killed and it stays.
+    """
+    part = target.with_name(f".irpca-{secrets.token_hex(8)}{suffix}")
+    try:
+        with open(part, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, target)
+    except PermissionError as error:
+        raise PermissionError(error.errno, "no permission to write in this folder", str(target.parent)) from error
+    finally:
+        with suppress(OSError):
+            part.unlink()
+    sync_folder(target.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -11,7 +11,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .durable import sync_folder
+from .durable import sync_folder, write_whole
 from .lowrank import Array, LowRank
 from .model.entry_scale import Judge
 from .wording import count
@@ -170,6 +169,7 @@ class OutlierFiles:
         if os.path.lexists(self.target):
             advice = f"outliers_to has been made by someone else; the outliers are in {self.folder / PARTS}"
             raise FileExistsError(errno.EEXIST, advice, str(self.target))
+        self._sweep()
         sync_folder(self.folder / PARTS)
         os.replace(self.folder / PARTS, self.target)
         sync_folder(self.target.parent)
@@ -210,22 +210,12 @@ class OutlierFiles:
         return FileExistsError(errno.EEXIST, advice, str(self.folder))
 
     def _place(self, path: Path, content: bytes | memoryview) -> None:
-        """Write a file that appears under its name when all of it is on the disk."""
-        part = self.folder / f"{path.name}.{secrets.token_hex(8)}{TEMPORARY}"
-        try:
-            with open(part, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        finally:
-            with suppress(OSError):
-                part.unlink(missing_ok=True)
-        sync_folder(path.parent)
+        with write_whole(path, TEMPORARY) as file:
+            file.write(content)
 
     def _sweep(self) -> None:
         """Delete what writers that were killed have left."""
-        for path in self.folder.glob(f"*{TEMPORARY}"):
+        for path in self.folder.rglob(f"*{TEMPORARY}"):
             path.unlink(missing_ok=True)
 
     @contextmanager

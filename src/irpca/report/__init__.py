@@ -7,11 +7,11 @@ The file needs no network and no other file. :mod:`irpca.report.payload` gathers
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ..arguments import path as checked
+from ..durable import write_whole
 
 __all__ = ["write"]
 
@@ -71,7 +71,8 @@ def write(
     target = _target(path, flag(overwrite, "overwrite"))
     cut = Criterion(fdr, probability, threshold)
     text = render(payload(model, M, title=title, command=command, cut=cut))
-    _write_whole(target, text)
+    with write_whole(target) as file:  # half of a surrogate pair, which a label may hold, is no character of UTF-8
+        file.write(text.encode("utf-8", "xmlcharrefreplace"))
     return target
 
 
@@ -84,19 +85,3 @@ def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     if target.exists() and not overwrite:
         raise FileExistsError(f"{str(target)!r} exists; pass overwrite=True to replace it, or give another path")
     return target
-
-
-def _write_whole(target: Path, text: str) -> None:
-    """Write beside the target, then rename: nobody sees half a file."""
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
-    try:
-        # Half of a surrogate pair, which a label may hold, is no character of UTF-8.
-        with os.fdopen(handle, "w", encoding="utf-8", errors="xmlcharrefreplace", newline="\n") as file:
-            file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp's files are for their owner only
-        os.replace(name, target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
