@@ -105,7 +105,7 @@ LIBRARIES = {
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},
-    "narwhals": {"containers", "described", "features.columns"},
+    "narwhals": {"containers", "features.columns"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},

@@ -10,7 +10,7 @@ import numpy as np
 
 from .arguments import reads_as_number
 from .arrays import as_numpy, for_torch, in_host_memory, is_tensor, matrix_of, on_gpu
-from .labels import Labels
+from .labels import Labels, texts
 from .lowrank import Array
 from .wording import few
 
@@ -166,7 +166,7 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
         )
     rows = None
     if not numeric.get(first, True):
-        rows = Labels.of(label_values(frame[first]), first)
+        rows = Labels.of(_label_values(frame[first]), first)
         _check_unique(rows, first, name)
     columns = frame.columns if rows is None else others
     values = np.column_stack([_numbers(frame[column]) for column in columns]) if columns else np.empty((len(frame), 0))
@@ -176,7 +176,16 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
 _LONG = "If each line is one measurement, use irpca.LongTable.from_frame(frame, row=…, column=…, value=…)"
 
 
-def label_values(column: Any) -> Array:
+def split_first(F: Any) -> tuple[Labels, Any]:
+    """Return the first column of a frame of polars or pyarrow as labels, and the frame without it."""
+    import narwhals as nw
+
+    frame = nw.from_native(F, eager_only=True)
+    first = frame.columns[0]
+    return Labels.of(_label_values(frame[first]), first), frame.drop(first).to_native()
+
+
+def _label_values(column: Any) -> Array:
     """Labels in a column of narwhals; text by way of a list, since encoded text with gaps is not what to_numpy says."""
     plain = column.dtype.is_temporal() and getattr(column.dtype, "time_zone", None) is None
     return np.asarray(column.to_numpy() if plain else column.to_list())
@@ -257,9 +266,9 @@ def _to_xarray(values: Array, given: Given) -> Any:
 
 def _to_columns(values: Array, given: Given) -> Any:
     rows, columns = given.rows, given.columns
-    names = [str(j) for j in range(values.shape[1])] if columns is None else columns.texts()
     made = {} if rows is None else {rows.names[0] or "row": rows.column()}
-    return frame_of({**made, **{name: values[:, j] for j, name in enumerate(names)}}, given.container)
+    named = zip(texts(columns, values.shape[1]), values.T, strict=True)
+    return frame_of({**made, **dict(named)}, given.container)
 
 
 def frame_of(columns: dict[str, Array], container: str) -> Any:

@@ -10,7 +10,7 @@ from sklearn.utils import check_array
 
 from .arguments import naming
 from .arrays import as_numpy
-from .containers import kind_of, label_values
+from .containers import kind_of, split_first
 from .features.columns import as_array, index_column, needs_encoding
 from .features.encoder import Encoder
 from .labels import Labels, match
@@ -88,13 +88,9 @@ class Described:
         if self.by_index:
             return (None if isinstance(F, str) else Labels.of(F)), F
         if kind_of(F) in ("polars", "pyarrow"):
-            import narwhals as nw
-
-            frame = nw.from_native(F, eager_only=True)
-            known = self.columns or (self.encoder and self.encoder.columns_) or ()
-            if frame.columns and frame.columns[0] not in set(known):
-                first = frame.columns[0]
-                return Labels.of(label_values(frame[first]), first), frame.drop(first).to_native()
+            known, names = self.columns or (self.encoder and self.encoder.columns_) or (), _names(F)
+            if names and names[0] not in set(known):
+                return split_first(F)
         return labels_of(F), F
 
     def _numbers(self, F: Any, labels: Labels | None) -> Array:
@@ -140,16 +136,10 @@ def labels_of(F: Any) -> Labels | None:
 
 def split_labels(F: Any, labels: Labels | None) -> tuple[Labels | None, Any]:
     """Features without their labels, and these: a pandas index; elsewhere a first column that holds those of M."""
-    kind = kind_of(F)
-    if kind not in ("polars", "pyarrow") or labels is None or not F.shape[1]:
+    if kind_of(F) not in ("polars", "pyarrow") or labels is None or not F.shape[1]:
         return labels_of(F), F
-    import narwhals as nw
-
-    frame = nw.from_native(F, eager_only=True)
-    first = Labels.of(label_values(frame[frame.columns[0]]), frame.columns[0])
-    if set(first) != set(labels) and frame.columns[0] != labels.names[0]:
-        return None, F
-    return first, frame.drop(frame.columns[0]).to_native()
+    first, rest = split_first(F)
+    return (first, rest) if set(first) == set(labels) or first.names[0] == labels.names[0] else (None, F)
 
 
 def _numeric(F: Any, name: str) -> Any:

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import readers
-from ..readers import Data, Options, ReaderError, Side, Table
+from ..labels import texts as texts_of
+from ..readers import PACKED, Data, Options, ReaderError, Side, Table
 from . import FOUND, USABLE, USAGE, findings, printed, writers
-
-PACKED = (".gz", ".bz2", ".xz")
 
 
 class UsageError(ValueError):
@@ -144,7 +143,7 @@ def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int)
     """Features of new rows (0) or columns as predict() takes them, and what to call these."""
     side = (model._rows, model._cols)[axis]
     if path is None:
-        return None, _texts(side.labels, model.low_rank_.shape[axis])
+        return None, texts_of(side.labels, model.low_rank_.shape[axis])
     table = _table(path, _options(arguments))
     used = _used(table, side)
     label = next((name for name in table.columns if name not in used), None)
@@ -249,10 +248,6 @@ def _features(arguments: Namespace, path: str | None, side: Side, n: int, option
 
 def _side_of(labels: Any) -> Side:
     return Side() if labels is None else Side(labels, labels.texts(), labels.names[0])
-
-
-def _texts(labels: Any, n: int) -> list[str]:
-    return [str(i) for i in range(n)] if labels is None else labels.texts()
 
 
 def _loaded(path: str) -> Any:
