@@ -18,7 +18,7 @@ import pytest
 import irpca
 from irpca import cli
 from irpca.cli import commands, findings, printed, writers
-from irpca.readers import Data, ReaderError
+from irpca.readers import Data
 
 COMMAND = [sys.executable, "-W", "error::DeprecationWarning", "-m", "irpca.cli"]
 MONTHS = [f"2013-{month:02}" for month in range(1, 13)]
@@ -165,15 +165,8 @@ def test_check_finds_what_is_new(fitted, capsys):
     out = said(*words, cwd=folder, code=1, capsys=capsys)
     assert "1 outlier by" in out and "another order" in out
     assert [line[:3] for line in lines_of(folder / "neu-outliers.csv")[1:]] == [["город 7", "2013-04", "-50"]]
-    cells[0][7] = cells[1][7]
-    values[7, 3] = np.nan
-    write(
-        folder / "gut.csv",
-        header,
-        names,
-        kinds,
-        *[["" if np.isnan(x) else f"{x:.3f}" for x in values[:, j]] for j in order],
-    )
+    cells[0][7] = ""  # column 3 comes first
+    write(folder / "gut.csv", header, names, kinds, *cells)
     assert within(folder, "check", "städte-irpca/model.irpca", "gut.csv", "--feature", "kind", "--json") == 0
     assert json.loads(capsys.readouterr().out)["outliers"] == 0
     write(folder / "wenig.csv", ["Stadt", MONTHS[0]], names, cells[3])
@@ -218,14 +211,6 @@ def test_report_of_a_model_that_was_saved(fitted, capsys):
     assert not (folder / "s.html").exists()
 
 
-def test_a_fit_that_is_not_to_be_used(fitted, capsys):
-    folder, _, _ = fitted
-    words = ["fit", "städte.csv", "--drop", "kind", "--out", "short", "--time-budget", "1e-9"]
-    out = said(*words, cwd=folder, code=4, capsys=capsys)
-    assert out.count("do not use") == 1 and "written all the same" in out
-    assert (folder / "short" / "repaired.csv").exists()
-
-
 def test_without_any_library_of_frames_or_pictures(tmp_path):
     """What ``pip install .`` gives: a fit with features and a report, and pandas nowhere to be found."""
     code = """
@@ -242,22 +227,13 @@ sys.exit(main(sys.argv[1:]))
     with open(tmp_path / "t.csv", "rb") as plain, gzip.open(tmp_path / "t.csv.gz", "wb") as packed:
         packed.write(plain.read())
     words = ["fit", "t.csv.gz", "--feature", "kind", "--cols", "months.csv", "--report", "--quiet", "--fdr", "0.1"]
-    write(
-        tmp_path / "months.csv",
-        ["month", "season"],
-        MONTHS,
-        ["cold", "cold", "mild", *["warm"] * 6, "mild", "cold", "cold"],
-    )
+    write(tmp_path / "months.csv", ["month", "season"], MONTHS, ["cold"] * 3 + ["warm"] * 6 + ["cold"] * 3)
     done = subprocess.run(
         [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=110
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert sorted(path.name for path in (tmp_path / "t-irpca").iterdir()) == [
-        "model.irpca",
-        "outliers.csv",
-        "repaired.csv",
-        "report.html",
-    ]
+    names = sorted(path.name for path in (tmp_path / "t-irpca").iterdir())
+    assert names == ["model.irpca", "outliers.csv", "repaired.csv", "report.html"]
 
 
 def test_a_hundred_thousand_lines(tmp_path, capsys):
@@ -319,11 +295,7 @@ def test_folders_that_cannot_be_written_to(tmp_path, capsys):
     "text, words, message",
     [
         ("a,b\n1,2\n3\n", [], "t.csv, line 3: 1 field, but the header has 2"),
-        ("a,b\n1,2\nx,3\n4,5\n", [], "t.csv, line 3, column 'a': 'x' is not a number"),
-        ("a,k,b\nx,u,1\ny,u,2\n", [], "'k' such as 'u'"),
-        ("a,b\n1,2\n", ["--index", "no"], "has no column 'no'"),
         ("u,i,r\n1,1,5\n1,1,6\n", ["--long", "u,i,r"], "is there twice, in line 2 and line 3"),
-        ("u,i,r\n1,1,5\n", ["--long", "u,i,x"], "has no column 'x'"),
         ("a,b\nx,1\ny,2\n", ["--rows", "f.csv"], "no line for 1 of the 2 labels, in its column 'a': 'y'"),
         ("a,b\nx,1\ny,2\n", ["--rows", "no.csv"], "no.csv cannot be read: No such file"),
     ],
@@ -341,11 +313,13 @@ def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
         ([], "COMMAND"),
         (["fit"], "DATA"),
         (["fit", "t.csv", "--rank", "0"], "--rank"),
-        (["fit", "t.csv", "--fdr", "2"], "between 0 and 1"),
         (["fit", "t.csv", "--fdr", "0.1", "--threshold", "3"], "not allowed with"),
         (["fit", "t.csv", "--long", "a,b"], "ROW,COLUMN,VALUE"),
         (["fit", "t.csv", "--long", "a,b,c", "--index", "a"], "--long takes one line"),
         (["fit", "t.csv", "--feature", "a", "--rows", "f"], "not both"),
+        (["fit", "t.csv", "--delimiter", "ab"], "--delimiter: one character, or tab, or space; got 'ab'"),
+        (["fit", "t.csv", "--time-budget", "0"], "--time-budget: a number above 0 is needed; got '0'"),
+        (["fit", "t.csv", "--threshold", "far"], "--threshold: a number is needed; got 'far'"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -353,14 +327,11 @@ def test_wrong_usage(tmp_path, capsys, words, message):
     assert message in failing(*words, cwd=tmp_path, code=2, capsys=capsys)
 
 
-def test_tracebacks_only_with_debug(tmp_path):
-    with pytest.raises(ReaderError, match="No such file"):
-        cli.main(["fit", str(tmp_path / "no.csv"), "--out", str(tmp_path / "o"), "--debug"])
-
-
 def test_errors_that_should_not_happen(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("irpca.cli.commands._data", lambda *_: 1 / 0)
     assert "ZeroDivisionError" in failing("fit", "t.csv", cwd=tmp_path, code=70, capsys=capsys)
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["fit", "t.csv", "--out", str(tmp_path / "o"), "--debug"])
 
 
 def test_help_is_quick_and_names_the_exit_codes(tmp_path):
@@ -371,13 +342,6 @@ def test_help_is_quick_and_names_the_exit_codes(tmp_path):
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60).stdout
     assert out.endswith("[]\n") and "130  stopped by Ctrl-C" in out
     assert run("--version", cwd=tmp_path)[0] == f"irpca {irpca.__version__}\n"
-
-
-def test_the_command_line_itself_needs_no_numpy():
-    names = {
-        line.split()[1] for line in Path(cli.__file__).read_text().splitlines() if line.startswith(("import", "from"))
-    }
-    assert names <= set(sys.stdlib_module_names) | {"__future__", "collections.abc"}
 
 
 def test_a_reader_who_leaves_early_is_no_error(tmp_path):
@@ -447,20 +411,6 @@ def plain(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--delimiter", "ab"], "one character, or tab, or space; got 'ab'"),
-        (["--time-budget", "0"], "a number above 0 is needed; got '0'"),
-        (["--threshold", "far"], "a number is needed; got 'far'"),
-    ],
-)
-def test_options_that_are_no_such_number_or_character(tmp_path, capsys, words, message):
-    assert within(tmp_path, "fit", "t.csv", *words) == 2
-    err = capsys.readouterr().err
-    assert words[0] in err and message in err
-
-
 def test_options_that_need_names(plain, capsys):
     err = failing("fit", "m.npy", "--index", "a", "--out", "new", cwd=plain, code=2, capsys=capsys)
     assert "--index: m.npy holds a matrix, whose columns have no names" in err
@@ -485,7 +435,9 @@ def test_models_that_cannot_do_it(plain, capsys):
 
 def test_a_fit_and_a_check_that_are_not_to_be_used(plain, capsys):
     assert within(plain, "fit", "m.npy", "--rank", "1", "--out", "short", "--time-budget", "1e-9") == 4
-    assert "The files are written all the same, to look at what went wrong:" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "The files are written all the same, to look at what went wrong:" in out and out.count("do not use") == 1
+    assert (plain / "short" / "repaired.csv").exists()
     assert within(plain, "check", "short/model.irpca", "m.npy", "--out", "o.csv") == 4
     assert "The model itself is not to be used (do not use: " in capsys.readouterr().out
 

@@ -86,11 +86,6 @@ def test_a_table_does_not_change_and_travels():
     assert repr(back) == "LongTable(3 × 3, 4 observations)"
 
 
-def test_tables_are_compared_as_objects():
-    table = LongTable([0], [0], [1.0])
-    assert table == table and table != LongTable([0], [0], [1.0]) and len({table, table}) == 1
-
-
 # Some of the observations
 
 
@@ -137,14 +132,11 @@ def tables(draw):
         ([True, False], r"index is a mask of shape \(2,\), but the table has 4 observations"),
         ([], "index takes none of the 4 observations"),
         (slice(0, 0), "index takes none of the 4 observations"),
-        ([False] * 4, "index takes none of the 4 observations"),
         ([2, 0, 2], "index takes observation 2 more than once; a table has every cell once"),
-        ([3, -1], "index takes observation 3 more than once; a table has every cell once"),
         ([0.5], "index must be a mask, positions or a slice; got an array of float64"),
         (2, r"index must be a mask, positions or a slice; got an array of int64 of shape \(\)"),
         ([[0, 1]], r"of shape \(1, 2\)"),
         ([4], "index takes observation 4, but the table has 4: positions run from 0 to 3"),
-        ([-5], "index takes observation -5, but the table has 4: positions run from 0 to 3"),
     ],
 )
 def test_parts_that_are_refused(index, message):
@@ -206,14 +198,6 @@ def test_labels_in_the_order_wanted_are_a_reindexed_pivot_table(data):
     assert list(table.row_labels) == rows
 
 
-@properties
-@given(long_frames(), st.randoms(use_true_random=False))
-def test_the_order_of_the_lines_does_not_matter(frame, random):
-    order = list(range(len(frame)))
-    random.shuffle(order)
-    assert_array_equal(LongTable.from_frame(frame.iloc[order]).dense(), LongTable.from_frame(frame).dense())
-
-
 def test_labels_without_pandas_say_what_to_install(monkeypatch):
     frame = ratings()
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -249,11 +233,6 @@ def test_anything_with_columns(frame):
     assert list(table.row_labels) == [1, 2] and list(table.col_labels) == ["a", "b"]
 
 
-def test_columns_by_other_names():
-    frame = pd.DataFrame({"sensor": ["s", "s"], "hour": [1, 0], "volt": [2.0, 3.0]})
-    assert_array_equal(LongTable.from_frame(frame, "sensor", "hour", "volt").dense(), [[3, 2]])
-
-
 def test_whole_numbers_match_labels_that_are_integers():
     table = LongTable.from_frame(ratings(user=[1.0, 2.0, 1.0, 3.0]), rows=[3, 2, 1])
     assert_array_equal(table.rows, [2, 1, 2, 0])
@@ -271,7 +250,7 @@ def test_whole_numbers_match_labels_that_are_integers():
         ),
         (([], [], []), "there are no observations: rows and cols and values are empty"),
         (([[0, 1]], [0], [1.0]), r"rows must be one list of numbers, .*got shape \(1, 2\)$"),
-        ((3, [0], [1.0]), r"rows must be one list of numbers, .*got shape \(\)$"),
+        ((ratings(), [0], [0]), r"rows must be one list of numbers, .*use LongTable\.from_frame$"),
         (
             ([0.0, 2.0], [0, 1], [1, 2]),
             r"rows must be .*got float64\. They are whole numbers: pass rows\.astype\(int\)",
@@ -302,8 +281,6 @@ def test_whole_numbers_match_labels_that_are_integers():
         ),
         ((np.array([2**63], np.uint64), [0], [1.0]), r"rows\[0\] is 9223372036854775808, which is no position"),
         (([0, 1], [0, 0], [1, 2], 5), r"shape must be two positive integers, .*got 5"),
-        (([0, 1], [0, 0], [1, 2], (2, 1, 1)), r"shape must be two positive integers"),
-        (([0, 1], [0, 0], [1, 2], (2.0, 1)), r"shape must be two positive integers"),
         (([0, 1], [0, 0], [1, 2], (0, 1)), r"shape must be two positive integers"),
         (
             ([0, 1, 1], [0, 0, 1], [1.0, np.nan, np.inf]),
@@ -327,11 +304,6 @@ def test_bad_arrays(arguments, message):
         LongTable(*arguments)
 
 
-def test_a_frame_where_arrays_belong():
-    with pytest.raises(ValueError, match=r"rows must be one list of numbers, .*use LongTable\.from_frame$"):
-        LongTable(ratings(), ratings(), ratings())
-
-
 def test_labels_that_are_too_few():
     with pytest.raises(ValueError, match="row_labels has 1 label, but shape asks for 2 rows; give one for each"):
         LongTable([0, 0], [0, 1], [1, 2], shape=(2, 2), row_labels=["a"])
@@ -353,25 +325,17 @@ def test_labels_that_are_too_few():
             {},
             r"no column 'user': it is in the index. Pass frame\.reset_index\(\)",
         ),
-        (ratings().set_index(["user", "item"])["rating"], {}, r"it is in the index. Pass frame\.reset_index\(\)"),
-        ({"user": [1]}, {}, r"no column 'item'; it has 'user'"),
         (
             ratings().to_numpy(),
             {},
             r"no column 'user': it is a ndarray\. .*for arrays, use LongTable\(rows, cols, values\)",
         ),
-        (None, {}, r"no column 'user': it is a NoneType\. Pass a data frame"),
         ([{"user": 1, "item": 2, "rating": 3}], {}, r"no column 'user': it is a list\. Pass a data frame"),
         (ratings(), {"row": ["user"]}, r"row must be the name of one column of frame, got \['user'\]"),
         (ratings(), {"value": None}, "value must be the name of one column of frame, got None"),
         (ratings(), {"row": "item"}, "three different columns of frame, got row='item', column='item', value='rating'"),
         ({"user": [[1, 2]], "item": [1], "rating": [1]}, {}, r"frame\['user'\] is a block of shape \(1, 2\), not one"),
         (ratings(rating=pd.to_datetime(["2020"] * 4)), {}, r"must be numbers, got datetime64.*; convert them first$"),
-        (
-            pd.concat([ratings(), ratings()[["user"]]], axis=1),
-            {},
-            r"frame\['user'\] is a block of shape \(4, 2\), .*its own",
-        ),
         (ratings().iloc[:0], {}, r"there are no observations: frame\['user'\] and .* are empty"),
         (
             ratings(user=["bo", None, "bo", None]),
@@ -414,9 +378,10 @@ def test_labels_that_are_too_few():
         ),
         (ratings(), {"rows": pd.DataFrame({"age": [1, 2]})}, r"rows takes labels, not a table: .*users\.index"),
         (ratings(), {"rows": ["al", "bo", "cy", "al"]}, "rows must hold each label once, but 'al' is there 2 times"),
+        (ratings(), {"rows": Labels.of(["al", "bo", "al"])}, "rows must hold each label once, but 'al' is there 2"),
+        (ratings(), {"rows": np.ones((2, 2))}, r"rows takes all labels .* got a ndarray of shape \(2, 2\)"),
         (ratings(), {"rows": ["al", "bo", "cy", None]}, "rows holds a missing label, at position 3: drop it"),
         (ratings(), {"rows": 5}, "rows takes all labels in the order wanted, as a list, array or index; got 5"),
-        (ratings(), {"rows": {"al", "bo", "cy"}}, "in the order wanted, as a list, array or index; got a set"),
         (
             ratings(user=["a", 1, 1j, ("b",)]),
             {},
@@ -455,14 +420,3 @@ def test_many_cells_do_not_overflow():
     assert table.shape == (n, n)
     with pytest.raises(ValueError, match=f"row {n - 1}, column {n - 1} is there 2 times"):
         LongTable([n - 1, 0, n - 1], [n - 1, 0, n - 1], [1.0, 2.0, 3.0], shape=(n, n))
-
-
-def test_labels_of_our_own_that_repeat():
-    labels = Labels.of(["a", "b", "a"])
-    with pytest.raises(ValueError, match="row_labels must hold each label once, but 'a' is there 2 times"):
-        LongTable([0, 1, 2], [0, 1, 0], [1.0, 2.0, 3.0], row_labels=labels)
-
-
-def test_tables_in_the_place_of_labels():
-    with pytest.raises(ValueError, match=r"rows takes all labels .* got a ndarray of shape \(2, 2\)"):
-        LongTable.from_frame(ratings(), row="user", column="item", value="rating", rows=np.ones((2, 2)))

@@ -304,10 +304,8 @@ def pack(**members):
         ("m.npz", save(np.savez, a=M, b=M), r"several arrays, 'a', 'b'; .*--key a"),
         ("m.npz", pack(), "holds no array"),
         ("m.npz", pack(a=lie("(1000000, 1000000)")), "is no npz file of numbers, or damaged"),
-        *(
-            ("m.npy", lie(shape), "is no npy file of numbers, or damaged")
-            for shape in ("(9, 9)", "(-1, 8)", "(1, 2**62)")
-        ),
+        ("m.npy", lie("(9, 9)"), "is no npy file of numbers, or damaged"),
+        ("m.npy", lie("(1, 2**62)"), "is no npy file of numbers, or damaged"),
         ("m.npy", save(np.save, np.array([[{}]], object)), "is no npy file of numbers, or damaged"),
         ("m.npy", save(np.save, np.ones(3)), r"holds an array of shape \(3,\)"),
         ("m.npy", save(np.save, np.ones((2, 2), complex)), "holds complex128; real numbers are needed"),
@@ -394,27 +392,8 @@ def survives(reading, name, content):
         assert len(str(error)) > 10
 
 
-PIECES = [
-    "a",
-    "b",
-    "1",
-    "2.5",
-    "-3e4",
-    ",",
-    ";",
-    "\t",
-    "|",
-    "\n",
-    "\r\n",
-    '"',
-    "'",
-    "NA",
-    "2013-01-01",
-    " ",
-    "é",
-    "true",
-]
-PIECES += ["1,5", "inf", "_", "\0", "1" * 400, "2013-13-01", "9999-12-31T23:59:59-23:59", "\u2028", "=1+1", "\ufeff"]
+PIECES = ["\t", "\n", "\r\n", " ", "\0", "1" * 400, "\u2028", "\ufeff", *"""ab12,;|"'_é"""]
+PIECES += ["2.5", "-3e4", "NA", "2013-01-01", "true", "1,5", "inf", "2013-13-01", "9999-12-31T23:59:59-23:59", "=1+1"]
 WHOLE = {
     "m.npy": save(np.save, M),
     "m.npz": save(np.savez_compressed, a=M),
