@@ -449,34 +449,19 @@ def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) ->
 
 def _picked(index: Any, length: int) -> Array:
     """The positions that a mask, positions or a slice stand for, each once."""
-    with naming("index"):
-        picked = np.arange(length)[index] if isinstance(index, slice) else _positions_of(np.asarray(index), length)
+    if not isinstance(index, slice):
+        index = np.asarray(index) if np.size(index) else slice(0)  # an empty list is none of integers
+    try:
+        picked = np.arange(length)[index]
+    except IndexError as error:
+        raise ValueError(f"index must be a mask, positions or a slice of {length} observations: {error}") from error
+    if picked.ndim != 1:
+        raise ValueError(f"index must be a mask, positions or a slice; got an array of shape {picked.shape}")
     if len(picked) == 0:
         raise ValueError(f"index takes none of the {length} observations; a table has at least one")
-    if not (picked[1:] > picked[:-1]).all() and (times := np.bincount(picked)).max() > 1:
+    if (times := np.bincount(picked)).max() > 1:
         raise ValueError(f"index takes observation {np.argmax(times > 1)} more than once; a table has every cell once")
     return picked
-
-
-def _positions_of(index: Array, length: int) -> Array:
-    if index.size == 0:
-        return np.empty(0, np.intp)
-    if index.dtype == bool:
-        if index.shape != (length,):
-            raise ValueError(f"index is a mask of shape {index.shape}, but the table has {length} observations")
-        return np.nonzero(index)[0]
-    if index.dtype.kind not in "iu" or index.ndim != 1:
-        raise ValueError(
-            f"index must be a mask, positions or a slice; got an array of {index.dtype} of shape {index.shape}"
-        )
-    index = index.astype(np.intp, copy=False)
-    outside = (index < -length) | (index >= length)
-    if outside.any():
-        raise ValueError(
-            f"index takes observation {index[outside][0]}, but the table has {length}: "
-            f"positions run from 0 to {length - 1}"
-        )
-    return np.where(index < 0, index + length, index)
 
 
 def _merging(row: str, column: str, value: str) -> str:
