@@ -418,6 +418,7 @@ def test_killed_at_any_moment(tmp_path):
         sink = sink_at(target, n=400)
         sink.begin()
         assert sorted(os.listdir(sink.folder)) == [PLAN, PARTS]
+        (sink.folder / PARTS / f".irpca-4567{outlier_files.TEMPORARY}").write_bytes(b"PAR1")
         for i in range(40):
             sink.write((i, 0), *piece(i % 4, 3000, 400)[1:])
         tables.append(pd.read_parquet(sink.finish(120_000)))
