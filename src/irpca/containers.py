@@ -303,13 +303,13 @@ def listing(columns: dict[str, Any], labels: dict[str, Labels | None], container
 
     Of tensors, which have no labels, a dict of columns that are tensors on the device.
     """
-    if container == "torch" and all(names is None for names in labels.values()):
+    labelled = any(names is not None for names in labels.values())
+    if container == "torch" and not labelled:
         return {name: tensor_of(values, device) for name, values in columns.items()}
-    if container not in ("polars", "pyarrow") and all(names is None for names in labels.values()):
+    if container not in ("polars", "pyarrow") and not labelled:
         return as_records(columns)
     named = {name: names.take(columns[name]) for name, names in labels.items() if names is not None}
-    if container in ("polars", "pyarrow"):
-        return frame_of({**columns, **{name: taken.column() for name, taken in named.items()}}, container)
-    if container == "numpy":
-        return as_records({**columns, **{name: taken.column() for name, taken in named.items()}})
-    return frame_of({**columns, **{name: taken.pandas() for name, taken in named.items()}}, "pandas")
+    if container not in ("numpy", "polars", "pyarrow"):
+        return frame_of({**columns, **{name: taken.pandas() for name, taken in named.items()}}, "pandas")
+    whole = {**columns, **{name: taken.column() for name, taken in named.items()}}
+    return as_records(whole) if container == "numpy" else frame_of(whole, container)

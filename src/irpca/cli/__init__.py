@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -282,25 +282,20 @@ def _at_least(text: str, least: int) -> int:
     return int(text)
 
 
-def _share(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"a number between 0 and 1 is needed; got {text!r}")
-    return value
+def _number_between(low: float, high: float, words: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"a number is needed; got {text!r}") from None
+        if not low < value < high:
+            raise argparse.ArgumentTypeError(f"a number {words} is needed; got {text!r}")
+        return value
+
+    return read
 
 
-def _positive(text: str) -> float:
-    value = _number(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"a number above 0 is needed; got {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"a number is needed; got {text!r}") from None
+_share, _positive = _number_between(0, 1, "between 0 and 1"), _number_between(0, float("inf"), "above 0")
 
 
 if __name__ == "__main__":
