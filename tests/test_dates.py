@@ -10,7 +10,7 @@ import pytest
 
 from irpca.dates import has_offset, parse_dates
 from irpca.features import Encoder
-from irpca.features.columns import index_column
+from irpca.features.frames import index_column
 from irpca.readers import Options
 from irpca.readers.csvfiles import from_csv
 from irpca.readers.matrices import as_labels

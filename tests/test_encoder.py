@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from irpca.features import Encoder, Features, FeatureWarning
-from irpca.features.columns import as_array, index_column, needs_encoding
+from irpca.features.frames import as_array, index_column, needs_encoding
 
 RNG = np.random.default_rng(12)
 NUMBERS = RNG.standard_normal(60)

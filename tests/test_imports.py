@@ -105,7 +105,7 @@ LIBRARIES = {
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},
-    "narwhals": {"containers", "features.columns"},
+    "narwhals": {"containers", "features.frames"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyarrow import feather, parquet
 
-from irpca.readers import Data, Options, ReaderError, Side, Table, align, as_labels, long, read, wide
+from irpca.readers import Data, FileLabels, FileTable, Options, ReaderError, align, as_labels, long, read, wide
 from irpca.readers.csvfiles import MISSING, from_csv
 from irpca.readers.table import spell_values
 
@@ -172,7 +172,7 @@ def test_wide_tables_that_are_refused(text, index, message):
 
 
 def test_columns_in_the_order_of_a_model():
-    columns = Side.of(["b", "2013-01-01"], None)
+    columns = FileLabels.of(["b", "2013-01-01"], None)
     data = wide(table("id,2013-01-01T00:00,b\nx,1,2\n"), columns=columns)
     assert data.M.values.tolist() == [[2, 1]] and any("another order" in note for note in data.notes)
     with pytest.raises(ReaderError, match="lacks columns that the model has: 'b'"):
@@ -204,7 +204,7 @@ def test_long_tables():
 )
 def test_long_tables_that_are_refused(text, message):
     with pytest.raises(ReaderError, match=message):
-        long(table(text, labels=("u", "i")), ("u", "i", "r"), Side.of(["x", "y"], "i"))
+        long(table(text, labels=("u", "i")), ("u", "i", "r"), FileLabels.of(["x", "y"], "i"))
 
 
 def test_labels_keep_what_tells_them_apart():
@@ -219,16 +219,16 @@ def test_labels_keep_what_tells_them_apart():
 
 
 def test_features_are_matched_by_label_however_spelt():
-    side = Side.of(["b", "a"], "id")
+    side = FileLabels.of(["b", "a"], "id")
     features, notes = align(table("name,size\na,1\nb,2\nc,3\n"), side, 2, "--rows")
     assert features["size"].tolist() == [2.0, 1.0] and list(features) == ["size"]
     assert "1 line of data.csv is not in M, and not used" in notes
-    days = Side.of(["2013-01-01", "2013-01-02"], "day")
+    days = FileLabels.of(["2013-01-01", "2013-01-02"], "day")
     features, _ = align(table("t,w\n2013-01-02T00:00,5\n2013-01-01T00:00,6\n2013-01-03T12:00,7\n"), days, 2, "--rows")
     assert features["w"].tolist() == [6.0, 5.0]
-    features, notes = align(table("year,w\n2002,5\n2001,6\n"), Side.of(["2001", "2002"], None), 2, "--cols")
+    features, notes = align(table("year,w\n2002,5\n2001,6\n"), FileLabels.of(["2001", "2002"], None), 2, "--cols")
     assert features["w"].tolist() == [6.0, 5.0] and notes == ("data.csv is matched by its column 'year'",)
-    features, notes = align(table("w\n5\n6\n"), Side(), 2, "--rows")
+    features, notes = align(table("w\n5\n6\n"), FileLabels(), 2, "--rows")
     assert features["w"].tolist() == [5.0, 6.0] and "by position" in notes[0]
 
 
@@ -243,9 +243,9 @@ def test_features_are_matched_by_label_however_spelt():
 )
 def test_features_that_do_not_match(text, message):
     with pytest.raises(ReaderError, match=f"--rows: .*{message}"):
-        align(table(text), Side.of(["b", "a"], "id"), 2, "--rows")
+        align(table(text), FileLabels.of(["b", "a"], "id"), 2, "--rows")
     with pytest.raises(ReaderError, match=r"has \d lines and M has 9"):
-        align(table(text), Side(), 9, "--rows")
+        align(table(text), FileLabels(), 9, "--rows")
 
 
 M = np.arange(12.0).reshape(3, 4)
@@ -386,7 +386,7 @@ def survives(reading, name, content):
     """Anything may be read or refused, but by a ReaderError that says something."""
     try:
         found = reading(name, content)
-        if isinstance(found, Table):
+        if isinstance(found, FileTable):
             wide(found)
     except ReaderError as error:
         assert len(str(error)) > 10

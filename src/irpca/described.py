@@ -11,8 +11,8 @@ from sklearn.utils import check_array
 from .arguments import naming
 from .arrays import as_numpy
 from .containers import kind_of, split_first
-from .features.columns import as_array, index_column, needs_encoding
 from .features.encoder import Encoder
+from .features.frames import as_array, index_column, needs_encoding
 from .labels import Labels, match
 from .lowrank import Array
 from .result import Expected

@@ -17,7 +17,7 @@ import numpy as np
 
 from .. import readers
 from ..labels import texts as texts_of
-from ..readers import PACKED, Data, Options, ReaderError, Side, Table
+from ..readers import PACKED, Data, FileLabels, FileTable, Options, ReaderError
 from . import FOUND, USABLE, USAGE, findings, printed, writers
 
 
@@ -154,7 +154,7 @@ def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int)
     return (np.column_stack(list(features.values())) if side.encoder is None else features), texts
 
 
-def _used(table: Table, side: Any) -> list[str]:
+def _used(table: FileTable, side: Any) -> list[str]:
     """Which columns are features: those that the fit had; of a fit to plain numbers, the last ones, as many."""
     if side.by_index:
         return []
@@ -172,7 +172,10 @@ def demo(arguments: Namespace) -> int:
     names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
     with writers.staged(arguments.out, names, arguments.force) as place:
         life = load_life_expectancy()
-        rows, columns = Side.of(life.countries, "country"), Side.of([str(year) for year in life.years], None)
+        rows, columns = (
+            FileLabels.of(life.countries, "country"),
+            FileLabels.of([str(year) for year in life.years], None),
+        )
         M = Labelled(life.M, rows.labels, columns.labels)
         data, notes = Data("life_expectancy.csv", M, rows, columns), list[str]()
         model = _fitted(arguments, data, None, life.col_features(), notes)
@@ -209,13 +212,13 @@ def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
     )
 
 
-def _data(arguments: Namespace, columns: Side | None = None) -> Data:
+def _data(arguments: Namespace, columns: FileLabels | None = None) -> Data:
     """The table of the command line; with the columns of a model, if there is one."""
     long = arguments.long or ()
     labels = long[:2] or ((arguments.index,) if arguments.index else ())
     options = replace(_options(arguments, labels), drop=tuple(arguments.drop), only=tuple(long))
     found = readers.read(arguments.data, options)
-    if not isinstance(found, Table):
+    if not isinstance(found, FileTable):
         _refuse_names(arguments)
         return Data.of_matrix(arguments.data, found)
     if long:
@@ -229,16 +232,18 @@ def _refuse_names(arguments: Namespace) -> None:
             raise UsageError(f"--{option}: {arguments.data} holds a matrix, whose columns have no names")
 
 
-def _table(path: str, options: Options) -> Table:
+def _table(path: str, options: Options) -> FileTable:
     found = readers.read(path, options)
-    if isinstance(found, Table):
+    if isinstance(found, FileTable):
         return found
     if not isinstance(found, np.ndarray):
         raise ReaderError(f"{path} is a sparse matrix; features need a value in every cell: save them as npy or csv")
-    return Table(path, {str(j): column for j, column in enumerate(found.T.astype(float))}, named=False)
+    return FileTable(path, {str(j): column for j, column in enumerate(found.T.astype(float))}, named=False)
 
 
-def _features(arguments: Namespace, path: str | None, side: Side, n: int, option: str) -> tuple[Any, tuple[str, ...]]:
+def _features(
+    arguments: Namespace, path: str | None, side: FileLabels, n: int, option: str
+) -> tuple[Any, tuple[str, ...]]:
     """Features of the rows, or columns, of M as fit() takes them, and notes."""
     if path is None or path == "index":
         return path, ()
@@ -246,8 +251,8 @@ def _features(arguments: Namespace, path: str | None, side: Side, n: int, option
     return readers.align(_table(path, options), side, n, option)
 
 
-def _side_of(labels: Any) -> Side:
-    return Side() if labels is None else Side(labels, labels.texts(), labels.names[0])
+def _side_of(labels: Any) -> FileLabels:
+    return FileLabels() if labels is None else FileLabels(labels, labels.texts(), labels.names[0])
 
 
 def _loaded(path: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
-from ..readers import Data, Side
+from ..readers import Data, FileLabels
 from . import writers
 
 FIELDS = ("row", "column", "observed", "expected", "difference", "std", "score", "probability")
@@ -27,11 +27,11 @@ def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[
     return found
 
 
-def _sides(data: Data) -> tuple[Side, Side]:
+def _sides(data: Data) -> tuple[FileLabels, FileLabels]:
     return data.rows, data.columns
 
 
-def _positions(labels: list[Any], side: Side) -> list[int]:
+def _positions(labels: list[Any], side: FileLabels) -> list[int]:
     if side.labels is None:
         return labels
     at = {label: k for k, label in enumerate(side.labels.levels[0].tolist())}

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..lowrank import Array
 from ..wording import count, few
-from .columns import Column, name_column, raw_columns, read_column, read_columns, read_dates
+from .frames import Column, name_column, raw_columns, read_column, read_columns, read_dates
 from .matrix import FeatureWarning, find_independent, level_outside, rounding_of, scale_columns
 from .terms import MOST_DETAIL, Term
 

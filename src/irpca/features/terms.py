@@ -11,7 +11,7 @@ import numpy as np
 from ..dates import parse_dates
 from ..lowrank import Array
 from ..wording import count, few
-from .columns import KINDS, Column, read_dates
+from .frames import KINDS, Column, read_dates
 
 MOST_DETAIL = 3  # harmonics of a cycle; two knots more than that; at least so many levels. Less where rows are few
 WEEKDAY_DETAIL = 2  # at least, for days of the week
@@ -44,7 +44,7 @@ class Term:
     Attributes
     ----------
     column, kind : str
-        Name and kind of the column, see `irpca.features.columns.KINDS`.
+        Name and kind of the column, see `irpca.features.frames.KINDS`.
     first, last : numbers
         The range of a trend; of dates in microseconds since 1970.
     knots : where the curve bends, in units of that range

@@ -1,7 +1,19 @@
 """Files as tables, without a data frame library: csv, tsv, parquet, feather, npy, npz, mtx and zarr."""
 
 from .files import PACKED, read
-from .matrices import Data, Side, align, as_labels, long, wide
-from .table import Options, ReaderError, Table
+from .matrices import Data, FileLabels, align, as_labels, long, wide
+from .table import FileTable, Options, ReaderError
 
-__all__ = ["PACKED", "Data", "Options", "ReaderError", "Side", "Table", "align", "as_labels", "long", "read", "wide"]
+__all__ = [
+    "PACKED",
+    "Data",
+    "FileLabels",
+    "FileTable",
+    "Options",
+    "ReaderError",
+    "align",
+    "as_labels",
+    "long",
+    "read",
+    "wide",
+]

@@ -18,7 +18,7 @@ from ..arguments import reads_as_number
 from ..dates import parse_dates
 from ..lowrank import Array
 from ..wording import count
-from .table import UNNAMED, Options, ReaderError, Table, for_shell, objects, shorten
+from .table import UNNAMED, FileTable, Options, ReaderError, for_shell, objects, shorten
 
 # What stands for a missing value: the words that pandas takes, too.
 MISSING = frozenset(("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "-NaN", "-nan", "null"))
@@ -31,7 +31,7 @@ OTHER_DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}( .*)?")
 MARKED_NUMBER = r"(?:^|[;\r])[ \t]*\"?([+-]?\d+{}\d+)\"?[ \t]*(?=[;\r]|$)"  # a field, between semicolons
 
 
-def from_csv(name: str, content: bytes, options: Options) -> Table:
+def from_csv(name: str, content: bytes, options: Options) -> FileTable:
     """Return the columns of a csv file."""
     encoding = options.encoding or ("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     text = _decode(name, content, encoding)
@@ -52,7 +52,7 @@ class _CsvFile:
     delimiter: str
     decimal: str
 
-    def read(self) -> Table:
+    def read(self) -> FileTable:
         wanted = self.options.choose(self.name, self.names)
         as_text = {*self.options.text, *self.options.labels}
         numbers = self._read_numbers([name for name in wanted if name not in as_text])
@@ -70,7 +70,7 @@ class _CsvFile:
         if hollow and len(hollow) < len(columns):
             notes.append(f"columns without a name and without any value are left out: {', '.join(hollow)}")
             columns = {name: values for name, values in columns.items() if name not in hollow}
-        return Table(self.name, columns, texts, self.options.header, tuple(notes), self._line_of)
+        return FileTable(self.name, columns, texts, self.options.header, tuple(notes), self._line_of)
 
     @cached_property
     def names(self) -> list[str]:

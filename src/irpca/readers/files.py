@@ -18,7 +18,7 @@ import numpy as np
 from ..lowrank import Array
 from ..wording import few
 from .csvfiles import from_csv
-from .table import UNNAMED, Options, ReaderError, Table, for_shell, objects, one_line, spell_values
+from .table import UNNAMED, FileTable, Options, ReaderError, for_shell, objects, one_line, spell_values
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 SIGNS = {
@@ -30,7 +30,7 @@ MOST_EMPTY_LINES = 10**7  # rows or columns of it beyond those that the entries 
 
 
 def read(path: str, options: Options | None = None) -> Any:
-    """Return a file as a :class:`Table`, or, if it holds one matrix, as an array or sparse array.
+    """Return a file as a :class:`FileTable`, or, if it holds one matrix, as an array or sparse array.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def _parse_mtx(content: bytes) -> Any:
     return coo_array((values, tuple(places)), shape=(n1, n2)).tocsr()  # which refuses places outside
 
 
-def _from_arrow(name: str, kind: str, content: bytes, options: Options) -> Table:
+def _from_arrow(name: str, kind: str, content: bytes, options: Options) -> FileTable:
     """Return the columns of a parquet or feather file."""
     _require("pyarrow", name)
     import pyarrow
@@ -195,7 +195,7 @@ def _from_arrow(name: str, kind: str, content: bytes, options: Options) -> Table
         raise ReaderError(f"{name} has no rows of data")
     columns = {column: _from_chunks(name, column, found.column(names.index(column)), options) for column in wanted}
     texts = {column: spell_values(values) for column, values in columns.items() if values.dtype.kind in "OM"}
-    return Table(name, columns, texts)
+    return FileTable(name, columns, texts)
 
 
 def _from_chunks(file: str, name: str, chunks: Any, options: Options) -> Array:

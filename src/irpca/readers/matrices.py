@@ -15,7 +15,7 @@ from ..labels import Labels
 from ..longtable import LongTable
 from ..lowrank import Array
 from ..wording import count, few
-from .table import UNNAMED, ReaderError, Table, for_shell, objects, shorten
+from .table import UNNAMED, FileTable, ReaderError, for_shell, objects, shorten
 
 INTEGER = re.compile(r"-?[1-9]\d{0,17}|0")  # those that are spelt in one way, and fit into 64 bits
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,11})(\.\d{1,4})?")  # codes such as 007, and ids with more digits, are text
@@ -23,8 +23,8 @@ MONTH = re.compile(r"\d{4}-\d\d")  # as a date it would come back as its first d
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
-    """The rows, or the columns, of M.
+class FileLabels:
+    """The rows, or the columns, of M by the labels that a file has for them.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class Side:
     name: str | None = None
 
     @classmethod
-    def of(cls, texts: Sequence[str], name: str | None) -> Side:
+    def of(cls, texts: Sequence[str], name: str | None) -> FileLabels:
         return cls(as_labels(texts, name), texts, name)
 
     def text(self, i: Any) -> str:
@@ -57,7 +57,7 @@ class Data:
         Of the file.
     M : Labelled, LongTable, array or sparse array
         What fit takes.
-    rows, columns : Side
+    rows, columns : FileLabels
     features : dict of arrays, or None
         Columns of the file that describe its rows.
     cells : (rows, columns, values), or None
@@ -70,8 +70,8 @@ class Data:
 
     name: str
     M: Any
-    rows: Side
-    columns: Side
+    rows: FileLabels
+    columns: FileLabels
     features: dict[str, Array] | None = None
     cells: tuple[Array, Array, Array] | None = None
     value: str = "value"
@@ -85,7 +85,7 @@ class Data:
     @classmethod
     def of_matrix(cls, name: str, matrix: Any) -> Data:
         """Return a matrix without labels; of a sparse one, the stored entries are the observed ones."""
-        data = cls(name, matrix, Side(), Side())
+        data = cls(name, matrix, FileLabels(), FileLabels())
         if not hasattr(matrix, "tocoo"):
             return data
         stored = matrix.tocoo()
@@ -93,17 +93,19 @@ class Data:
         return replace(data, cells=(stored.row, stored.col, stored.data), notes=(note,))
 
 
-def wide(table: Table, index: str | None = None, features: Sequence[str] = (), columns: Side | None = None) -> Data:
+def wide(
+    table: FileTable, index: str | None = None, features: Sequence[str] = (), columns: FileLabels | None = None
+) -> Data:
     """Return M from a table with one row of it in each line.
 
     Parameters
     ----------
-    table : Table
+    table : FileTable
     index : str or None
         The column with the labels of the rows. None: one without a name at the beginning, or the first column of text
         or dates, if each of its values is there once.
     features : names of columns that describe the rows, and are no part of M
-    columns : Side or None
+    columns : FileLabels or None
         The columns that M must have, in this order; None: all.
     """
     for name in features:
@@ -119,16 +121,16 @@ def wide(table: Table, index: str | None = None, features: Sequence[str] = (), c
     body = body.without([label] if label else [])
     _refuse_text(body, label)
     if columns is None or columns.texts is None:
-        columns = Side.of(list(body.columns), None) if table.named else Side()
+        columns = FileLabels.of(list(body.columns), None) if table.named else FileLabels()
     else:
         body = _reorder(body, columns, notes)
-    rows = Side() if label is None else _label_rows(table, label)
+    rows = FileLabels() if label is None else _label_rows(table, label)
     values = np.column_stack([column.astype(float) for column in body.columns.values()])
     described = {name: table.columns[name] for name in features} or None
     return Data(table.name, Labelled(values, rows.labels, columns.labels), rows, columns, described, notes=tuple(notes))
 
 
-def _find_index(table: Table) -> str | None:
+def _find_index(table: FileTable) -> str | None:
     """Return the column that seems to label the rows."""
     first = next(iter(table.columns), "")
     if first.startswith(UNNAMED) and len(table.columns) > 1 and table.named:
@@ -138,7 +140,7 @@ def _find_index(table: Table) -> str | None:
     return named if texts and len({*texts} - {""}) == len(table) else None
 
 
-def _label_rows(table: Table, name: str) -> Side:
+def _label_rows(table: FileTable, name: str) -> FileLabels:
     texts = _labels_in(table, name)
     if (k := _find_repeated(texts)) is not None:
         raise ReaderError(
@@ -146,7 +148,7 @@ def _label_rows(table: Table, name: str) -> Side:
             "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
             "another column as --index"
         )
-    return Side.of(texts, None if name.startswith(UNNAMED) else name)
+    return FileLabels.of(texts, None if name.startswith(UNNAMED) else name)
 
 
 def _find_repeated(things: Sequence[Any]) -> int | None:
@@ -155,7 +157,7 @@ def _find_repeated(things: Sequence[Any]) -> int | None:
     return next((k for k, thing in enumerate(things) if first.setdefault(thing, k) != k), None)
 
 
-def _labels_in(table: Table, name: str) -> list[str]:
+def _labels_in(table: FileTable, name: str) -> list[str]:
     texts = table.spell(name)
     if "" in texts:
         raise ReaderError(
@@ -165,7 +167,7 @@ def _labels_in(table: Table, name: str) -> list[str]:
     return texts
 
 
-def _note_counter(body: Table) -> list[str]:
+def _note_counter(body: FileTable) -> list[str]:
     """Return a note on a first column of 1, 2, 3, … or of years, which is more often a label than data."""
     name, values = next(iter(body.columns.items()), ("", np.empty(0)))
     counts = values.dtype == float and len(values) > 2 and len(body.columns) > 1
@@ -174,7 +176,7 @@ def _note_counter(body: Table) -> list[str]:
     return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {for_shell(name)}"]
 
 
-def _refuse_text(body: Table, index: str | None) -> None:
+def _refuse_text(body: FileTable, index: str | None) -> None:
     if not body.columns:
         raise ReaderError(f"{body.name} has no column of numbers beside the labels of the rows")
     wrong = [name for name, values in body.columns.items() if values.dtype.kind in "OM"]
@@ -191,11 +193,11 @@ def _refuse_text(body: Table, index: str | None) -> None:
     )
 
 
-def _example(table: Table, name: str) -> str:
+def _example(table: FileTable, name: str) -> str:
     return shorten(next(filter(None, table.spell(name)), ""), 30)
 
 
-def _reorder(body: Table, columns: Side, notes: list[str]) -> Table:
+def _reorder(body: FileTable, columns: FileLabels, notes: list[str]) -> FileTable:
     """Return the columns of a model, in its order."""
     names, wanted = list(body.columns), columns.texts or ()
     places = _find(wanted, names)
@@ -214,14 +216,14 @@ def _reorder(body: Table, columns: Side, notes: list[str]) -> Table:
     return replace(body, columns={names[k]: body.columns[names[k]] for k in places})
 
 
-def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Data:
+def long(table: FileTable, names: Sequence[str], columns: FileLabels | None = None) -> Data:
     """Return M from a table with one observation in each line.
 
     Parameters
     ----------
-    table : Table
+    table : FileTable
     names : three names of columns: label of the row, label of the column, value
-    columns : Side or None
+    columns : FileLabels or None
         The columns that M must have, in this order; None: those that occur, sorted.
     """
     for name in names:
@@ -251,14 +253,14 @@ def long(table: Table, names: Sequence[str], columns: Side | None = None) -> Dat
     return Data(table.name, M, rows, cols, cells=(i, j, values), value=value, notes=(*table.notes, *notes))
 
 
-def _place(table: Table, name: str, side: Side | None) -> tuple[Array, Side]:
+def _place(table: FileTable, name: str, side: FileLabels | None) -> tuple[Array, FileLabels]:
     """Return the position of each line on one side of M, and that side: the one given, or all labels that occur."""
     texts = _labels_in(table, name)
     spelt = list(dict.fromkeys(texts))
     if side is None or side.texts is None:  # numbers by size, dates in time, text by alphabet
         spelt.sort()
         order = np.argsort(as_labels(spelt, name).levels[0], kind="stable")
-        side = Side.of([spelt[k] for k in order], name)
+        side = FileLabels.of([spelt[k] for k in order], name)
     assert side.texts is not None
     places = dict(zip(spelt, _find(spelt, side.texts), strict=True))
     unknown = [text for text in spelt if places[text] < 0]
@@ -307,14 +309,14 @@ def _as_date(text: str) -> Any:
     return text if dates is None else dates[0]
 
 
-def align(table: Table, side: Side, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
+def align(table: FileTable, side: FileLabels, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Return the features of the rows, or columns, of M, in their order, from a table of its own; and notes.
 
     Parameters
     ----------
-    table : Table
+    table : FileTable
         One column of it holds the labels of M: the first that holds all of them.
-    side : Side
+    side : FileLabels
         The rows, or columns, of M. Without labels the table must have a line for each, in the same order.
     n : int
         How many there are.
@@ -343,7 +345,7 @@ def align(table: Table, side: Side, n: int, option: str) -> tuple[dict[str, Arra
     return features, tuple(notes)
 
 
-def _find_labels(table: Table, texts: Sequence[str], option: str) -> str:
+def _find_labels(table: FileTable, texts: Sequence[str], option: str) -> str:
     """Return the first column that holds all labels."""
     lacking = {
         name: [text for text, k in zip(texts, _find(texts, table.spell(name)), strict=True) if k < 0]

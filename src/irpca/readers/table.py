@@ -70,7 +70,7 @@ class Options:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class FileTable:
     """Columns of a file, in its order.
 
     Attributes
@@ -99,7 +99,7 @@ class Table:
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
-    def without(self, names: Iterable[str]) -> Table:
+    def without(self, names: Iterable[str]) -> FileTable:
         """Return the table without these columns."""
         left_out = set(names)
         return replace(self, columns={name: values for name, values in self.columns.items() if name not in left_out})
