@@ -133,6 +133,13 @@ def test_columns_that_options_name():
     assert found.columns["code"].tolist() == ["007", "NA", "12"]
 
 
+def test_large_files_are_read_in_parts(monkeypatch):
+    monkeypatch.setattr("irpca.readers.csvfiles.CELLS_AT_ONCE", 4)
+    found = table("\n".join(["n,late", *(f"{k},{k if k < 6 else f'w{k}'}" for k in range(20))]))
+    assert found.columns["n"].tolist() == list(range(20))
+    assert found.columns["late"].tolist()[5:7] == ["5", "w6"]
+
+
 def test_notes_on_dates_and_headers():
     assert "year first" in table("d,x\n01/02/2013,1\n02/02/2013,2\n").notes[0]
     assert "--no-header" in table("1,2\n3,4\n").notes[0]
