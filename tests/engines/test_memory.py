@@ -434,11 +434,12 @@ def test_compiled_and_numpy_flag_agree(dtype, width, holes):
     M.flags.writeable = False
     P = (rng.standard_normal((13, width)) / 2).astype(dtype)
     P[3, 0] = M[3 + 7, 11]
+    cols = rng.uniform(0.5, 2.0, M.shape[1]).astype(dtype)
     for zeta in -1.0, 0.0, 0.7, 2.0, np.inf:
-        answers = []
+        answers, limits = [], (np.full(len(M), zeta, dtype), np.ones_like(cols) if zeta == 2.0 else cols)
         for flag in kernels.flag, kernels._flag:
             where, values, counts = np.empty(P.size, np.int32), np.empty(P.size, dtype), np.empty(13, np.int64)
-            kept, finite, energy, largest, missing = flag(M, 7, 11, P.copy(), dtype(zeta), where, values, counts, holes)
+            kept, finite, energy, largest, missing = flag(M, 7, 11, P.copy(), *limits, where, values, counts, holes)
             assert missing == np.isnan(M[7:20, 11 : 11 + width]).sum()
             n = P.size - kept - missing
             assert counts.sum() == n and finite
@@ -474,7 +475,7 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
             assert trim(M, 0, 0, L.copy(), None, zeta, holes)[1] is finite
         for flag in kernels.flag, kernels._flag:
             room = np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64)
-            assert flag(M, 0, 0, L.copy(), zeta, *room, holes)[1] is finite
+            assert flag(M, 0, 0, L.copy(), np.full(4, zeta), np.ones(6), *room, holes)[1] is finite
         (L if bad == "L" else M)[3, 5] = np.nan if bad == "L" else bad
 
 

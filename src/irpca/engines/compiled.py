@@ -60,37 +60,18 @@ number = reinterpreted({types.int32: types.float32, types.int64: types.float64})
 
 
 @intrinsic
-def outside(context: Any, row: Any, start: Any, limit: Any) -> Any:
-    """A bit for each of the WORD entries from ``start`` on: whether it is beyond ±limit, or not a number."""
-    return _beyond(row, "fcmp_unordered")
-
-
-@intrinsic
-def beyond(context: Any, row: Any, start: Any, limit: Any) -> Any:
-    """The same, but not for what is not a number."""
-    return _beyond(row, "fcmp_ordered")
-
-
-def _beyond(row: Any, compare: str) -> Any:
+def positive(context: Any, row: Any, start: Any) -> Any:
+    """A bit for each of the WORD entries from ``start`` on: whether it is positive."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = target.make_array(row)(target, builder, args[0])
-        number = target.get_value_type(row.dtype)
-        vector = ir.VectorType(number, WORD)
-        place = builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer())
-        values = builder.load(place)
+        vector = ir.VectorType(target.get_value_type(row.dtype), WORD)
+        values = builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer()))
         values.align = row.dtype.bitwidth // 8
+        zeros = ir.Constant(vector, [0.0] * WORD)
+        return builder.bitcast(builder.fcmp_ordered(">", values, zeros), ir.IntType(WORD))
 
-        def everywhere(x: Any) -> Any:
-            first, nothing = ir.Constant(ir.IntType(32), 0), ir.Constant(vector, ir.Undefined)
-            lanes = ir.Constant(ir.VectorType(ir.IntType(32), WORD), [0] * WORD)
-            return builder.shuffle_vector(builder.insert_element(nothing, x, first), nothing, lanes)
-
-        above = getattr(builder, compare)(">", values, everywhere(args[2]))
-        below = getattr(builder, compare)("<", values, everywhere(builder.fneg(args[2])))
-        return builder.bitcast(builder.or_(above, below), ir.IntType(WORD))
-
-    return types.uint64(row, types.int64, row.dtype), generate
+    return types.uint64(row, types.int64), generate
 
 
 @intrinsic
@@ -168,7 +149,8 @@ def flag(
     i: int,
     j: int,
     P: Array,
-    zeta: Any,
+    rows: Array,
+    cols: Array,
     where: Array,
     values: Array,
     counts: Array,
@@ -177,20 +159,22 @@ def flag(
     n, missing, energy = 0, 0, 0.0
     zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
     peak = top = bits(zero)
+    across, wrong = cols[j : j + width], np.empty(width, P.dtype)
     for p in range(P.shape[0]):
         start, row_missing, row_energy = n, zero, 0.0
-        m, r = M[i + p][j : j + width], P[p]
+        along, m, r = rows[i + p], M[i + p][j : j + width], P[p]
         for q in range(width):
             value = m[q] - r[q]
             r[q] = value
-            size = abs(value)
+            size, limit = abs(value), along * across[q]
             if holes is None:
                 top = max(top, bits(size))
             else:
                 seen = m[q] == m[q]
                 top = max(top, bits(size if seen else zero))
                 row_missing += zero if seen else one
-            size = size if size <= zeta else zero
+            wrong[q] = one if size > limit else zero
+            size = size if size <= limit else zero
             row_energy += np.float64(size) * np.float64(size)
             peak = max(peak, bits(size))
         energy += row_energy
@@ -199,7 +183,7 @@ def flag(
         following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
         for first in range(0, last, WORD):
             fetch(following, first)
-            word = outside(r, first, zeta) if holes is None else beyond(r, first, zeta)
+            word = positive(wrong, first)
             while word:
                 q = first + lowest(word)
                 where[n] = q
@@ -207,67 +191,9 @@ def flag(
                 n += 1
                 word &= word - np.uint64(1)
         for q in range(last, width):
-            if not abs(r[q]) <= zeta and (holes is None or r[q] == r[q]):
+            if wrong[q] > zero:
                 where[n] = q
                 values[n] = r[q]
-                n += 1
-        counts[p] = n - start
-    return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
-
-
-@compiled
-def flag_scaled(
-    M: Array,
-    i: int,
-    j: int,
-    P: Array,
-    limit: float,
-    rows: Array,
-    cols: Array,
-    where: Array,
-    values: Array,
-    counts: Array,
-    holes: bool | None = None,
-) -> Counts:
-    n, missing, energy, square = 0, 0, 0.0, limit * limit
-    zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
-    peak = top = bits(zero)
-    variances, flagged = square * cols[j : j + width], np.empty(width, P.dtype)
-    for p in range(P.shape[0]):
-        start, row_missing, row_energy = n, zero, 0.0
-        a = rows[i + p]
-        m, r = M[i + p][j : j + width], P[p]
-        for q in range(width):
-            value = m[q] - r[q]
-            size = abs(value)
-            if holes is None:
-                top = max(top, bits(size))
-            else:
-                seen = m[q] == m[q]
-                top = max(top, bits(size if seen else zero))
-                row_missing += zero if seen else one
-            keep = np.float64(size) * np.float64(size) <= a * variances[q]
-            flagged[q] = zero if keep else value
-            size = size if keep else zero
-            row_energy += np.float64(size) * np.float64(size)
-            peak = max(peak, bits(size))
-        energy += row_energy
-        missing += int(row_missing)
-        last = width - width % WORD
-        following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
-        for q in range(0, last, WORD):
-            fetch(following, q)
-            word = outside(flagged, q, zero) if holes is None else beyond(flagged, q, zero)
-            while word:
-                at = q + lowest(word)
-                where[n] = at
-                values[n] = flagged[at]
-                n += 1
-                word &= word - np.uint64(1)
-        for q in range(last, width):
-            if not abs(flagged[q]) <= zero and (holes is None or flagged[q] == flagged[q]):
-                where[n] = q
-                values[n] = flagged[q]
                 n += 1
         counts[p] = n - start
     return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing

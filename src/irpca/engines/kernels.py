@@ -20,7 +20,6 @@ from .arithmetic import Counts
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
-flag_scaled: Callable[..., Counts]
 turn: Callable[..., None]
 mask: Callable[..., None]
 low_rank: Callable[..., None]
@@ -67,19 +66,22 @@ def _flag(
     i: int,
     j: int,
     P: Array,
-    zeta: Any,
+    rows: Array,
+    cols: Array,
     where: Array,
     values: Array,
     counts: Array,
     holes: bool | None = None,
 ) -> Counts:
-    """List the entries of the tile at ``M[i, j]`` that differ from P by more than zeta; P is lost.
+    """List the entries of the tile at ``M[i, j]`` that differ from P by more than ``rows · cols``; P is lost.
 
     Their columns within the tile and their differences go to ``where`` and ``values``, row by row, their number per row
     to ``counts``. Returns what :func:`trim` returns.
     """
+    height, width = P.shape
+    limit = np.multiply.outer(rows[i : i + height], cols[j : j + width])
     with np.errstate(over="ignore"):
-        R, _, kept, along = arithmetic.trim(M[i : i + P.shape[0], j : j + P.shape[1]], P, zeta)
+        R, _, kept, along = arithmetic.trim(M[i : i + height, j : j + width], P, limit)
     flagged = ~kept & ~np.isnan(R)
     counts[:] = flagged.sum(axis=1)
     n = int(counts.sum())
@@ -90,27 +92,6 @@ def _flag(
 def _counts(along: Array, size: int, holes: bool | None) -> Counts:
     kept, finite, energy, largest, missing = arithmetic.counts_of(along, size)
     return kept, finite and (holes is not None or not missing), energy, largest, missing
-
-
-flag_each = _flag  # with a limit for each entry in the place of zeta
-
-
-def _flag_scaled(
-    M: Array,
-    i: int,
-    j: int,
-    P: Array,
-    limit: float,
-    rows: Array,
-    cols: Array,
-    where: Array,
-    values: Array,
-    counts: Array,
-    holes: bool | None = None,
-) -> Counts:
-    """As :func:`flag`, with the limit of a :class:`~irpca.engines.base.Standardised` for each entry."""
-    scales = np.multiply.outer(rows[i : i + P.shape[0]], cols[j : j + P.shape[1]])
-    return _flag(M, i, j, P, limit * np.sqrt(scales), where, values, counts, holes)
 
 
 def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
@@ -244,7 +225,6 @@ def _rows(starts: Array) -> Array:
 PLAIN: dict[str, Callable[..., Any] | None] = {
     "trim": _trim,
     "flag": _flag,
-    "flag_scaled": _flag_scaled,
     "turn": _turn,
     "mask": _mask,
     "low_rank": _low_rank,

@@ -7,14 +7,13 @@ so that there is no second copy of S, but for what is found in one chunk of M.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..lowrank import Array
 from . import kernels
 from .arithmetic import Counts
-from .base import Standardised
 from .questions import Tally
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class Lister:
     ----------
     A : array whose rows lie together in memory, or nearly
     factors : of L, as A is stored
-    limit : in the precision of A, or Standardised as A is stored
+    limits : of the stored rows and columns, in the precision of A; their product is the limit of an entry
     index : dtype of positions
     across : bool
         Lines are stored columns. A strip of them is read along the stored rows, then what was found is turned.
@@ -66,13 +65,13 @@ class Lister:
         self,
         A: Array,
         factors: tuple[Array, Array],
-        limit: Any,
+        limits: tuple[Array, Array],
         index: np.dtype,
         across: bool,
         parts: int,
         holes: bool = False,
     ) -> None:
-        self.A, self.factors, self.limit, self.index, self.across = A, factors, limit, index, across
+        self.A, self.factors, self.limits, self.index, self.across = A, factors, limits, index, across
         self.holes = holes or None
         lines, length = A.shape[::-1] if across else A.shape
         step = max(1, min((STRIP if across else CHUNK) // length, lines // parts))
@@ -116,10 +115,7 @@ class Lister:
     def _flag(self, rows: slice, cols: slice, P: Array, found: Found, counts: Array, holes: bool | None) -> Counts:
         np.matmul(self.factors[0][rows], self.factors[1][:, cols], out=P)
         where, values = found.where[found.n :], found.values[found.n :]
-        at, limit = (self.A, rows.start, cols.start, P), self.limit
-        if isinstance(limit, Standardised):
-            return kernels.flag_scaled(*at, limit.limit, limit.rows, limit.cols, where, values, counts, holes)
-        return kernels.flag(*at, limit, where, values, counts, holes)
+        return kernels.flag(self.A, rows.start, cols.start, P, *self.limits, where, values, counts, holes)
 
     def _turned(self, found: Found, lines: int) -> Found:
         turned = Found(*self._room(), np.empty(lines, np.int64), found.tally)

@@ -18,7 +18,7 @@ from ..lowrank import Array
 from ..threads import in_order
 from . import kernels, walks
 from .arithmetic import Moments
-from .base import ONCE, Standardised, Sums, all_counted, bad_entries, in_precision, not_finite
+from .base import ONCE, Sums, all_counted, bad_entries, not_finite
 from .holes import LONGEST, compressed
 from .lines import buffers
 from .listing import GrowingRows, Lister
@@ -241,10 +241,11 @@ class Dense(Piece):
         return moments, sums.T if self.turned else sums
 
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        S, limit = GrowingRows(self.shape, self.dtype), _precise(asked.limit, self.dtype)
+        S = GrowingRows(self.shape, self.dtype)
         # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
         parts = threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        find = Lister(self.A, (asked.U, _wide(asked.V)), limit, S.index, self.turned, parts, self.holes)
+        factors, limits = (asked.U, _wide(asked.V)), asked.limits(self.dtype)
+        find = Lister(self.A, factors, limits, S.index, self.turned, parts, self.holes)
         total = Tally()
         with closing(in_order(find, find.chunks, 1 if self.small else threads)) as found_in_order:
             for found in found_in_order:
@@ -304,10 +305,6 @@ def _add_up(work: Callable[[int], tuple[Moments, Sums]], parts: int, shared: boo
 def _wide(V: Array) -> Array:
     """The second factor with a column for each column of M, as products with tiles of rows want it."""
     return np.ascontiguousarray(V.T)
-
-
-def _precise(limit: float | Standardised, dtype: np.dtype) -> Any:
-    return limit if isinstance(limit, Standardised) else in_precision(limit, dtype)
 
 
 class Listed(Piece):
@@ -404,19 +401,16 @@ class Listed(Piece):
         return moments, sums
 
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        limit, counts = _precise(asked.limit, self.dtype), np.zeros(self.shape[0] + 1, np.int64)
-        U, V = read_only(asked.U), read_only(asked.V)
+        (rows, cols), counts = asked.limits(self.dtype), np.zeros(self.shape[0] + 1, np.int64)
+        U, V, one = read_only(asked.U), read_only(asked.V), np.ones(1, self.dtype)
 
         def work(share: range) -> tuple[list[Pair], Tally]:
             tiles, total, found = ListedTiles(self.M, share), Tally(), []
             buffer, values, where = tiles.buffer(), tiles.buffer(), tiles.buffer(np.int32)
             for tile in tiles.tiles():
-                zeta, flag, count = limit, kernels.flag, np.empty(1, np.int64)
-                if isinstance(limit, Standardised):
-                    scale = limit.rows[tile.row_of_each] * limit.cols[tile.indices]
-                    zeta, flag = limit.limit * np.sqrt(scale)[None], kernels.flag_each
-                P = tile.low_rank(U, V, buffer)
-                total.add(P.size, flag(tile.M, 0, 0, P, zeta, where, values, count))
+                P, count = tile.low_rank(U, V, buffer), np.empty(1, np.int64)
+                limits = rows[tile.row_of_each] * cols[tile.indices]
+                total.add(P.size, kernels.flag(tile.M, 0, 0, P, one, limits, where, values, count))
                 at = where[: count[0]]
                 found.append((tile.indices[at], values[: len(at)].copy()))
                 counts[1:][tile.rows] += np.diff(np.searchsorted(at, tile.starts))

@@ -16,7 +16,7 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from .arithmetic import Counts
-from .base import Noise, Sided, Sink, Standardised, Trim
+from .base import Noise, Sided, Sink, Standardised, Trim, in_precision
 
 if TYPE_CHECKING:
     from .pieces import Piece
@@ -254,6 +254,14 @@ class Listing(Sided):
     U: Any
     V: Any
     limit: float | Standardised
+
+    def limits(self, dtype: np.dtype) -> tuple[Array, Array]:
+        """Of rows and columns, in the precision of M: the product of both is the limit of an entry."""
+        if isinstance(self.limit, Standardised):
+            rows, cols = self.limit.limit * np.sqrt(self.limit.rows), np.sqrt(self.limit.cols)
+        else:
+            rows, cols = np.full(len(self.U), in_precision(self.limit, dtype)), np.ones(len(self.V))
+        return rows.astype(dtype), cols.astype(dtype)
 
     def answer(self, piece: Piece, threads: int) -> tuple[Any, Tally]:
         """The part of S in this piece, as a CSR array in the order of M, and what rode along."""
