@@ -1,18 +1,14 @@
 """Damaged model files: each is refused with the documented error, or is a model that answers.
 
-Bytes are changed, cut off and spliced; arrays and fields of the header are changed with the checksums made again, or
+Bytes are changed, cut off and spliced; arrays and fields of the document are changed with the checksum made again, or
 only the outermost check would ever be tried. While a file is read, nothing may be executed, imported, started or
-written, and no more than ``ALLOWANCE`` bytes may be asked for.
-
-A whole file takes milliseconds to read, most of which goes to unpacking arrays that are as they were. So of those with
-right checksums one in ``WHOLE`` goes through the file system and the archive, and the others enter behind them, as
-bytes of a header or of one array.
+written, and no more than ``ALLOWANCE`` bytes may be asked for. Of files with a right checksum one in ``WHOLE`` goes
+through the file system and the archive, and the others enter behind them, as bytes of the document or of one array.
 """
 
 from __future__ import annotations
 
 import copy
-import hashlib
 import io
 import json
 import random
@@ -34,10 +30,7 @@ import numpy as np
 
 import irpca
 from irpca import persistence
-from irpca.persistence import ModelFileError, archive
-from irpca.persistence import _refusing as refusing
-from irpca.persistence.decoding import Decoding
-from irpca.persistence.model import made, parsed
+from irpca.persistence import ModelFileError, digest_of, put_together, read_array, refusing
 
 from .tally import Tally
 
@@ -48,18 +41,18 @@ FORBIDDEN = ("exec", "compile", "import", "os.", "subprocess.", "pickle.", "ctyp
 FINE = ("os.listdir", "os.scandir")
 MEMORY = Path("/dev/shm")
 
-Place = tuple[str | int, ...]  # of a field in the header
+Place = tuple[str | int, ...]  # of a field in the document
 
 
 @dataclass(frozen=True)
 class Original:
-    """A file that is right, and its parts."""
+    """A file that is right, its arrays as bytes and as arrays, and its document."""
 
     content: bytes
     parts: dict[str, bytes]
-    header: dict[str, Any]
+    arrays: dict[str, Any]
+    document: dict[str, Any]
     places: list[Place]
-    arrays: list[Any]
     M: Any
 
     @classmethod
@@ -69,10 +62,19 @@ class Original:
             persistence.save(model, path)
             content = path.read_bytes()
         with zipfile.ZipFile(io.BytesIO(content)) as file:
-            parts = {name: file.read(name) for name in file.namelist()}
-        header = json.loads(parts["header.json"])
-        arrays = [array_of(parts[f"a{k}.npy"]) for k in range(header["arrays"])]
-        return cls(content, parts, header, list(_places(header)), arrays, M)
+            parts = {name.removesuffix(".npy"): file.read(name) for name in file.namelist()}
+        arrays = {name: read_array(bytearray(part), name) for name, part in parts.items()}
+        document = json.loads(arrays["document"].tobytes())
+        return cls(content, parts, arrays, document, list(_places(document)), M)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the arrays of the model."""
+        return [name for name in self.arrays if name not in ("document", "sha256")]
+
+    @property
+    def load(self) -> Callable[[Path], Any]:
+        return persistence.load_result if "Result" in self.document["content"] else persistence.load
 
 
 @cache
@@ -97,26 +99,9 @@ def originals() -> tuple[Original, ...]:
         return Original.of(exact, M), Original.of(framed, N), Original.of(result, M)
 
 
-def array_of(part: bytes) -> Any:
-    """An array of a model file, read as the loader does."""
-    info = zipfile.ZipInfo("a0.npy")
-    info.file_size = len(part)
-    return archive.read_array(_Member(part), info, hashlib.sha256(part).hexdigest())  # type: ignore[arg-type]
-
-
-class _Member:
-    """As much of an archive as the loader asks for when it reads an array."""
-
-    def __init__(self, part: bytes) -> None:
-        self.part = part
-
-    def open(self, info: Any) -> io.BytesIO:
-        return io.BytesIO(self.part)
-
-
 # Damages. Each takes an original and a source of chance, and says what it did in words that make it again.
 
-Damage = tuple[str, dict[str, bytes] | bytes]  # what was done; parts, whose checksums are to be made, or a whole file
+Damage = tuple[str, dict[str, bytes] | bytes]  # what was done; parts, with a checksum to be made, or a whole file
 
 
 def cut(original: Original, chance: random.Random) -> Damage:
@@ -151,7 +136,7 @@ def noise(original: Original, chance: random.Random) -> Damage:
 
 def array_bytes(original: Original, chance: random.Random) -> Damage:
     """Bytes of an array, mostly of its description."""
-    name = f"a{chance.randrange(len(original.arrays))}.npy"
+    name = chance.choice(original.names)
     damaged = bytearray(original.parts[name])
     reach = min(128 if chance.random() < 0.5 else len(damaged), len(damaged))
     done = [(chance.randrange(reach), _byte(chance)) for _ in range(_few(chance))]
@@ -168,8 +153,8 @@ TYPES = ["<f8", "<f4", ">f8", "<f2", "<i8", "<i4", "|b1", "|u1", "<U1", "|S1", "
 
 def array_values(original: Original, chance: random.Random) -> Damage:
     """Odd numbers in an array, or another type or shape."""
-    k = chance.randrange(len(original.arrays))
-    array = original.arrays[k]
+    name = chance.choice(original.names)
+    array = original.arrays[name]
     how = chance.randrange(4)
     if how == 0 and array.size and array.dtype.kind in "fi":
         at = chance.randrange(array.size)
@@ -177,53 +162,63 @@ def array_values(original: Original, chance: random.Random) -> Damage:
         array = array.copy(order="K")
         with np.errstate(all="ignore"):
             array.reshape(-1)[at] = np.array(value).astype(array.dtype)
-        what = f"a{k}.npy with [{at}] = {value}"
+        what = f"{name} with [{at}] = {value}"
     elif how == 1:
         array = array[:-1] if array.ndim else array.reshape(1)
-        what = f"a{k}.npy shortened"
+        what = f"{name} shortened"
     elif how == 2:
-        other = chance.randrange(len(original.arrays))
-        array, what = original.arrays[other], f"a{other}.npy in the place of a{k}.npy"
+        other = chance.choice(original.names)
+        array, what = original.arrays[other], f"{other} in the place of {name}"
     else:
         kind, shape = chance.choice(TYPES), chance.choice(SHAPES)
         text = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n".encode()
-        data = original.parts[f"a{k}.npy"][128:]
+        data = original.parts[name][128:]
         part = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + data[: chance.choice([0, 8, len(data)])]
-        return f"a{k}.npy as {kind} of shape ({shape}), {len(part)} bytes", {f"a{k}.npy": part}
+        return f"{name} as {kind} of shape ({shape}), {len(part)} bytes", {name: part}
+    return what, {name: npy_of(array)}
+
+
+def npy_of(array: Any) -> bytes:
     file = io.BytesIO()
     np.lib.format.write_array(file, array, version=(1, 0), allow_pickle=False)
-    return what, {f"a{k}.npy": file.getvalue()}
+    return file.getvalue()
 
 
 ODD: list[Any] = [None, True, -1, 0, 1, 10**30, 2**31, 1.5, -1e308, "", "x", "__class__", "auto", [], {}, [[]]]
-ODD += [{"array": 0}, {"array": -1}, {"object": 0}, {"object": 1}, {"list": []}, {"tuple": []}, {"dict": []}]
-ODD += [{"float": "7ff0000000000000"}, {"float": "7ff8000000000000"}, {"scalar": "<f8", "bytes": "00" * 8}]
-ODD += [{"scalar": "<M8[ns]", "bytes": "ff" * 8}, {"scalar": "O", "bytes": "00" * 8}, {"date": "date", "text": "x"}]
-ODD += [{"pandas": "Index"}, {"pandas": "RangeIndex", "range": {"list": [0, 10**15, 1]}, "name": None}]
-ODD += [{"enum": "Status", "name": "CONVERGED"}, {"enum": "os", "name": "system"}, {"eval": "1"}, {"texts": [0, 0]}]
-ODD += [{"generator": {"dict": []}}, {"values": [], "shape": [10**9, 0]}, {"list": [{"array": 0}] * 3}]
+ODD += [float("nan"), float("inf"), {"array": "a0"}, {"array": "a1"}, {"array": 0}, {"array": "document"}]
+ODD += [{"tuple": []}, {"tuple": {"array": "a0"}}, {"dict": []}, {"dict": [[[], 1]]}, {"scalar": {"array": "a2"}}]
+ODD += [{"objects": [[], [10**9, 0]]}, {"objects": [{"array": "a1"}, [3]]}, {"date": "x"}, {"datetime": "2020-01-01"}]
+ODD += [{"pandas": ["Index", [], []]}, {"pandas": ["RangeIndex", [0, 10**15, 1], [None]]}, {"pandas": "os"}]
+ODD += [{"labels": {"pandas": ["RangeIndex", [0, 10**15, 1], [None]]}}, {"labels": [1, "x"]}, {"status": "CONVERGED"}]
+ODD += [{"pandas": ["DatetimeIndex", [{"array": "a1"}, "dateutil//etc/passwd", "D"], [None]]}, {"Labels": {}}]
+ODD += [{"status": "mro"}, {"generator": {"dict": [["bit_generator", "PCG64"]]}}, {"generator": 1}, {"Result": {}}]
+ODD += [{"eval": "1"}, {"a": 1, "b": 2}, {"Term": None}, {"InductiveRobustPCA": {}}]
 
 
 def fields(original: Original, chance: random.Random) -> Damage:
-    """Fields of the header left out, replaced, exchanged or renamed."""
-    header = json.loads(original.parts["header.json"])
-    done = "; ".join(_edited(header, original.places, chance) for _ in range(_few(chance)))
-    return f"header with {done}", {"header.json": json.dumps(header).encode()}
+    """Fields of the document left out, replaced, exchanged or renamed."""
+    document = copy.deepcopy(original.document)
+    done = "; ".join(_edited(document, original.places, chance) for _ in range(_few(chance)))
+    return f"document with {done}", {"document": _packed_text(json.dumps(document).encode())}
 
 
-def header_bytes(original: Original, chance: random.Random) -> Damage:
-    damaged = bytearray(original.parts["header.json"])
+def document_bytes(original: Original, chance: random.Random) -> Damage:
+    damaged = bytearray(original.arrays["document"].tobytes())
     done = [(chance.randrange(len(damaged)), _byte(chance)) for _ in range(_few(chance))]
     for at, byte in done:
         damaged[at] = byte
-    return f"header with bytes {done}", {"header.json": bytes(damaged)}
+    return f"document with bytes {done}", {"document": _packed_text(damaged)}
 
 
-def _edited(header: dict[str, Any], places: list[Place], chance: random.Random) -> str:
+def _packed_text(text: bytes | bytearray) -> bytes:
+    return npy_of(np.frombuffer(bytes(text), np.uint8))
+
+
+def _edited(document: dict[str, Any], places: list[Place], chance: random.Random) -> str:
     at = chance.choice(places)
     how = chance.randrange(4)
     try:
-        holder = _follow(header, at[:-1])
+        holder = _follow(document, at[:-1])
         holder[at[-1]]
         if how == 0:
             del holder[at[-1]]
@@ -234,7 +229,7 @@ def _edited(header: dict[str, Any], places: list[Place], chance: random.Random) 
             return f"{at} = {value!r}"
         if how == 2:
             other = chance.choice(places)
-            holder[at[-1]] = copy.deepcopy(_follow(header, other))
+            holder[at[-1]] = copy.deepcopy(_follow(document, other))
             return f"{at} = {other}"
     except (LookupError, TypeError):  # an earlier change took it away
         return "nothing"
@@ -270,7 +265,7 @@ def _byte(chance: random.Random) -> int:
 
 DAMAGES: tuple[Callable[[Original, random.Random], Damage], ...] = (
     *(cut, flipped, spliced, noise),
-    *(array_bytes, array_values, fields, fields, header_bytes),
+    *(array_bytes, array_values, fields, fields, document_bytes),
 )
 
 
@@ -281,34 +276,41 @@ def damaged(seed: int, number: int) -> tuple[str, Original, Damage, bool]:
     return damage.__name__, original, damage(original, chance), chance.randrange(WHOLE) == 0
 
 
-def packed(parts: dict[str, bytes]) -> bytes:
-    """A model file of these parts, with right checksums."""
-    others = {name: part for name, part in parts.items() if name != archive.SUMS}
-    sums = "".join(f"{hashlib.sha256(part).hexdigest()}  {name}\n" for name, part in others.items())
+def with_digest(arrays: dict[str, Any]) -> dict[str, Any]:
+    """Arrays with the right checksum."""
+    others = {name: array for name, array in arrays.items() if name != "sha256"}
+    return {**others, "sha256": digest_of(others)}
+
+
+def packed(original: Original, given: dict[str, bytes]) -> bytes:
+    """A model file with some other parts, and the right checksum if these are arrays at all."""
+    parts = {**original.parts, **given}
+    with suppress(Exception):
+        arrays = {name: read_array(bytearray(part), name) for name, part in parts.items()}
+        parts["sha256"] = npy_of(with_digest(arrays)["sha256"])
     file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as made:
-        for name, part in {**others, archive.SUMS: sums.encode()}.items():
-            made.writestr(zipfile.ZipInfo(name), part)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), part)
     return file.getvalue()
 
 
 def read_whole(original: Original, content: bytes, path: Path) -> Any:
     path.write_bytes(content)
     with Watch.on():
-        return (persistence.load_result if original.header["class"] == "Result" else persistence.load)(path)
+        return original.load(path)
 
 
 def read_parts(original: Original, parts: dict[str, bytes], path: Path) -> Any:
-    """The same behind the archive, whose checksums would be right."""
+    """The same behind the archive."""
     with Watch.on(), refusing(path):
-        header = parsed(parts.get(archive.HEADER, original.parts[archive.HEADER]))
-        if header["arrays"] != len(original.arrays):
-            raise ModelFileError("arrays are missing, or there are others")
-        arrays = [*original.arrays]
-        for name, part in parts.items():
-            if name != archive.HEADER:
-                arrays[int(name[1:-4])] = array_of(part)
-        return made(Decoding(arrays, header["objects"]), header)
+        new = {name: read_array(bytearray(part), name) for name, part in parts.items()}
+        return put_together(with_digest({**original.arrays, **new}))
+
+
+def is_same(model: Any, original: Original) -> bool:
+    """Whether a model is to the bit the one that was saved."""
+    return np.array_equal(persistence.take_apart(model)["sha256"], original.arrays["sha256"])
 
 
 class Watch:
@@ -384,7 +386,7 @@ def try_one(tally: Tally, number: int, path: Path) -> None:
         if isinstance(given, bytes):
             model = read_whole(original, given, path)
         elif whole:
-            model = read_whole(original, packed({**original.parts, **given}), path)
+            model = read_whole(original, packed(original, given), path)
         else:
             model = read_parts(original, given, path)
     except ModelFileError as error:
@@ -398,6 +400,8 @@ def try_one(tally: Tally, number: int, path: Path) -> None:
             raise
     else:
         tally.outcomes["loaded"] += 1
+        if isinstance(given, bytes) and not is_same(model, original):
+            tally.fail(f"{kind}: loaded, and differs from what was saved", reproducer)
         if number % ANSWERS == 0:
             try:
                 ask(model, original.M)

@@ -88,7 +88,7 @@ ROOMS = {
     | {"arrays", "loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
-    "persistence": EVERYTHING,
+    "persistence": EVERYTHING | {"durable"},
     "plots": EVERYTHING,
     "report": EVERYTHING | {"durable"},
     "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
@@ -100,7 +100,7 @@ ROOMS = {
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
     "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
-    "pandas": {"labels", "containers", "longtable", "persistence.frames", "persistence.labels", "engines.distributed"}
+    "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed"}
     | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
