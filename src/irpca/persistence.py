@@ -5,8 +5,9 @@ stands for the first of them; and ``sha256``, a digest of all that. :func:`numpy
 numbers hardly become smaller, and without it nothing in a file can become larger than the file when it is read.
 
 Labels come back as they were, whatever kind of pandas index they are: ranges, numbers, text, dates with time zone and
-frequency, durations, periods, intervals, categories, and levels of all these. The data M itself is not in the file, nor
-are callbacks.
+frequency, durations, periods, intervals, categories, and levels of all these. Labels of mixed types may be text,
+numbers and dates of Python; others are refused when the model is saved. The data M itself is not in the file, nor are
+callbacks.
 """
 
 from __future__ import annotations
