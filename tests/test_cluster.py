@@ -312,7 +312,7 @@ def drive(address, folder, path, result):
 def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
     looks, path, result = tmp_path / "looks", tmp_path / "solve.checkpoint", tmp_path / "result.npz"
     looks.mkdir()
-    here = os.fspath(Path(__file__).parent)
+    here = os.pathsep.join([os.fspath(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     code = (
         "import json, sys, pathlib, test_cluster\n"
         "address, *paths = json.loads(sys.argv[1])\n"

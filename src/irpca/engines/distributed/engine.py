@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from dask.base import tokenize
 
 from ...lowrank import Array, LowRank
 from ..base import (
@@ -28,19 +28,17 @@ from ..body import PiecedEngine, refuse_nothing
 from ..listing import Found, GrowingRows
 from ..memory import MemoryEngine
 from ..questions import Answer, Question, Regression, Tally, Writing
-from .graphs import Chunks, Watch, in_chunks
-from .sources import Source
+from .graphs import Chunks, Part, Watch
+from .sources import Edges, Source
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-MAX_REDRAWS = (
-    4  # reads for entries that are drawn in the place of missing ones; what is still missing then is read later
-)
+MAX_REDRAWS = 4  # reads for entries that are drawn in place of missing ones; what is still missing then is read later
 KEPT_ENTRIES = 1 << 26  # of what was looked at, that are kept for the next question
 
 Place = tuple[int, int]
-Request = tuple[str, Array, Array]  # block, entries or positions, and where
+Request = tuple[str, Array, Array]  # block, entries, or positions in the list of observed entries; and where
 
 
 class DistributedEngine(PiecedEngine):
@@ -60,11 +58,12 @@ class DistributedEngine(PiecedEngine):
     def __init__(self, source: Source) -> None:
         self._source, self.chunks = source, Chunks(source)
         self.reads = 0.0
-        self._known: dict[bytes, Any] = {}
+        self._known: dict[str, Any] = {}
         self._room = KEPT_ENTRIES
         self._counts: tuple[Array, Array] | None = None
         self._whole: MemoryEngine | None = None  # all of M, if it is so small that a solver asked for it
         self._ends = np.zeros(1, np.int64)  # how many observed entries the chunks before each have
+        self._ahead = False  # entries are asked for only to see which are not known
 
     @property
     def watch(self) -> Watch | None:
@@ -83,7 +82,7 @@ class DistributedEngine(PiecedEngine):
         return self._source
 
     @property
-    def edges(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def edges(self) -> tuple[Edges, Edges]:
         return self.chunks.edges
 
     @property
@@ -108,36 +107,28 @@ class DistributedEngine(PiecedEngine):
     # One read for all that will be looked at
 
     def survey(self, looks: Sequence[Look]) -> dict[str, Any]:
-        known, whole = set(self._known), self._whole
+        known = set(self._known)
         self._survey(looks)
-        new = None if self._whole is None or self._whole is whole else self._whole
         return {
             "counts": self._counts if self.chunks.holes or self.source.listed else None,
             "ends": self._ends,
-            "whole": None if new is None else new.piece.block(*(np.arange(n) for n in self.shape)),
-            "known": {key.hex(): answer for key, answer in self._known.items() if key not in known},
+            "known": {key: answer for key, answer in self._known.items() if key not in known},
         }
 
     def recall(self, found: dict[str, Any]) -> None:
-        counts, whole = found["counts"], found["whole"]
+        counts = found["counts"]
         self._counts = all_counted(self.shape) if counts is None else (counts[0], counts[1])
         self._ends, self.chunks.holes = found["ends"], counts is not None and not self.source.listed
-        if whole is not None:
-            self._whole = MemoryEngine(whole)
         for key, answer in found["known"].items():
-            self._remember(bytes.fromhex(key), answer)
+            self._remember(key, tuple(answer))
 
     def forget(self) -> None:
         self._known.clear()
         self._room = KEPT_ENTRIES
 
     def glance(self, size: int) -> Array:
-        (rows, cols), place = self.chunks.edges, (0, 0)
-        at = spread_places((rows[1], cols[1]), size)
-        values, _ = self.chunks.picked({place: [("entries", *at)]}, "look")[place]
-        self.reads += self._size(place) / math.prod(self.shape)
-        seen: Array = values[0]
-        return seen
+        rows, cols = self.edges
+        return self.entries(*spread_places((rows[1], cols[1]), size))
 
     def _survey(self, looks: Sequence[Look]) -> None:
         if self.source.listed and self._counts is None:
@@ -145,105 +136,93 @@ class DistributedEngine(PiecedEngine):
         blocks: list[Request] = [("block", *look.lines) for look in looks if look.lines is not None]
         cells: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
         draws = [look for look in looks if look.seed is not None]
-        wanted = [*self._positions(draws), *(some for some in (*cells, *blocks) if not self._has(*some))]
-        if self._counts is None or wanted:
-            self._look(wanted, count=self._counts is None)
-        for _ in range(MAX_REDRAWS):
-            if not (wanted := self._positions(draws)):
+        unknown = [some for some in (*cells, *blocks) if self._whole is None and _key(*some) not in self._known]
+        wanted = [*self._unknown_draws(draws), *unknown]
+        for _ in range(1 + MAX_REDRAWS):
+            if not wanted and self._counts is not None:
                 return
-            self._look(wanted)  # some were not observed, and others are drawn in their place
+            for request, answer in zip(wanted, self._look(wanted, self._counts is None), strict=True):
+                self._remember(_key(*request), answer)
+            wanted = self._unknown_draws(draws)  # some were not observed, and others are drawn in their place
 
-    def _has(self, kind: str, rows: Array, cols: Array) -> bool:
-        return self._whole is not None or _key(kind, rows, cols) in self._known
-
-    def _positions(self, draws: Sequence[Look]) -> list[Request]:
-        """What is needed next to draw entries at random."""
+    def _unknown_draws(self, draws: Sequence[Look]) -> list[Request]:
+        """What has to be read next to draw entries at random."""
         wanted: list[Request] = []
-        for look in draws:
-            try:
-                _Ahead(self).draw(look.size, np.random.default_rng(look.seed))
-            except _NotKnownError as error:
-                wanted.append(error.at)
+        self._ahead = True
+        try:
+            for look in draws:
+                try:
+                    self.draw(look.size, np.random.default_rng(look.seed))
+                except _UnknownError as error:
+                    wanted.append(error.request)
+        finally:
+            self._ahead = False
         return wanted
 
-    def _look(self, wanted: Sequence[Request], count: bool = False, keep: bool = True) -> list[Any]:
+    def _look(self, wanted: Sequence[Request], count: bool = False) -> list[Part]:
         """Answer some requests for entries in one read of the chunks they are in; of all, to count."""
         by_chunk: dict[Place, list[Any]] = {place: [] for place in self.chunks.places()} if count else {}
         back: dict[Place, list[tuple[int, Any]]] = {}
-        for k, (kind, rows, cols) in enumerate(wanted):
-            for place, at, here in self._split(kind, rows, cols):
-                by_chunk.setdefault(place, []).append((kind, *at))
+        for k, request in enumerate(wanted):
+            for place, at, here in self._split(*request):
+                by_chunk.setdefault(place, []).append((request[0], *at))
                 back.setdefault(place, []).append((k, here))
-        found = self.chunks.picked(by_chunk, "survey" if count else "look", count)
-        self.reads += sum(self._size(place) for place in by_chunk) / math.prod(self.shape)
+        found = self.chunks.look(by_chunk, "survey" if count else "look", count)
+        heights, widths = map(np.diff, self.edges)
+        self.reads += sum(int(heights[i]) * int(widths[j]) for i, j in by_chunk) / math.prod(self.shape)
         if count:
             self._take_counts({place: counts for place, (_, counts) in found.items()})
         answers = [self._empty(*request) for request in wanted]
         for place, (values, _) in found.items():
-            for (k, here), value in zip(back.get(place, []), values, strict=True):
-                _put(answers[k], here, value)
-        for request, answer in zip(wanted if keep else (), answers, strict=False):
-            self._keep(request, answer)
+            for (k, here), parts in zip(back.get(place, []), values, strict=True):
+                for whole, part in zip(answers[k], parts, strict=True):
+                    whole[here] = part
         return answers
 
-    def _size(self, place: Place) -> int:
-        (i, j), (rows, cols) = place, self.chunks.edges
-        return (rows[i + 1] - rows[i]) * (cols[j + 1] - cols[j])
-
-    def _split(self, kind: str, rows: Array, cols: Array) -> list[tuple[Place, tuple[Array, ...], Any]]:
+    def _split(self, kind: str, rows: Array, cols: Array) -> list[tuple[Place, Part, Any]]:
         """A request by chunks: where, what is wanted there, and where that belongs in the answer."""
-        row_edges, col_edges = self.chunks.edges
+        (row_edges, col_edges), n2 = self.edges, self.chunks.grid[1]
+        parts: list[tuple[Place, Part, Any]] = []
         if kind == "positions":  # of observed entries, chunk by chunk
-            which, places = in_chunks(rows, self._ends), self.chunks.places()
-            return [(places[k], (rows[mine] - self._ends[k],), mine) for k, mine in _by_number(which)]
-        of_rows, of_cols = in_chunks(rows, row_edges), in_chunks(cols, col_edges)
-        parts: list[tuple[Place, tuple[Array, ...], Any]] = []
+            for k, mine in _by_number(_chunk_of(rows, self._ends)):
+                parts.append((divmod(k, n2), (rows[mine] - self._ends[k],), mine))
+            return parts
+        of_rows, of_cols = _chunk_of(rows, row_edges), _chunk_of(cols, col_edges)
         if kind == "block":
             for (i, mine), (j, across) in product(_by_number(of_rows), _by_number(of_cols)):
                 at = rows[mine] - row_edges[i], cols[across] - col_edges[j]
                 parts.append(((i, j), at, np.ix_(mine, across)))
             return parts
-        for chunk, mine in _by_number(of_rows * self.chunks.grid[1] + of_cols):
-            i, j = divmod(chunk, self.chunks.grid[1])
+        for k, mine in _by_number(of_rows * n2 + of_cols):
+            i, j = divmod(k, n2)
             parts.append(((i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine))
         return parts
 
-    def _empty(self, kind: str, rows: Array, cols: Array) -> Any:
-        if kind == "positions":
-            return np.empty(len(rows), np.int64), np.empty(len(rows), np.int64), np.empty(len(rows), self.dtype)
+    def _empty(self, kind: str, rows: Array, cols: Array) -> Part:
+        """Room for the values; of positions, after their rows and columns."""
         shape = (len(rows), len(cols)) if kind == "block" else (len(rows),)
-        return np.empty(shape, self.dtype)
+        dtypes = (np.int64, np.int64, self.dtype) if kind == "positions" else (self.dtype,)
+        return tuple(np.empty(shape, dtype) for dtype in dtypes)
 
-    def _take_counts(self, found: dict[Place, Any]) -> None:
-        rows, cols = self.chunks.edges
-        complete = all(counts is None for counts in found.values())
-        if complete and not self.source.listed:
-            self._counts = all_counted(self.shape)
-            return
-        self.chunks.holes = not self.source.listed
+    def _take_counts(self, found: dict[Place, tuple[Array, Array]]) -> None:
         total = np.zeros(self.shape[0], np.int64), np.zeros(self.shape[1], np.int64)
-        sizes: list[int] = []
-        for (i, j), counts in found.items():
-            spans = slice(rows[i], rows[i + 1]), slice(cols[j], cols[j + 1])
-            some = all_counted((rows[i + 1] - rows[i], cols[j + 1] - cols[j])) if counts is None else counts
-            for axis in (0, 1):
-                total[axis][spans[axis]] += some[axis]
-            sizes.append(int(some[0].sum()))
-        if not total[0].any():
+        for place, counts in found.items():
+            for axis, k in enumerate(place):
+                total[axis][self.edges[axis][k] : self.edges[axis][k + 1]] += counts[axis]
+        sizes = [int(of_rows.sum()) for of_rows, _ in found.values()]
+        if not any(sizes):
             raise ValueError("every cell of M is missing")
-        self._counts, self._ends = total, np.append(0, np.cumsum(sizes))
+        complete = not self.source.listed and sum(sizes) == math.prod(self.shape)
+        self.chunks.holes = not (self.source.listed or complete)
+        self._counts = all_counted(self.shape) if complete else total
+        self._ends = np.append(0, np.cumsum(sizes))
 
-    def _keep(self, request: Request, answer: Any) -> None:
-        kind, *lines = request
-        every = all(np.array_equal(some, np.arange(n)) for some, n in zip(lines, self.shape, strict=True))
-        if kind == "block" and every:
-            self._whole = MemoryEngine(answer)
-        else:
-            self._remember(_key(*request), answer)
-
-    def _remember(self, key: bytes, answer: Any) -> None:
-        size = sum(part.size for part in answer) if isinstance(answer, tuple) else answer.size
-        if size <= self._room:
+    def _remember(self, key: str, answer: Part) -> None:
+        size = sum(part.size for part in answer)
+        whole = answer[0].shape == self.shape and key == _key("block", *map(np.arange, self.shape))
+        if whole:
+            self._whole = MemoryEngine(answer[0])
+        if whole or size <= self._room:
             self._room -= size
             self._known[key] = answer
 
@@ -251,32 +230,31 @@ class DistributedEngine(PiecedEngine):
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
-        return self._entries("block", np.asarray(rows), np.asarray(cols))
+        return self._entries("block", rows, cols)[0]
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        return self._entries("entries", np.asarray(rows), np.asarray(cols))
+        return self._entries("entries", rows, cols)[0]
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         if not self.source.listed:
             return drawn_anywhere(self, size, rng)
-        return self.positions(drawn(self.n_observed, size, rng))
-
-    def positions(self, at: Array) -> tuple[Array, Array, Array]:
-        """Rows, columns and values of observed entries, by their number, counted chunk by chunk."""
+        at = drawn(self.n_observed, size, rng)
         rows, cols, values = self._entries("positions", at, at[:0])
         return rows, cols, values
 
-    def _entries(self, kind: str, rows: Array, cols: Array) -> Any:
+    def _entries(self, kind: str, rows: Array, cols: Array) -> Part:
         if self._whole is not None and kind != "positions":
-            return getattr(self._whole, kind)(rows, cols)
-        if (key := _key(kind, rows, cols)) in self._known:
-            answer = self._known[key]
-            if kind == "block":  # no longer than needed
-                self._room += answer.size
-                return self._known.pop(key)
-            return tuple(part.copy() for part in answer) if isinstance(answer, tuple) else answer.copy()
-        (answer,) = self._look([(kind, rows, cols)], keep=False)
-        return answer
+            return (getattr(self._whole, kind)(rows, cols),)
+        request = kind, np.asarray(rows), np.asarray(cols)
+        if (key := _key(*request)) in self._known:
+            if kind != "block":
+                return tuple(part.copy() for part in self._known[key])
+            answer = self._known.pop(key)  # kept no longer than needed
+            self._room += answer[0].size
+            return answer
+        if self._ahead:
+            raise _UnknownError(request)
+        return self._look([request])[0]
 
     # Reads of all of M
 
@@ -289,11 +267,10 @@ class DistributedEngine(PiecedEngine):
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
         S, total = GrowingRows(self.shape, self.dtype), Tally()
-        bands = self.chunks.listed(self.listing(L, limit))
-        for k in range(len(bands)):
-            (indices, values, counts), tally = bands[k]
-            bands[k] = None  # type: ignore[call-overload]  # no longer than needed
-            S.append(Found(indices, values, counts, tally, len(values)))
+        bands = self.chunks.list_outliers(self.listing(L, limit))
+        while bands:
+            part, tally = bands.pop(0)
+            S.append(Found(part.indices, part.data, np.diff(part.indptr), tally, part.nnz))
             total.include(tally)
         refuse_nothing(total)
         return S.finished(), total.trim
@@ -303,41 +280,12 @@ class DistributedEngine(PiecedEngine):
         return (answer.rows[0], answer.cols[0]), answer.tally.trim
 
 
-class _NotKnownError(Exception):
-    """Entries that have to be looked at first."""
+class _UnknownError(Exception):
+    """Entries that have to be read first."""
 
-    def __init__(self, at: Request) -> None:
+    def __init__(self, request: Request) -> None:
         super().__init__()
-        self.at = at
-
-
-class _Ahead:
-    """Draws entries as the engine will, from those that are known; the first that are not end it."""
-
-    def __init__(self, engine: DistributedEngine) -> None:
-        self.engine, self.shape = engine, engine.shape
-
-    @property
-    def n_observed(self) -> int:
-        return self.engine.n_observed
-
-    def draw(self, size: int, rng: np.random.Generator) -> None:
-        if self.engine.source.listed:
-            self._known("positions", at := drawn(self.n_observed, size, rng), at[:0])
-        else:
-            drawn_anywhere(self, size, rng)  # type: ignore[arg-type]
-
-    def entries(self, rows: Array, cols: Array) -> Array:
-        return self._known("entries", rows, cols)
-
-    def _known(self, *request: Any) -> Any:
-        whole, (kind, rows, cols) = self.engine._whole, request
-        if whole is not None and kind == "entries":
-            return whole.entries(rows, cols)
-        key = _key(*request)
-        if key not in self.engine._known:
-            raise _NotKnownError(request)
-        return self.engine._known[key]
+        self.request = request
 
 
 def _by_number(numbers: Array) -> list[tuple[int, Array]]:
@@ -347,14 +295,10 @@ def _by_number(numbers: Array) -> list[tuple[int, Array]]:
     return [(int(numbers[some[0]]), some) for some in places]
 
 
-def _key(kind: str, rows: Array, cols: Array) -> bytes:
-    digest = hashlib.blake2b(kind.encode(), digest_size=16)
-    for lines in (rows, cols):
-        digest.update(b"%d:" % len(lines))
-        digest.update(np.ascontiguousarray(lines, dtype=np.int64).tobytes())
-    return digest.digest()
+def _key(kind: str, rows: Array, cols: Array) -> str:
+    return tokenize(kind, *(np.ascontiguousarray(lines, dtype=np.int64) for lines in (rows, cols)))
 
 
-def _put(answer: Any, here: Any, value: Any) -> None:
-    for whole, part in zip(answer, value, strict=True) if isinstance(answer, tuple) else ((answer, value),):
-        whole[here] = part
+def _chunk_of(positions: Array, edges: Edges | Array) -> Array:
+    """The chunk in which each position is."""
+    return np.searchsorted(edges, positions, side="right") - 1

@@ -6,9 +6,7 @@ Whatever scheduler dask has at hand runs them: threads, or the workers of a clie
 
 from __future__ import annotations
 
-import hashlib
 import math
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,26 +18,21 @@ from typing import Any, TypeVar
 
 import dask
 import numpy as np
-from dask.base import get_scheduler
+from dask.base import tokenize
 from dask.callbacks import Callback
 
 from ...lowrank import Array
-from ...threads import single_threaded_blas
 from ..arithmetic import Moments
 from ..base import Prior, Sums, bad_entries, not_finite
 from ..lines import band_of
-from ..pieces import Listed, Piece, piece_of
+from ..pieces import Dense, Listed, Piece, piece_of
 from ..questions import Answer, Listing, Question, Regression, Tally, Writing
-from .sources import Reading, Source, place_of
+from .sources import Edges, Reading, Source, add_in_tree, client_of_dask, numbered_tasks, place_of
 
-FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait for each other
 SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
 PAUSE_SECONDS = 0.5  # before it is asked again: a client takes a moment to see that its scheduler is gone
 WORKER_SECONDS = 60.0  # that a cluster without any worker has to start one
-POLL_SECONDS = 1.0  # between questions to a scheduler about what is done
-
-GO_ON = "Solve again; with irpca.callbacks.checkpoint a solve goes on from where it was"
 
 Part = tuple[Array, ...]
 Result = TypeVar("Result")
@@ -61,9 +54,10 @@ class Chunks:
         self.source = source
         self.edges = source.row_edges, source.col_edges
         self.grid = len(source.row_edges) - 1, len(source.col_edges) - 1
-        self.sent: dict[tuple[str, int, bytes], list[Any]] = {}
+        self.sent: dict[tuple[str, int, str], list[Any]] = {}
         self.holes = False
         self.watch: Watch | None = None
+        self.topic = f"irpca-{uuid.uuid4().hex}"  # under which workers tell what they have read
 
     def spans(self, axis: int) -> list[slice]:
         return [slice(first, last) for first, last in pairwise(self.edges[axis])]
@@ -76,128 +70,98 @@ class Chunks:
     def sums(self, question: Question) -> Answer:
         """The answers of all chunks, summed."""
         name = type(question).__name__.lower()
+        (whole, tally), *bands = self.compute(lambda: self._sums(name, question), name)
+        n1 = self.grid[0] if question.lines[0] else 0
+        return Answer(whole, _join(bands[:n1]), _join(bands[n1:]), tally)
 
-        def roots() -> list[Any]:
-            answers = self._answers(name, question)
-            return [self._tree(name, list(answers.values()), "whole"), *self._bands(name, answers, question.lines)]
+    def _sums(self, name: str, question: Question) -> list[Any]:
+        """Tasks that sum the answers of all chunks, then of those of the same rows, then of the same columns."""
+        answers = self._answers(name, question)
+        add, pick = numbered_tasks(_add, f"irpca-sum-{name}"), numbered_tasks(_pick, f"irpca-part-{name}")
+        large = isinstance(question, Regression)  # along one side, and that shall not travel with the rest
 
-        (whole, tally), *bands = self.computed(roots, name)
-        found = iter(bands)
-        joined = [
-            _joined([next(found) for _ in range(n)]) if there else ()
-            for there, n in zip(question.lines, self.grid, strict=True)
-        ]
-        return Answer(whole, joined[0], joined[1], tally)
+        def total(side: str, places: Iterable[tuple[int, int]]) -> Any:
+            return add_in_tree(add, [pick(answers[k], side) if large else answers[k] for k in places], side)
+
+        found = [total("whole", answers)]
+        for axis, side in enumerate(("rows", "cols")):
+            for k in range(self.grid[axis]) if question.lines[axis] else ():
+                found.append(total(side, [place for place in answers if place[axis] == k]))
+        return found
 
     def _answers(self, name: str, question: Question | Listing) -> dict[tuple[int, int], Any]:
-        ask = _later(_answered, f"irpca-{name}")
+        ask = numbered_tasks(_answer, f"irpca-{name}")
         rows, cols = question.sides
         of_rows, of_cols = self.cut(rows, 0), self.cut(cols, 1)
         rest = question.with_sides([None] * len(rows), [None] * len(cols))
-        shared = self._given([rest])[0] if isinstance(rest, Writing) else _Opaque(rest)  # a sink knows all of L
+        shared = self._send([rest])[0] if isinstance(rest, Writing) else _Opaque(rest)  # a sink knows all of L
         return {
-            (i, j): ask(shared, self._chunk(i, j), of_rows[i], of_cols[j], self.holes, self._at(i, j))
+            (i, j): ask(shared, self.source.read(i, j), of_rows[i], of_cols[j], self._place(i, j))
             for i, j in self.places()
         }
 
-    def _chunk(self, i: int, j: int) -> Any:
-        """What a task needs to have a chunk: how to read it, or another task that makes it."""
-        found = self.source.read(i, j)
-        return _Opaque(found) if isinstance(found, Reading) else found
+    def _place(self, i: int, j: int) -> _Place:
+        topic = self.topic if self.watch is not None and client_of_dask() is not None else ""
+        return _Place((i, j), self.edges, self.holes, topic)
 
-    def _at(self, i: int, j: int) -> tuple[int, int, int, int, int, int]:
-        rows, cols = self.edges
-        return i, j, rows[i], rows[i + 1], cols[j], cols[j + 1]
-
-    def _bands(self, name: str, answers: dict[tuple[int, int], Any], lines: tuple[bool, bool]) -> list[Any]:
-        """What is known of every run of rows, then of columns: the sums over the chunks that it consists of."""
-        found = []
-        for axis, side in enumerate(("rows", "cols")):
-            for k in range(self.grid[axis]) if lines[axis] else ():
-                found.append(self._tree(name, [a for place, a in answers.items() if place[axis] == k], side))
-        return found
-
-    def _tree(self, name: str, parts: list[Any], side: str) -> Any:
-        """The sum of one part of some answers, or of what was picked of them before."""
-        add = _later(_added, f"irpca-{name}-sum")
-        while True:
-            parts = [add(parts[k : k + FAN_IN], side) for k in range(0, len(parts), FAN_IN)]
-            if len(parts) == 1:
-                return parts[0]
-
-    def listed(self, question: Listing) -> list[tuple[Any, Tally]]:
+    def list_outliers(self, question: Listing) -> list[tuple[Any, Tally]]:
         """The part of S in every run of rows, in order."""
+        join, (n1, n2) = numbered_tasks(_side_by_side, "irpca-join"), self.grid
 
         def roots() -> list[Any]:
             answers = self._answers("outliers", question)
-            n1, n2 = self.grid
-            return [join([answers[i, j] for j in range(n2)], self.edges[1]) for i in range(n1)]
+            return [join([answers[i, j] for j in range(n2)]) for i in range(n1)]
 
-        join = _later(_side_by_side, "irpca-outliers-join")
-        return self.computed(roots, "outliers")
+        return self.compute(roots, "outliers")
 
     def lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
         """How to ask every band of rows or columns, which stay where they are; and the sums that rode along."""
-        axis = question.axis
-        pick = _later(_picked, "irpca-lines-part")
+        axis, (n1, n2), client = question.axis, self.grid, client_of_dask()
         priors = [_of_lines(prior, mean, span) for span in self.spans(axis)]
+        drop, make, ask = (
+            numbered_tasks(_without_moments, "irpca-rest"),
+            numbered_tasks(_band, "irpca-band"),
+            numbered_tasks(_ask, "irpca-solve"),
+        )
+        kept: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
 
         def roots() -> list[Any]:
-            # What is summed along one side is far larger than the rest, and shall not travel with it.
-            answers = self._answers("lines", question)
-            parts = {s: {place: pick(a, s) for place, a in answers.items()} for s in ("whole", "rows", "cols")}
-            whole = self._tree("lines", list(parts["whole"].values()), "whole")
-            found = [
-                *self._bands("lines", parts["rows"], (True, False)),
-                *self._bands("lines", parts["cols"], (False, True)),
-            ]
-            mine = found[: self.grid[0]] if axis == 0 else found[self.grid[0] :]
-            make, rest = _later(_band, "irpca-lines-band"), _later(_without_moments, "irpca-lines-part")
-            bands = [make(part, given) for part, given in zip(mine, self._given(priors), strict=True)]
-            n1 = self.grid[0]
-            of_rows, of_cols = (
-                (rest(part, axis == 0) for part in found[:n1]),
-                (rest(part, axis == 1) for part in found[n1:]),
-            )
-            return [whole, *of_rows, *of_cols, *bands]
+            whole, *found = self._sums("lines", question)
+            sides = [found[:n1], found[n1:]]
+            bands = [make(part, given) for part, given in zip(sides[axis], self._send(priors), strict=True)]
+            sides[axis] = [drop(part) for part in sides[axis]]
+            return [whole, *sides[0], *sides[1], *bands]
 
-        n1, n2 = self.grid
-        ask = _later(_asked, "irpca-lines-solve")
-
-        made: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
-
-        def make() -> tuple[list[Any], list[Any]]:
-            if not made:
+        def read() -> tuple[list[Any], list[Any]]:
+            if not kept:
                 with self._watched("lines"):
-                    kept = self._persisted(roots)
-                    sums = list(dask.compute(*kept[: 1 + n1 + n2], traverse=False))
-                made.append((sums, kept[1 + n1 + n2 :]))
-            return made[0]
-
-        client = client_of_dask()
+                    found = dask.persist(*roots(), traverse=False)
+                    sums = dask.compute(*found[: 1 + n1 + n2], traverse=False)
+                kept.append((list(sums), list(found[1 + n1 + n2 :])))
+            return kept[0]
 
         def ask_all(question: str, *given: Any) -> list[Any]:
             def run() -> list[Any]:
-                _, bands = make()
+                _, bands = read()
                 return list(dask.compute(*(ask(band, question, _Opaque(given)) for band in bands), traverse=False))
 
-            return self._tried(run, client, made.clear)
+            return self._try(run, client, kept.clear)
 
-        ((whole, _), *sums), _ = self._tried(make, client, made.clear)
-        (of_rows,), (of_cols,) = _joined(sums[:n1]), _joined(sums[n1:])
+        ((whole, _), *sums), _ = self._try(read, client, kept.clear)
+        (of_rows,), (of_cols,) = _join(sums[:n1]), _join(sums[n1:])
         return ask_all, Sums(of_rows, of_cols, whole[0])
 
-    def picked(
+    def look(
         self, wanted: dict[tuple[int, int], list[Any]], name: str, count: bool = False
     ) -> dict[tuple[int, int], Any]:
         """Entries of some chunks: a list of (kind, *positions) for each; and how many are observed, if asked."""
 
         def roots() -> list[Any]:
-            look = _later(_looked, f"irpca-{name}")
-            given = zip(wanted, self._given(list(wanted.values())), strict=True)
-            return [look(self._chunk(i, j), some, count, self._at(i, j)) for (i, j), some in given]
+            look = numbered_tasks(_look, f"irpca-{name}")
+            given = zip(wanted, self._send(list(wanted.values())), strict=True)
+            return [look(self.source.read(i, j), some, count, self._place(i, j)) for (i, j), some in given]
 
-        return dict(zip(wanted, self.computed(roots, name), strict=True))
+        return dict(zip(wanted, self.compute(roots, name), strict=True))
 
     # Where tasks run
 
@@ -207,173 +171,111 @@ class Chunks:
         if client is None:
             return [_Opaque([None if A is None else A[span] for A in arrays]) for span in spans]
         sent = [[None] * len(spans) if A is None else self._sent(A, axis, spans, client) for A in arrays]
-        bundle = _later(_Opaque, "irpca-slices")
+        bundle = numbered_tasks(_Opaque, "irpca-slices")
         return [bundle([parts[k] for parts in sent]) for k in range(len(spans))]
 
     def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:
-        """Known by its contents: factors change in place, and bases come as new arrays with the same numbers."""
-        key = client.id, axis, _digest(values)
+        """Known by its contents: factors change in place, and bases come as new arrays with the same numbers.
+
+        ``scatter(hash=True)`` would name the parts by their contents, but send them again.
+        """
+        values = np.ascontiguousarray(values)  # tokenize takes no notice of the order in memory
+        key = client.id, axis, tokenize(values)
         parts = self.sent.pop(key, None)
         if parts is None:
-            parts = _scattered(client, [np.ascontiguousarray(values[span]) for span in spans])
+            parts = _scatter(client, [values[span] for span in spans])
         self.sent[key] = parts  # used last
         while len(self.sent) > SENT_ARRAYS:
             self.sent.pop(next(iter(self.sent)))
         return parts
 
-    def _given(self, values: list[Any]) -> list[Any]:
+    def _send(self, values: list[Any]) -> list[Any]:
         """Arguments of tasks, one for each; sent to the workers ahead of them, if there are any."""
         opaque, client = [_Opaque(value) for value in values], client_of_dask()
-        return opaque if client is None or not opaque else _scattered(client, opaque)
+        return opaque if client is None or not opaque else _scatter(client, opaque)
 
-    def computed(self, roots: Callable[[], Sequence[Any]], name: str) -> list[Any]:
+    def compute(self, roots: Callable[[], Sequence[Any]], name: str) -> list[Any]:
         """The results of some tasks, which are made again if a cluster lost what was sent to it."""
 
         def run() -> list[Any]:
             with self._watched(name):
                 return list(dask.compute(*roots(), traverse=False))
 
-        return self._tried(run, client_of_dask())
-
-    def _persisted(self, roots: Callable[[], Sequence[Any]]) -> list[Any]:
-        """Tasks whose results stay where they were made."""
-        kept = list(dask.persist(*roots(), traverse=False))
-        if client_of_dask() is not None:
-            from distributed import futures_of, wait
-
-            wait(futures_of(kept))
-        return kept
+        return self._try(run, client_of_dask())
 
     @contextmanager
     def _watched(self, name: str) -> Iterator[None]:
-        """Tell whoever watches how many chunks have been read."""
-        if self.watch is None:
+        """Tell whoever watches how many chunks have been read; one that is read again counts once."""
+        watch, client, done = self.watch, client_of_dask(), set[Any]()
+
+        def tell(chunk: Any) -> None:
+            done.add(chunk)
+            if watch is not None:
+                watch(len(done), math.prod(self.grid))
+
+        if watch is None:
             yield
-        elif (client := client_of_dask()) is None:
-            counter = _Counter(f"irpca-{name}-", math.prod(self.grid), self.watch)
-            with Callback(posttask=counter):
+        elif client is None:
+            with Callback(posttask=lambda key, *_: tell(key) if str(key).startswith(f"irpca-{name}-") else None):
                 yield
         else:
-            with _polled(client, f"irpca-{name}", math.prod(self.grid), self.watch):
+            client.subscribe_topic(self.topic, lambda event: tell(tuple(event[1])))
+            try:
                 yield
+            finally:
+                client.unsubscribe_topic(self.topic)
 
-    def _tried(self, run: Callable[[], Result], client: Any, forget: Callable[[], None] = lambda: None) -> Result:
-        """What a question answers; a cluster that lost something is asked again, one that cannot go on is reported."""
+    def _try(self, run: Callable[[], Result], client: Any, forget: Callable[[], None] = lambda: None) -> Result:
+        """What a question answers; a cluster that lost something is asked again, one that cannot go on is reported.
+
+        Tasks that a worker takes with it are run again by dask; what was scattered to it is gone.
+        """
         for left in reversed(range(ATTEMPTS)):
             try:
                 return run()
             except Exception as error:
-                if client is None:
-                    raise
-                if _lost(error):
+                lost = client is not None and _is_lost(error)
+                if lost:
                     time.sleep(PAUSE_SECONDS)
-                    if client.status == "running" and not _has_worker(client):
-                        raise ClusterError(
-                            f"the cluster had no worker for {WORKER_SECONDS:.0f} seconds while M was read: start some. "
-                            f"{GO_ON}"
-                        ) from error
-                if trouble := self._trouble(error, client, left):
-                    raise trouble from error
-                if not _lost(error):
+                if client is not None and (trouble := self._trouble(error, client, lost, left)):
+                    go_on = "Solve again; with irpca.callbacks.checkpoint a solve goes on from where it was"
+                    raise ClusterError(f"{trouble}. {go_on}") from error
+                if not lost:
                     raise
                 self.sent.clear()
                 forget()
         raise AssertionError
 
-    def _trouble(self, error: Exception, client: Any, left: int) -> ClusterError | None:
+    def _trouble(self, error: Exception, client: Any, lost: bool, left: int) -> str | None:
         """Why a cluster cannot go on, if it is the cluster's fault."""
         if client.status != "running":
-            return ClusterError(
+            return (
                 "the client of dask was closed, or lost its scheduler, while M was read: there is no result. Connect "
-                f"to a cluster. {GO_ON}"
+                "to a cluster"
             )
-        if type(error).__name__ == "KilledWorker" or (_lost(error) and not left):
+        if lost:
+            try:
+                client.wait_for_workers(1, timeout=WORKER_SECONDS)  # those that died may be started again
+            except TimeoutError:
+                return f"the cluster had no worker for {WORKER_SECONDS:.0f} seconds while M was read: start some"
+        if type(error).__name__ == "KilledWorker" or (lost and not left):
             size = max(map(math.prod, product(*map(np.diff, self.edges)))) * self.source.dtype.itemsize
-            return ClusterError(
+            return (
                 "workers of the cluster died again and again while M was read. If their memory was used up, make the "
                 f"chunks smaller (the largest has {size / 1e6:.3g} MB as an array), run fewer threads on a worker, or "
-                f"give it more memory. {GO_ON}"
+                "give it more memory"
             )
         return None
 
 
-class _Counter:
-    """Counts the tasks of one name as threads finish them."""
-
-    def __init__(self, name: str, total: int, watch: Watch) -> None:
-        self.name, self.total, self.watch, self.done = name, total, watch, 0
-
-    def __call__(self, key: Any, result: Any, graph: Any, state: Any, worker: Any) -> None:
-        if _of_chunk(str(key), self.name):
-            self.done += 1
-            self.watch(self.done, self.total)
-
-
-def _of_chunk(key: str, name: str) -> bool:
-    """Whether a task has the name, a token and a number, and nothing between them."""
-    return key.startswith(name) and key[len(name) :].count("-") == 1
-
-
-@contextmanager
-def _polled(client: Any, name: str, total: int, watch: Watch) -> Iterator[None]:
-    """Asks the scheduler now and then how many tasks of a name are done."""
-    over = threading.Event()
-
-    def poll() -> None:
-        before = None
-        while not over.wait(POLL_SECONDS):
-            try:
-                done = client.run_on_scheduler(_done, name)
-            except Exception:  # whatever ails the cluster, the question itself will say so
-                return
-            if done != before:
-                watch(min(done, total), total)
-            before = done
-
-    thread = threading.Thread(target=poll, name="irpca-progress", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _done(name: str, dask_scheduler: Any = None) -> int:
-    prefix = dask_scheduler.task_prefixes.get(name)
-    states = prefix.active_states if prefix is not None else {}
-    return int(states.get("memory", 0) + states.get("released", 0) + states.get("forgotten", 0))
-
-
-def client_of_dask() -> Any:
-    """The client whose workers would run a task now; None: threads of this process."""
-    owner = getattr(get_scheduler(), "__self__", None)
-    return owner if hasattr(owner, "scatter") else None
-
-
-def _digest(values: Array) -> bytes:
-    digest = hashlib.blake2b(repr((values.shape, values.dtype.str)).encode(), digest_size=16)
-    digest.update(np.ascontiguousarray(values).data)
-    return digest.digest()
-
-
-def _scattered(client: Any, values: list[Any]) -> list[Any]:
+def _scatter(client: Any, values: list[Any]) -> list[Any]:
     try:
         return list(client.scatter(values, hash=False))
     except Exception as error:
         raise _LostError from error
 
 
-def _has_worker(client: Any) -> bool:
-    """Whether there is a worker, perhaps after a while: those that died may be started again."""
-    try:
-        client.wait_for_workers(1, timeout=WORKER_SECONDS)
-    except TimeoutError:
-        return False
-    return True
-
-
-def _lost(error: Exception) -> bool:
+def _is_lost(error: Exception) -> bool:
     """Whether data that was sent to workers went with one of them: the question can be asked again."""
     gone = isinstance(error, (_LostError, CancelledError))
     return gone or any(kind.__name__ == "CommClosedError" for kind in type(error).__mro__)
@@ -386,58 +288,60 @@ class _Opaque:
         self.value = value
 
 
-def _later(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function whose calls are tasks of that name."""
-    later, token, count = dask.delayed(function, pure=False), uuid.uuid4().hex, iter(range(1 << 62))
-    return lambda *given: later(*given, dask_key_name=f"{name}-{token}-{next(count)}")
+class _Place:
+    """Where a chunk is, what is known of it, and under which topic to tell that it was read, if anybody watches."""
+
+    def __init__(self, place: tuple[int, int], edges: tuple[Edges, Edges], holes: bool, topic: str) -> None:
+        self.place, self.holes, self.topic = place, holes, topic
+        self.rows, self.cols = (ends[k : k + 2] for ends, k in zip(edges, place, strict=True))
+
+    def piece(self, chunk: Any, holes: bool = False) -> Piece:
+        return piece_of(chunk, holes, f" in {place_of(self.rows, self.cols)}")
+
+    def tell(self) -> None:
+        if self.topic:
+            from distributed import get_worker
+
+            get_worker().log_event(self.topic, self.place)
 
 
 # What tasks do
 
 
-def _piece(chunk: Any, at: tuple[int, ...], holes: bool = False) -> Piece:
-    _, _, r0, r1, c0, c1 = at
-    return piece_of(_read(chunk), holes, f" in {place_of((r0, r1), (c0, c1))}")
-
-
-def _together(chunk: Any) -> Any:
-    """A chunk whose rows or columns lie together in memory: kernels are several times as fast then, a copy is quick."""
-    if hasattr(chunk, "tocsr") or chunk.flags.c_contiguous or chunk.flags.f_contiguous:
-        return chunk
-    return np.ascontiguousarray(chunk)
-
-
 def _read(chunk: Any) -> Any:
-    return chunk.value() if isinstance(chunk, _Opaque) else chunk
+    return chunk() if isinstance(chunk, Reading) else chunk
 
 
-def _answered(question: _Opaque, chunk: Any, rows: _Opaque, cols: _Opaque, holes: bool, at: tuple[int, ...]) -> Any:
-    asked = question.value.with_sides(rows.value, cols.value)
+def _answer(question: _Opaque, chunk: Any, rows: _Opaque, cols: _Opaque, at: _Place) -> Any:
+    asked, chunk = question.value.with_sides(rows.value, cols.value), _read(chunk)
     if isinstance(asked, Writing):
-        asked = replace(asked, place=(at[0], at[1]), first=(at[2], at[4]))
-    answer = asked.answer(_piece(_together(_read(chunk)), at, holes), 1)
+        asked = replace(asked, place=at.place, first=(at.rows[0], at.cols[0]))
+    if not (hasattr(chunk, "tocsr") or chunk.flags.c_contiguous or chunk.flags.f_contiguous):
+        chunk = np.ascontiguousarray(chunk)  # kernels are several times as fast then, a copy is quick
+    answer = asked.answer(at.piece(chunk, at.holes), 1)
     if isinstance(asked, Regression):  # its largest arrays will be used again by the next task of this thread
         of_rows, of_cols = (tuple(part.copy() for part in side) for side in (answer.rows, answer.cols))
         answer = replace(answer, rows=of_rows, cols=of_cols)
+    at.tell()
     return answer
 
 
-def _picked(answer: Any, part: str) -> Any:
-    """A part of an answer; ``whole`` comes with what rode along."""
+def _pick(answer: Any, part: str) -> Any:
+    """A part of an answer; ``whole`` comes with what rode along. Of what was picked before, all."""
     if not isinstance(answer, Answer):
         return answer
     return (answer.whole, answer.tally) if part == "whole" else getattr(answer, part)
 
 
-def _added(answers: Sequence[Any], part: str) -> Any:
+def _add(answers: Sequence[Any], part: str) -> Any:
     """The sum of one part of some answers, in their order."""
-    parts = [_picked(answer, part) for answer in answers]
+    parts = [_pick(answer, part) for answer in answers]
     if part == "whole":
-        return _summed([whole for whole, _ in parts]), Tally.of(tally for _, tally in parts)
-    return _summed(parts)
+        return _sum([whole for whole, _ in parts]), Tally.of(tally for _, tally in parts)
+    return _sum(parts)
 
 
-def _summed(parts: Sequence[Part]) -> Part:
+def _sum(parts: Sequence[Part]) -> Part:
     totals = [part.copy() for part in parts[0]]
     for other in parts[1:]:
         for total, part in zip(totals, other, strict=True):
@@ -445,37 +349,26 @@ def _summed(parts: Sequence[Part]) -> Part:
     return tuple(totals)
 
 
-def _joined(bands: Sequence[Part]) -> Part:
-    if len(bands) == 1:
-        return bands[0]
-    return tuple(np.concatenate(parts) for parts in zip(*bands, strict=True))
+def _join(bands: Sequence[Part]) -> Part:
+    return bands[0] if len(bands) == 1 else tuple(np.concatenate(parts) for parts in zip(*bands, strict=True))
 
 
-def _side_by_side(found: Sequence[tuple[Any, Tally]], edges: Sequence[int]) -> tuple[Any, Tally]:
+def _side_by_side(found: Sequence[tuple[Any, Tally]]) -> tuple[Any, Tally]:
     """Parts of S with the same rows as one, with the columns of M; and what rode along."""
-    tally = Tally.of(tally for _, tally in found)
-    counts = [np.diff(S.indptr) for S, _ in found]
-    ends = np.append(0, np.cumsum(np.sum(counts, axis=0)))
-    index = np.int32 if edges[-1] <= np.iinfo(np.int32).max else np.int64
-    indices, values = np.empty(ends[-1], index), np.empty(ends[-1], found[0][0].dtype)
-    base = ends[:-1].copy()
-    for (S, _), count, first in zip(found, counts, edges, strict=False):
-        to = np.arange(S.nnz) + np.repeat(base - S.indptr[:-1], count)
-        indices[to], values[to] = S.indices.astype(index, copy=False) + index(first), S.data
-        base += count
-    return (indices, values, np.diff(ends)), tally
+    from scipy.sparse import hstack
+
+    return hstack([S for S, _ in found], format="csr"), Tally.of(tally for _, tally in found)
 
 
 def _of_lines(prior: Prior, mean: Array, span: slice) -> tuple[Array, Prior]:
     """What a band needs of the prior; what all of them share is kept where they are asked from."""
-    nothing = np.zeros(0)
     part = replace(
         prior,
         scale=prior.scale[span],
         mean=None if prior.mean is None else prior.mean[span],
         basis=None if prior.basis is None else prior.basis[span],
         coefficients=None,
-        other_spread=nothing,
+        other_spread=np.zeros(0),
     )
     return mean[span], part
 
@@ -486,49 +379,32 @@ def _band(parts: Part, given: _Opaque) -> tuple[Any, Any]:
     return band, band.prepare() if prior.basis is not None else None
 
 
-def _without_moments(parts: Part, solved: bool) -> Part:
-    return parts[3:] if solved else parts
+def _without_moments(parts: Part) -> Part:
+    return parts[3:]
 
 
-def _asked(band: tuple[Any, Any], question: str, given: _Opaque) -> Any:
+def _ask(band: tuple[Any, Any], question: str, given: _Opaque) -> Any:
     """``prepare`` was asked when the band was made."""
     return band[1] if question == "prepare" else getattr(band[0], question)(*given.value)
 
 
-def _looked(chunk: Any, wanted: _Opaque, count: bool, at: tuple[int, ...]) -> tuple[list[Any], Any]:
+def _look(chunk: Any, wanted: _Opaque, count: bool, at: _Place) -> tuple[list[Part], Any]:
     """What was wanted of a chunk; and, if asked, how many entries of its rows and columns are observed."""
-    chunk = _read(chunk)
-    piece = _piece(chunk, at)
-    found = [_found(piece, (at[2], at[4]), *some) for some in wanted.value]
-    if not count:
-        return found, None
-    if isinstance(piece, Listed):
-        return found, piece.counts
-    missing, infinite = _bad(chunk)
-    if infinite:
-        raise not_finite(infinite, piece.where)
-    return found, _piece(chunk, at, holes=True).counts if missing else None
+    chunk, counts = _read(chunk), None
+    piece = at.piece(chunk)
+    found = [_find(piece, at, *some) for some in wanted.value]
+    if count:
+        missing, infinite = bad_entries(chunk) if isinstance(piece, Dense) else (0, 0)
+        if infinite:
+            raise not_finite(infinite, piece.where)
+        counts = at.piece(chunk, holes=missing > 0).counts
+    at.tell()
+    return found, counts
 
 
-def _bad(chunk: Array) -> tuple[int, int]:
-    """How many entries are NaN, and infinite; the sums of rows, as fast as memory, tell where to look for them."""
-    with single_threaded_blas, np.errstate(invalid="ignore", over="ignore"):
-        rows = np.flatnonzero(~np.isfinite(chunk @ np.ones(chunk.shape[1], chunk.dtype)))
-    missing, infinite = 0, 0
-    for row in rows:
-        some = bad_entries(chunk[row])
-        missing, infinite = missing + some[0], infinite + some[1]
-    return missing, infinite
-
-
-def _found(piece: Piece, first: tuple[int, int], kind: str, *at: Array) -> Any:
+def _find(piece: Piece, at: _Place, kind: str, *where: Array) -> Part:
     if kind == "positions":
         assert isinstance(piece, Listed)
-        rows, cols, values = piece.at(*at)
-        return rows + first[0], cols + first[1], values
-    return piece.block(*at) if kind == "block" else piece.entries(*at)
-
-
-def in_chunks(positions: Array, edges: Iterable[int]) -> Array:
-    """The chunk in which each position is."""
-    return np.searchsorted(np.asarray(list(edges)), positions, side="right") - 1
+        rows, cols, values = piece.at(*where)
+        return rows + at.rows[0], cols + at.cols[0], values
+    return (piece.block(*where) if kind == "block" else piece.entries(*where),)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,12 @@ import numpy as np
 from ...lowrank import Array
 from ...wording import few
 from .. import holes
+from ..pieces import Listed
 
 SMALL_BYTES = 1 << 22  # zarr chunks below that are read several together: a task costs about as much as to read 1 MiB
-JOINED_BYTES = 1 << 24  # what those make at least, and less than 4 times as much
-PIECE_BYTES = 1 << 26  # of a .npy file that one task reads at most
+JOINED_BYTES = 1 << 25  # what those make at most
+PIECE_BYTES = 1 << 26  # of .npy files that one task reads at most
+FAN_IN = 8  # answers that one task adds up: fewer make more tasks, more wait for each other
 
 # The header of a .npy file is parsed as Python, and up to 3.12 two threads that do so at once may disturb each other:
 # "SystemError: AST constructor recursion depth mismatch" (python/cpython#106905).
@@ -48,28 +52,32 @@ class Source:
 
     Attributes
     ----------
-    shape : (n1, n2)
     dtype : numpy.dtype
         float32 or float64; every chunk has it.
     row_edges, col_edges : tuple of int
         From 0 to n1 and from 0 to n2: chunk ``(i, j)`` holds the rows from ``row_edges[i]`` to ``row_edges[i + 1]``.
-    listed : bool
-        The chunks are CSR arrays, whose stored entries are the observed ones; else arrays with NaN where M is missing.
     name : str
         What kind of storage it is, for messages.
+    read : callable
+        Of the place of a chunk: a ``Reading``, or a task.
+    listed : bool
+        The chunks are CSR arrays, whose stored entries are the observed ones; else arrays with NaN where M is missing.
     labels : (array or None, array or None)
         The ids of the rows and of the columns, sorted, of a table of (row, column, value).
     """
 
-    shape: tuple[int, int]
     dtype: np.dtype[Any]
     row_edges: Edges
     col_edges: Edges
-    listed: bool
     name: str
+    read: Callable[[int, int], Any]
+    listed: bool = False
     labels: tuple[Array | None, Array | None] = (None, None)
-    read: Callable[[int, int], Any] = field(kw_only=True, repr=False)
-    token: str = field(default_factory=lambda: uuid.uuid4().hex, kw_only=True, repr=False)
+    token: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.row_edges[-1], self.col_edges[-1]
 
     def chunk(self, i: int, j: int) -> Any:
         """The task that reads a chunk, a dask ``Delayed``.
@@ -77,9 +85,6 @@ class Source:
         It gives an array or a canonical ``csr_array``, of this dtype. Infinite entries are refused in a CSR
         array only: of a dense chunk the pass that reads it sees them at no cost.
         """
-        if not (0 <= i < len(self.row_edges) - 1 and 0 <= j < len(self.col_edges) - 1):
-            grid = f"{len(self.row_edges) - 1} × {len(self.col_edges) - 1}"
-            raise IndexError(f"there is no chunk ({i}, {j}) of M, which has {grid} of them")
         found = self.read(i, j)
         return tasks(found, token=self.token)((i, j)) if isinstance(found, Reading) else found
 
@@ -124,6 +129,31 @@ def tasks(function: Callable[..., Any], what: str = "irpca-read", token: str = "
     return lambda place, *given: later(*given, dask_key_name="-".join([what, token, *map(str, place)]))
 
 
+def numbered_tasks(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """The same, named by a number."""
+    call, numbers = tasks(function, what), count()
+    return lambda *given: call((next(numbers),), *given)
+
+
+def add_in_tree(add: Callable[..., Any], parts: list[Any], *given: Any) -> Any:
+    """The task at the root of a tree, each of whose tasks adds up a few parts, in their order."""
+    while True:
+        parts = [add(parts[k : k + FAN_IN], *given) for k in range(0, len(parts), FAN_IN)]
+        if len(parts) == 1:
+            return parts[0]
+
+
+def client_of_dask() -> Any:
+    """The client whose workers would run a task now; None: threads of this process.
+
+    ``distributed.get_client`` answers a client too where another scheduler is set in the configuration of dask.
+    """
+    from dask.base import get_scheduler
+
+    owner = getattr(get_scheduler(), "__self__", None)
+    return owner if hasattr(owner, "scatter") else None
+
+
 def attempt(read: Callable[[], Any], where: str) -> Any:
     """What is read, or an error that says where it failed, and that any process can send to another."""
     try:
@@ -135,7 +165,7 @@ def attempt(read: Callable[[], Any], where: str) -> Any:
     raise UnreadableError(f"M cannot be read: {where}. {reason}")  # out of the block, else it takes the cause along
 
 
-def place_of(rows: tuple[int, int], cols: tuple[int, int]) -> str:
+def place_of(rows: Edges, cols: Edges) -> str:
     return f"rows {rows[0]} to {rows[1] - 1}, columns {cols[0]} to {cols[1] - 1}"
 
 
@@ -146,6 +176,10 @@ def _float_type(dtype: np.dtype[Any], name: str) -> np.dtype[Any]:
     return holes.floats(np.empty(0, dtype), name).dtype
 
 
+def _edges(sizes: Iterable[int]) -> Edges:
+    return 0, *np.cumsum(list(sizes)).tolist()
+
+
 def _check_shape(shape: Sequence[int], name: str) -> None:
     if len(shape) != 2:
         raise ValueError(f"{name} must have two dimensions, got shape {tuple(shape)}")
@@ -153,12 +187,7 @@ def _check_shape(shape: Sequence[int], name: str) -> None:
         raise ValueError(f"{name} is empty: its shape is {tuple(shape)}")
 
 
-def _span(edges: Edges, k: int) -> tuple[int, int]:
-    return edges[k], edges[k + 1]
-
-
 def _from_dask(M: Any) -> Source:
-    required("a dask array", "dask.array")
     if np.isnan(np.concatenate([np.asarray(sizes, float) for sizes in M.chunks])).any():
         raise ValueError(
             "M is a dask array with unknown chunk sizes; find them out first, with M.compute_chunk_sizes()"
@@ -166,26 +195,17 @@ def _from_dask(M: Any) -> Source:
     _check_shape(M.shape, "M")
     dtype, listed = _float_type(M.dtype, "M"), hasattr(M._meta, "tocsr")
     there = [np.flatnonzero(sizes) for sizes in M.chunks]  # a chunk may have no rows
-    row_edges, col_edges = (tuple(np.unique(np.append(0, np.cumsum(sizes))).tolist()) for sizes in M.chunks)
+    row_edges, col_edges = (_edges(np.asarray(sizes)[some]) for sizes, some in zip(M.chunks, there, strict=True))
     blocks, call = M.to_delayed(), tasks(partial(_as_declared, declared=M.dtype, dtype=dtype, listed=listed))
 
     def read(i: int, j: int) -> Any:
-        block = blocks[there[0][i], there[1][j]]
-        return call((i, j), block, (i, j), _span(row_edges, i), _span(col_edges, j))
+        return call((i, j), blocks[there[0][i], there[1][j]], (i, j), row_edges[i : i + 2], col_edges[j : j + 2])
 
-    shape = int(M.shape[0]), int(M.shape[1])
-    return Source(shape, dtype, row_edges, col_edges, listed, "dask array", read=read)
+    return Source(dtype, row_edges, col_edges, "dask array", read, listed)
 
 
 def _as_declared(
-    block: Any,
-    place: tuple[int, int],
-    rows: tuple[int, int],
-    cols: tuple[int, int],
-    *,
-    declared: np.dtype[Any],
-    dtype: np.dtype[Any],
-    listed: bool,
+    block: Any, place: Edges, rows: Edges, cols: Edges, *, declared: np.dtype[Any], dtype: np.dtype[Any], listed: bool
 ) -> Any:
     """A chunk of a dask array as the array promised it: chunks come from anywhere, and nothing has checked them."""
     block = block if hasattr(block, "tocsr") else np.asanyarray(block)
@@ -204,28 +224,24 @@ def _as_declared(
     if hasattr(block, "tocsr"):
         block = with_missing(_entries(block, name))
     elif isinstance(block, np.ma.MaskedArray):
-        mask, block = np.ma.getmaskarray(block), block.data.astype(dtype)
-        block[mask] = np.nan
+        block = np.ma.filled(block.astype(dtype), np.nan)
     return np.asarray(block, dtype)  # in any order: a piece reads what lies together in memory
 
 
 def _entries(block: Any, name: str) -> Any:
     """The observed entries of a chunk; there may be none."""
     if hasattr(block, "tocsr"):
-        none, values = not block.nnz, block.dtype
+        some = block.nnz
     else:
-        data = np.ma.getdata(block)
-        none, values = bool(np.all(np.isnan(data) | np.ma.getmaskarray(block))), data.dtype
-    if none:
-        ends = np.zeros(block.shape[0] + 1, np.int32)
-        return holes.compressed(np.empty(0, values), np.empty(0, np.int32), ends, block.shape)
-    return holes.observed_entries(block, name)
+        some = np.any(~(np.isnan(np.ma.getdata(block)) | np.ma.getmaskarray(block)))
+    if some:
+        return holes.observed_entries(block, name)
+    ends = np.zeros(block.shape[0] + 1, np.int32)
+    return holes.compressed(np.empty(0, block.dtype), ends[:0], ends, block.shape)
 
 
 def with_missing(entries: Any) -> Array:
-    full = np.full(entries.shape, np.nan, holes.floats(entries.data, "M").dtype)
-    full[np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr)), entries.indices] = entries.data
-    return full
+    return Listed(entries).whole()
 
 
 def _from_group(group: Any) -> Source:
@@ -242,32 +258,22 @@ def _from_group(group: Any) -> Source:
 
 
 def _from_zarr(array: Any) -> Source:
-    required("a zarr array", "dask", "zarr")
+    required("a zarr array", "dask.array", "zarr")
+    from dask.array.core import normalize_chunks
+
     _check_shape(array.shape, "M")
-    dtype = _float_type(array.dtype, "M")
-    steps = _joined(array.shards or array.chunks, array.shape, dtype.itemsize)
-    row_edges, col_edges = ((*range(0, length, step), length) for length, step in zip(array.shape, steps, strict=True))
+    dtype, chunk = _float_type(array.dtype, "M"), array.shards or array.chunks
+    small = math.prod(chunk) * dtype.itemsize < SMALL_BYTES  # then several are read together
+    sizes = normalize_chunks("auto" if small else chunk, array.shape, JOINED_BYTES, dtype, chunk if small else None)
+    row_edges, col_edges = map(_edges, sizes)
 
     def read(i: int, j: int) -> Reading:
-        return Reading(_read_zarr, array, dtype, _span(row_edges, i), _span(col_edges, j))
+        return Reading(_read_zarr, array, dtype, row_edges[i : i + 2], col_edges[j : j + 2])
 
-    return Source(tuple(array.shape), dtype, row_edges, col_edges, False, "zarr array", read=read)
-
-
-def _joined(chunk: tuple[int, int], shape: tuple[int, int], itemsize: int) -> tuple[int, int]:
-    """Rows and columns that are read together: whole chunks, twice as many until they are worth a task."""
-    rows, cols = chunk
-    if rows * cols * itemsize >= SMALL_BYTES:
-        return rows, cols
-    while rows * cols * itemsize < JOINED_BYTES and (rows < shape[0] or cols < shape[1]):
-        if cols >= shape[1] or (rows < shape[0] and rows <= cols):
-            rows *= 2
-        else:
-            cols *= 2
-    return rows, cols
+    return Source(dtype, row_edges, col_edges, "zarr array", read)
 
 
-def _read_zarr(array: Any, dtype: np.dtype[Any], rows: tuple[int, int], cols: tuple[int, int]) -> Array:
+def _read_zarr(array: Any, dtype: np.dtype[Any], rows: Edges, cols: Edges) -> Array:
     where = f"{place_of(rows, cols)} of {array.store_path}"
     return attempt(lambda: np.ascontiguousarray(array[slice(*rows), slice(*cols)], dtype), where)
 
@@ -339,40 +345,18 @@ def _from_npy(folder: Path, files: list[Path]) -> Source:
         if shape[1] != n2:
             raise ValueError(f"M: {file} has {shape[1]} columns, and {files[0]} has {n2}; all need the same number")
     dtype = np.dtype(np.float32 if all(one == np.float32 for one in dtypes) else np.float64)
-    most = max(1, PIECE_BYTES // max(1, n2 * dtype.itemsize))  # rows
-    pieces = [
-        (file, rows)
-        for file, (length, _) in zip(files, shapes, strict=True)
-        for rows in spans(np.linspace(0, length, -(-length // most) + 1).astype(int))
-    ]
-    together = grouped([last - first for _, (first, last) in pieces], most)
-    ends = np.cumsum([0, *(last - first for _, (first, last) in pieces)])
-    row_edges = (*(int(ends[group[0]]) for group in together), int(ends[-1]))
-    shape = row_edges[-1], int(n2)
-    _check_shape(shape, "M")
+    ends = _edges([length for length, _ in shapes])
+    _check_shape((ends[-1], n2), "M")
+    number = math.ceil(ends[-1] * n2 * dtype.itemsize / PIECE_BYTES)
+    row_edges = tuple(np.linspace(0, ends[-1], number + 1).astype(int).tolist())
 
     def read(i: int, j: int) -> Reading:
-        return Reading(_read_npy, dtype, [(str(file), *rows) for file, rows in (pieces[k] for k in together[i])])
+        first, last = row_edges[i : i + 2]
+        some = range(bisect_right(ends, first) - 1, bisect_left(ends, last))
+        inside = [(str(files[k]), max(first - ends[k], 0), min(last, ends[k + 1]) - ends[k]) for k in some]
+        return Reading(_read_npy, dtype, inside)
 
-    return Source(shape, dtype, row_edges, (0, shape[1]), False, "folder of .npy files", read=read)
-
-
-def spans(edges: Sequence[int] | Array) -> list[tuple[int, int]]:
-    return [(int(first), int(last)) for first, last in pairwise(edges)]
-
-
-def grouped(sizes: Sequence[int], most: int) -> list[list[int]]:
-    """Neighbours that are read together: as many as make no more than ``most``, and at least one."""
-    groups: list[list[int]] = []
-    total = 0
-    for k, size in enumerate(sizes):
-        if groups and total + size <= most:
-            groups[-1].append(k)
-            total += size
-        else:
-            groups.append([k])
-            total = size
-    return groups
+    return Source(dtype, row_edges, (0, n2), "folder of .npy files", read)
 
 
 def _header(file: Path) -> tuple[tuple[int, int], np.dtype[Any]]:
@@ -393,13 +377,13 @@ def mapped(file: str | Path) -> Array:
     return array
 
 
-def _read_npy(dtype: np.dtype[Any], pieces: list[tuple[str, int, int]]) -> Array:
+def _read_npy(dtype: np.dtype[Any], parts: list[tuple[str, int, int]]) -> Array:
     read = [
-        attempt(partial(_rows_of, file, first, last, dtype), f"rows {first} to {last - 1} of {file}")
-        for file, first, last in pieces
+        attempt(partial(_read_rows, file, first, last, dtype), f"rows {first} to {last - 1} of {file}")
+        for file, first, last in parts
     ]
     return read[0] if len(read) == 1 else np.concatenate(read)
 
 
-def _rows_of(file: str, first: int, last: int, dtype: np.dtype[Any]) -> Array:
+def _read_rows(file: str, first: int, last: int, dtype: np.dtype[Any]) -> Array:
     return np.array(mapped(file)[first:last], dtype, order="C")
