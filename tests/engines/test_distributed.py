@@ -13,8 +13,6 @@ from dask import delayed
 from distributed import Client
 from engines.conformance import (
     CASES,
-    LINES,
-    PATTERNS,
     Case,
     HolesSuite,
     LeanSuite,
@@ -23,6 +21,7 @@ from engines.conformance import (
     given_by,
     listed,
     pattern,
+    same_lines,
     shared_case,
     with_nan,
 )
@@ -31,9 +30,8 @@ import irpca
 from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
-from irpca.engines.distributed import DistributedEngine, graphs, observations, source_of, sources
+from irpca.engines.distributed import DistributedEngine, observations, source_of, sources, workers
 from irpca.engines.distributed.engine import MAX_REDRAWS
-from irpca.engines.distributed.sources import UnreadableError
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 
@@ -52,14 +50,6 @@ def in_rows(M):
     return da.from_array(M, chunks=(ragged(M.shape[0]), M.shape[1]))
 
 
-def in_columns(M):
-    return da.from_array(M, chunks=(M.shape[0], ragged(M.shape[1])))
-
-
-def in_one(M):
-    return da.from_array(M, chunks=M.shape)
-
-
 def in_sparse_tiles(entries, rows, cols):
     """A dask array whose chunks are CSR arrays: only what they store is observed."""
     ends = [np.append(0, np.cumsum(sizes)) for sizes in (rows, cols)]
@@ -72,32 +62,12 @@ def in_sparse_tiles(entries, rows, cols):
     return da.block([[tile(i, j) for j in range(len(cols))] for i in range(len(rows))])
 
 
-def zarr_array(folder, M, chunks):
-    array = zarr.create_array(folder, shape=M.shape, dtype=M.dtype, chunks=chunks)
-    array[:] = M
-    return array
-
-
-def npy_files(folder, M):
-    folder.mkdir()
-    for k, part in enumerate(np.split(M, np.cumsum(ragged(len(M)))[:-1])):
-        np.save(folder / f"{k}.npy", part)
-    return folder
-
-
 def parquet_file(path, M):
     """The entries of a matrix, in no order, in two row groups."""
     rows, cols = np.nonzero(~np.isnan(M))
     frame = pd.DataFrame({"row": rows, "column": cols, "value": M[rows, cols]})
     frame.sample(frac=1, random_state=0).to_parquet(path, row_group_size=len(frame) // 2 + 1)
     return path
-
-
-def small_pieces(monkeypatch):
-    """Files are read in as many pieces as larger ones."""
-    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 600)
-    monkeypatch.setattr(observations, "BAND_ENTRIES", 150)
 
 
 # Every entry is observed.
@@ -128,7 +98,9 @@ class DistributedSuite(LeanSuite):
         for counts, n, each in zip(engine.counts, case.M.shape, case.M.shape[::-1], strict=True):
             np.testing.assert_array_equal(counts, np.full(n, each))
         assert engine.reads == pytest.approx(0.0 if self.surveyed else 1.0)
-        assert engine.edges == engine.chunks.edges and [edge[-1] for edge in engine.edges] == list(case.M.shape)
+        assert engine.edges == (engine.source.row_edges, engine.source.col_edges) and [
+            edge[-1] for edge in engine.edges
+        ] == list(case.M.shape)
 
     def test_reads(self, stored, tmp_path):
         self.surveyed = True
@@ -168,63 +140,44 @@ class TestTiles(DistributedSuite):
         return in_tiles(M)
 
 
-class TestBands(DistributedSuite):
-    """Of rows, of a wide matrix of columns."""
-
-    test_what_crosses_the_border_is_thin = None
-
-    def chunked(self, M):
-        return in_rows(M) if M.shape[0] > M.shape[1] else in_columns(M)
-
-
-class StoredSuite(DistributedSuite):
-    """Without what does not depend on where chunks are read from."""
-
-    test_what_crosses_the_border_is_thin = None
-    test_an_answer_stays_as_it_was_given = None
-    test_an_L_that_is_not_finite_is_not_blamed_on_M = None
-    test_a_block_of_everything_is_refused = None
-    test_capabilities = None
-    test_normal_equations = None
-    test_nothing_to_write = None
-
-    @pytest.mark.parametrize(("prior", "mode", "shape", "layout", "dtype"), LINES[1:3])
-    def test_lines(self, monkeypatch, prior, mode, shape, layout, dtype):
-        super().test_lines(monkeypatch, prior, mode, shape, layout, dtype)
-
-    @pytest.fixture(autouse=True)
-    def pieces(self, monkeypatch, tmp_path_factory):
-        small_pieces(monkeypatch)
-        self.folder = tmp_path_factory.mktemp("stored")
-        self.made = 0
-
-    def new(self):
-        self.made += 1
-        return self.folder / str(self.made)
+def written(folder, M, kind):
+    """M in files of some kind."""
+    if kind == "zarr":
+        array = zarr.create_array(folder / "M.zarr", shape=M.shape, dtype=M.dtype, chunks=[-(-n // 2) for n in M.shape])
+        array[:] = M
+        return array
+    if kind == "parquet":
+        return parquet_file(folder / "M.parquet", M)
+    for k, part in enumerate(np.split(M, np.cumsum(ragged(len(M)))[:-1])):
+        np.save(folder / f"{k}.npy", part)
+    return folder
 
 
-class TestZarr(StoredSuite):
-    def chunked(self, M):
-        return zarr_array(self.new(), M, [-(-n // 2) for n in M.shape])
+@pytest.mark.parametrize("kind", ["zarr", "npy", "parquet"])
+def test_files(kind, tmp_path, monkeypatch):
+    """The engine answers of what is read from files as it does of arrays."""
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
+    monkeypatch.setattr(sources, "PIECE_BYTES", 600)
+    monkeypatch.setattr(observations, "BAND_ENTRIES", 150)
+    case = Case((33, 29))
+    engine, memory = DistributedEngine(source_of(written(tmp_path, case.M, kind))), MemoryEngine(case.M)
+    assert len(engine.places) > 1 and engine.n_observed == case.M.size
+    same_as_memory(engine, case)
+    np.testing.assert_array_equal(engine.block(np.array([7, 3]), np.arange(29)), case.M[[7, 3]])
+    lines = LinesCase((33, 29))
+    asked = lines.U, lines.V, lines.noise, lines.priors[0]
+    same_lines(engine.solve_rows(*asked), memory.solve_rows(*asked))
 
 
-class TestFiles(StoredSuite):
-    def chunked(self, M):
-        return npy_files(self.new(), M)
-
-
-class CompleteSuite(StoredSuite):
-    """All entries are listed; a survey has counted them. Infinite ones are refused when a table is opened."""
-
-    surveyed = True
-    test_nan_beside_infinite_entries = None
-    test_survey_of_a_matrix_with_holes = None
-    test_entries_that_are_not_finite = None
-
-
-class TestParquet(CompleteSuite):
-    def chunked(self, M):
-        return parquet_file(self.new().with_suffix(".parquet"), M)
+def same_as_memory(engine, case):
+    memory = MemoryEngine(case.M)
+    for question, asked in (("core", (case.Q1, case.Q2)), ("products", (case.X, case.Y))):
+        *answers, _ = getattr(engine, question)(case.L, 1.0, *asked)
+        *expected, _ = getattr(memory, question)(case.L, 1.0, *asked)
+        for answer, right in zip(answers, expected, strict=True):
+            np.testing.assert_allclose(answer, right, rtol=0, atol=1e-12)
+    S, right = (owner.corruption(case.L, 1.0)[0] for owner in (engine, memory))
+    np.testing.assert_array_equal(S.toarray() != 0, right.toarray() != 0)
 
 
 @pytest.fixture(scope="class")
@@ -249,7 +202,7 @@ def test_factors_that_change_in_place_are_sent_again_and_bases_are_not(client):
     L, sent = LowRank.zero(case.M.shape), []
     for scale in (1.0, 2.0):
         engine.core(L, scale, case.U.copy(), case.V.copy())
-        sent.append(set(engine.chunks.sent))
+        sent.append(set(engine.workers.sent))
     assert sent[0] == sent[1]
 
 
@@ -294,7 +247,7 @@ class TestHoles(HolesSuite):
                 np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.parametrize("kind", PATTERNS[:4])
+@pytest.mark.parametrize("kind", ["50 %", "empty rows"])
 def test_a_survey_of_a_list(kind):
     """One read to count, one for all that was announced."""
     case, there = shared_case((60, 41)), pattern(kind)
@@ -311,16 +264,7 @@ def test_a_survey_of_a_list(kind):
 
 def test_cells_as_chunks():
     case = Case((7, 3))
-    engine = DistributedEngine(source_of(da.from_array(case.M, chunks=1)))
-    reference = MemoryEngine(case.M)
-    for question, asked in (("core", (case.Q1, case.Q2)), ("products", (case.X, case.Y))):
-        *answers, _ = getattr(engine, question)(case.L, 1.0, *asked)
-        *expected, _ = getattr(reference, question)(case.L, 1.0, *asked)
-        for answer, right in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(answer, right, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(
-        engine.corruption(case.L, 1.0)[0].toarray() != 0, reference.corruption(case.L, 1.0)[0].toarray() != 0
-    )
+    same_as_memory(DistributedEngine(source_of(da.from_array(case.M, chunks=1))), case)
 
 
 # What is told, and what is refused.
@@ -331,15 +275,15 @@ def problem():
     return irpca.datasets.make_problem(60, 45, d1=4, d2=3, rank=2, corruption=0.1)
 
 
-def watched_chunks(M, chunks=(20, 15), change=lambda block: block):
+def watched_chunks(M):
     """A dask array that takes down which chunks were read."""
     seen = []
 
     def block(x, block_info=None):
         seen.append(block_info[0]["chunk-location"])
-        return change(x)
+        return x
 
-    return da.from_array(M, chunks=chunks).map_blocks(block, meta=np.empty((0, 0))), seen
+    return da.from_array(M, chunks=(20, 15)).map_blocks(block, meta=np.empty((0, 0))), seen
 
 
 def test_missing_cells_in_chunks(problem):
@@ -350,25 +294,13 @@ def test_missing_cells_in_chunks(problem):
     np.testing.assert_array_equal(result.counts[0], (~np.isnan(M)).sum(1))
 
 
-@pytest.mark.parametrize("solver", ["irpca", "trimmed", "irpca_iht", "altproj", "ircur", "pca"])
+@pytest.mark.parametrize("solver", ["irpca", "altproj", "pca"])
 def test_infinite_cells_are_refused_with_their_place(problem, solver):
     M = problem.M.copy()
     M[45, 40], M[3, 3] = -np.inf, np.nan
     given = (problem.F1, problem.F2) if SOLVERS[solver].features else ()
     with pytest.raises(ValueError, match="M holds infinite values in rows 40 to 59, columns 30 to 44; replace them"):
         irpca.solve(da.from_array(M, chunks=(20, 15)), *given, rank=2, solver=solver)
-
-
-def test_a_chunk_of_another_type_is_refused(problem):
-    M, _ = watched_chunks(problem.M, change=lambda x: x.astype(object))
-    with pytest.raises(ValueError, match=r"chunk \(\d, \d\) of M \(rows .*has dtype object"):
-        irpca.solve(M, problem.F1, problem.F2)
-
-
-def test_unknown_chunk_sizes_are_refused(problem):
-    M = da.from_array(problem.M, chunks=20)
-    with pytest.raises(ValueError, match=r"unknown chunk sizes; .*compute_chunk_sizes\(\)"):
-        irpca.solve(M[M[:, 0] != 7])
 
 
 def test_features_of_another_length_are_refused_before_M_is_read(problem):
@@ -389,13 +321,6 @@ def test_a_solver_that_needs_more_is_refused_before_M_is_read(problem, solver):
     assert not seen
 
 
-def test_ids_that_are_there_twice_are_refused(tmp_path):
-    frame = pd.DataFrame({"row": [1, 1, 2, 2, 1], "column": [1, 2, 1, 2, 2], "value": [1.0, 2, 3, 4, 5]})
-    frame.to_parquet(tmp_path / "M.parquet")
-    with pytest.raises(ValueError, match=r"row 1, column 2 is there 2 times, with values 2\.0, 5\.0"):
-        irpca.solve(tmp_path / "M.parquet")
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_a_matrix_without_any_cell_is_refused(way):
     nothing = listed(np.ones((30, 20)), np.zeros((30, 20), bool))
@@ -403,15 +328,6 @@ def test_a_matrix_without_any_cell_is_refused(way):
         irpca.solve(WAYS[way](nothing), rank=2)
     with pytest.raises(ValueError, match="every cell of M is missing"):
         _ = DistributedEngine(source_of(WAYS[way](nothing))).n_observed
-
-
-def test_a_chunk_that_cannot_be_read_is_named(problem, tmp_path, monkeypatch):
-    small_pieces(monkeypatch)
-    array = zarr_array(tmp_path / "M.zarr", problem.M, (20, 15))
-    (tmp_path / "M.zarr" / "c" / "1" / "2").write_bytes(b"not a chunk")
-    for M in (array, tmp_path / "M.zarr"):
-        with pytest.raises(UnreadableError, match=r"M cannot be read: rows 20 to 39, columns 30 to 44 of .*M\.zarr"):
-            irpca.solve(M, problem.F1, problem.F2)
 
 
 def test_engines_by_name(problem):
@@ -459,7 +375,7 @@ def test_progress_within_a_read(clustered, request):
     case, told = Case((30, 17)), []
     engine = DistributedEngine(source_of(in_tiles(case.M)))
     engine.watch = lambda done, total: told.append((done, total))
-    chunks = int(np.prod(engine.chunks.grid))
+    chunks = int(np.prod(engine.grid))
     for ask in (lambda: engine.core(case.L, 1.0, case.Q1, case.Q2), lambda: engine.counts):
         told.clear()
         ask()
@@ -482,7 +398,7 @@ class LostWorkers:
 
 @pytest.mark.parametrize("back", [True, False])
 def test_a_cluster_that_lost_all_workers_has_time_to_start_others(back, monkeypatch):
-    monkeypatch.setattr(graphs, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(workers, "PAUSE_SECONDS", 0.0)
     client, asked = LostWorkers(back), []
 
     def run():
@@ -491,11 +407,11 @@ def test_a_cluster_that_lost_all_workers_has_time_to_start_others(back, monkeypa
             raise CancelledError
         return "an answer"
 
-    chunks = graphs.Chunks(source_of(da.ones((4, 4))))
+    asking = workers.Workers(source_of(da.ones((4, 4))))
     if back:
-        assert chunks._try(run, client) == "an answer"
+        assert asking.try_again(run, client) == "an answer"
         assert client.waits == 2
     else:
-        with pytest.raises(graphs.ClusterError, match="no worker for 60 seconds while M was read: start some"):
-            chunks._try(run, client)
+        with pytest.raises(workers.ClusterError, match="no worker for 60 seconds while M was read: start some"):
+            asking.try_again(run, client)
         assert asked == [1]

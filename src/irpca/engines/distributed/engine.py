@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from itertools import product
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
+import dask
 import numpy as np
 from dask.base import tokenize
 
@@ -27,9 +28,24 @@ from ..base import (
 from ..body import PiecedEngine, refuse_nothing
 from ..listing import Found, GrowingRows
 from ..memory import MemoryEngine
-from ..questions import Answer, Question, Regression, Tally, Writing
-from .graphs import Chunks, Part, Watch
-from .sources import Edges, Source
+from ..questions import Answer, Listing, Question, Regression, Tally, Writing
+from .sources import Edges, Source, add_in_tree, client_of_dask, numbered_tasks
+from .workers import (
+    Opaque,
+    Part,
+    Watch,
+    Workers,
+    add_parts,
+    answer_of_chunk,
+    ask_band,
+    drop_moments,
+    join_bands,
+    join_outliers,
+    look_at_chunk,
+    make_band,
+    pick_part,
+    prior_of_band,
+)
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -56,8 +72,10 @@ class DistributedEngine(PiecedEngine):
     dear = True
 
     def __init__(self, source: Source) -> None:
-        self._source, self.chunks = source, Chunks(source)
-        self.reads = 0.0
+        self._source, self.workers = source, Workers(source)
+        self.grid = len(source.row_edges) - 1, len(source.col_edges) - 1
+        self.places = [(i, j) for i in range(self.grid[0]) for j in range(self.grid[1])]
+        self.reads, self.holes = 0.0, False
         self._known: dict[str, Any] = {}
         self._room = KEPT_ENTRIES
         self._counts: tuple[Array, Array] | None = None
@@ -67,11 +85,11 @@ class DistributedEngine(PiecedEngine):
 
     @property
     def watch(self) -> Watch | None:
-        return self.chunks.watch
+        return self.workers.watch
 
     @watch.setter
     def watch(self, watch: Watch | None) -> None:
-        self.chunks.watch = watch
+        self.workers.watch = watch
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,7 +101,7 @@ class DistributedEngine(PiecedEngine):
 
     @property
     def edges(self) -> tuple[Edges, Edges]:
-        return self.chunks.edges
+        return self.workers.edges
 
     @property
     def labels(self) -> tuple[Array | None, Array | None]:
@@ -110,7 +128,7 @@ class DistributedEngine(PiecedEngine):
         known = set(self._known)
         self._survey(looks)
         return {
-            "counts": self._counts if self.chunks.holes or self.source.listed else None,
+            "counts": self._counts if self.holes or self.source.listed else None,
             "ends": self._ends,
             "known": {key: answer for key, answer in self._known.items() if key not in known},
         }
@@ -118,7 +136,7 @@ class DistributedEngine(PiecedEngine):
     def recall(self, found: dict[str, Any]) -> None:
         counts = found["counts"]
         self._counts = all_counted(self.shape) if counts is None else (counts[0], counts[1])
-        self._ends, self.chunks.holes = found["ends"], counts is not None and not self.source.listed
+        self._ends, self.holes = found["ends"], counts is not None and not self.source.listed
         for key, answer in found["known"].items():
             self._remember(key, tuple(answer))
 
@@ -161,13 +179,22 @@ class DistributedEngine(PiecedEngine):
 
     def _look(self, wanted: Sequence[Request], count: bool = False) -> list[Part]:
         """Answer some requests for entries in one read of the chunks they are in; of all, to count."""
-        by_chunk: dict[Place, list[Any]] = {place: [] for place in self.chunks.places()} if count else {}
+        by_chunk: dict[Place, list[Any]] = {place: [] for place in self.places} if count else {}
         back: dict[Place, list[tuple[int, Any]]] = {}
         for k, request in enumerate(wanted):
             for place, at, here in self._split(*request):
                 by_chunk.setdefault(place, []).append((request[0], *at))
                 back.setdefault(place, []).append((k, here))
-        found = self.chunks.look(by_chunk, "survey" if count else "look", count)
+
+        def roots() -> list[Any]:
+            look, given = numbered_tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
+            return [
+                look(self.source.read(i, j), some, count, self.workers.place(i, j))
+                for (i, j), some in zip(by_chunk, given, strict=True)
+            ]
+
+        name = "survey" if count else "look"
+        found = dict(zip(by_chunk, self.workers.compute(roots, name), strict=True))
         heights, widths = map(np.diff, self.edges)
         self.reads += sum(int(heights[i]) * int(widths[j]) for i, j in by_chunk) / math.prod(self.shape)
         if count:
@@ -181,7 +208,7 @@ class DistributedEngine(PiecedEngine):
 
     def _split(self, kind: str, rows: Array, cols: Array) -> list[tuple[Place, Part, Any]]:
         """A request by chunks: where, what is wanted there, and where that belongs in the answer."""
-        (row_edges, col_edges), n2 = self.edges, self.chunks.grid[1]
+        (row_edges, col_edges), n2 = self.edges, self.grid[1]
         parts: list[tuple[Place, Part, Any]] = []
         if kind == "positions":  # of observed entries, chunk by chunk
             for k, mine in _by_number(_chunk_of(rows, self._ends)):
@@ -213,7 +240,7 @@ class DistributedEngine(PiecedEngine):
         if not any(sizes):
             raise ValueError("every cell of M is missing")
         complete = not self.source.listed and sum(sizes) == math.prod(self.shape)
-        self.chunks.holes = not (self.source.listed or complete)
+        self.holes = not (self.source.listed or complete)
         self._counts = all_counted(self.shape) if complete else total
         self._ends = np.append(0, np.cumsum(sizes))
 
@@ -259,15 +286,80 @@ class DistributedEngine(PiecedEngine):
     # Reads of all of M
 
     def ask(self, question: Question) -> Answer:
-        return self.chunks.sums(question)
+        name = type(question).__name__.lower()
+        (whole, tally), *bands = self.workers.compute(lambda: self._sums(name, question), name)
+        n1 = self.grid[0] if question.lines[0] else 0
+        return Answer(whole, join_bands(bands[:n1]), join_bands(bands[n1:]), tally)
+
+    def _sums(self, name: str, question: Question) -> list[Any]:
+        """Tasks that sum the answers of all chunks, then of those of the same rows, then of the same columns."""
+        answers = self._answers(name, question)
+        add, pick = numbered_tasks(add_parts, f"irpca-sum-{name}"), numbered_tasks(pick_part, f"irpca-part-{name}")
+        large = isinstance(question, Regression)  # along one side, and that shall not travel with the rest
+
+        def total(side: str, places: Iterable[Place]) -> Any:
+            return add_in_tree(add, [pick(answers[k], side) if large else answers[k] for k in places], side)
+
+        found = [total("whole", answers)]
+        for axis, side in enumerate(("rows", "cols")):
+            for k in range(self.grid[axis]) if question.lines[axis] else ():
+                found.append(total(side, [place for place in answers if place[axis] == k]))
+        return found
+
+    def _answers(self, name: str, question: Question | Listing) -> dict[Place, Any]:
+        ask, workers = numbered_tasks(answer_of_chunk, f"irpca-{name}"), self.workers
+        rows, cols = question.sides
+        of_rows, of_cols = workers.cut(rows, 0), workers.cut(cols, 1)
+        rest = question.with_sides([None] * len(rows), [None] * len(cols))
+        shared = workers.send([rest])[0] if isinstance(rest, Writing) else Opaque(rest)  # a sink knows all of L
+        return {
+            (i, j): ask(shared, self.source.read(i, j), of_rows[i], of_cols[j], workers.place(i, j, self.holes))
+            for i, j in self.places
+        }
 
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
-        return self.chunks.lines(question, mean, prior)
+        """The bands stay where they are made."""
+        axis, (n1, n2), workers, client = question.axis, self.grid, self.workers, client_of_dask()
+        priors = [prior_of_band(prior, mean, slice(*span)) for span in pairwise(self.edges[axis])]
+        drop, make = numbered_tasks(drop_moments, "irpca-rest"), numbered_tasks(make_band, "irpca-band")
+        ask = numbered_tasks(ask_band, "irpca-solve")
+        kept: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
+
+        def roots() -> list[Any]:
+            whole, *found = self._sums("lines", question)
+            sides = [found[:n1], found[n1:]]
+            bands = [make(part, given) for part, given in zip(sides[axis], workers.send(priors), strict=True)]
+            sides[axis] = [drop(part) for part in sides[axis]]
+            return [whole, *sides[0], *sides[1], *bands]
+
+        def read() -> tuple[list[Any], list[Any]]:
+            if not kept:
+                with workers.watched("lines"):
+                    found = dask.persist(*roots(), traverse=False)
+                    sums = dask.compute(*found[: 1 + n1 + n2], traverse=False)
+                kept.append((list(sums), list(found[1 + n1 + n2 :])))
+            return kept[0]
+
+        def ask_all(question: str, *given: Any) -> list[Any]:
+            def run() -> list[Any]:
+                _, bands = read()
+                return list(dask.compute(*(ask(band, question, Opaque(given)) for band in bands), traverse=False))
+
+            return workers.try_again(run, client, kept.clear)
+
+        ((whole, _), *sums), _ = workers.try_again(read, client, kept.clear)
+        (of_rows,), (of_cols,) = join_bands(sums[:n1]), join_bands(sums[n1:])
+        return ask_all, Sums(of_rows, of_cols, whole[0])
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
-        S, total = GrowingRows(self.shape, self.dtype), Tally()
-        bands = self.chunks.list_outliers(self.listing(L, limit))
+        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), numbered_tasks(join_outliers, "irpca-join")
+
+        def roots() -> list[Any]:
+            answers = self._answers("outliers", self.listing(L, limit))
+            return [join([answers[place] for place in self.places if place[0] == i]) for i in range(self.grid[0])]
+
+        bands = self.workers.compute(roots, "outliers")
         while bands:
             part, tally = bands.pop(0)
             S.append(Found(part.indices, part.data, np.diff(part.indptr), tally, part.nnz))
