@@ -323,20 +323,14 @@ def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
 # Memory, and the scheduler
 
 
-@pytest.fixture(scope="module")
-def narrow():
-    """A worker that is killed when it takes more than 600 MB, half of them for libraries; a task may fail once."""
+def test_chunks_that_are_too_large_for_workers(tmp_path):
+    """A worker is killed when it takes more than 600 MB, half of them for libraries; a task may fail once."""
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 1, "distributed.worker.memory.spill": False}),
         local_cluster(n_workers=1, memory_limit="600MB") as cluster,
         Client(cluster),
+        pytest.raises(ClusterError, match=r"memory was used up, make the chunks smaller \(the largest has 0\.04 MB"),
     ):
-        yield
-
-
-@pytest.mark.usefixtures("narrow")
-def test_chunks_that_are_too_large_for_workers(tmp_path):
-    with pytest.raises(ClusterError, match=r"memory was used up, make the chunks smaller \(the largest has 0\.04 MB"):
         irpca.solve(Faulty(tmp_path, always="hoard").of(noisy()), problem().F1)
 
 

@@ -286,14 +286,6 @@ def watched_chunks(M):
     return da.from_array(M, chunks=(20, 15)).map_blocks(block, meta=np.empty((0, 0))), seen
 
 
-def test_missing_cells_in_chunks(problem):
-    M = problem.M.copy()
-    M[3, 2] = M[45, 40] = np.nan
-    result = irpca.solve(in_tiles(M), problem.F1, problem.F2)
-    assert result.engine == "distributed" and problem.relative_error(result.L) < 1e-10
-    np.testing.assert_array_equal(result.counts[0], (~np.isnan(M)).sum(1))
-
-
 @pytest.mark.parametrize("solver", ["irpca", "altproj", "pca"])
 def test_infinite_cells_are_refused_with_their_place(problem, solver):
     M = problem.M.copy()
@@ -339,20 +331,6 @@ def test_engines_by_name(problem):
     said = re.escape("engine='distributed' reads M from a dask or zarr array, a path or a dask DataFrame, got ndarray")
     with pytest.raises(ValueError, match=said):
         irpca.solve(problem.M, engine="distributed")
-
-
-def test_blocks_of_the_wrong_length_are_refused(problem):
-    case = Case((60, 41))
-    M, seen = watched_chunks(case.M)
-    engine = DistributedEngine(source_of(M))
-    for ask in (
-        lambda: engine.products(case.L, 1.0, case.Y),
-        lambda: engine.core(case.L, 1.0, case.Q2, case.Q1),
-        lambda: engine.corruption(case.L.T, 1.0),
-    ):
-        with pytest.raises(ValueError, match="shape mismatch"):
-            ask()
-    assert not seen
 
 
 def test_the_labels_of_a_table_are_those_of_its_outliers(tmp_path, problem, monkeypatch):

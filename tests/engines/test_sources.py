@@ -282,23 +282,6 @@ def test_a_damaged_chunk_is_named(tmp_path, small):
         source_of(tmp_path / "M.zarr")
 
 
-class Locked(zarr.storage.LocalStore):
-    """A store with a chunk that nobody may read; its error does not pickle."""
-
-    async def get(self, key, *args, **kwargs):
-        if key == "c/0/1":
-            error = PermissionError(13, "Permission denied")
-            error.handle = lambda: None
-            raise error
-        return await super().get(key, *args, **kwargs)
-
-
-def test_a_chunk_without_permission_is_named(tmp_path, small):
-    stored(tmp_path / "M", chunks=(60, 20))
-    with pytest.raises(UnreadableError, match=r"rows 0 to 59, columns 20 to 39 of file:.*Permission denied"):
-        whole(source_of(zarr.open_array(Locked(tmp_path / "M"), mode="r")))
-
-
 # .npy files
 
 
