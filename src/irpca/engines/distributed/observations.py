@@ -29,7 +29,7 @@ from .sources import (
     attempt,
     client_of_dask,
     mapped,
-    natural,
+    naturally_sorted,
     numbered_tasks,
     place_of,
     tasks,
@@ -58,7 +58,7 @@ def from_parquet(path: Path) -> Source:
     from pyarrow import parquet
 
     folder = path.is_dir()
-    files = sorted(path.rglob("*.parquet"), key=lambda file: natural(str(file))) if folder else [path]
+    files = naturally_sorted(path.rglob("*.parquet")) if folder else [path]
     read, parts = numbered_tasks(_read_parquet, "irpca-read-parquet"), []
     names: Names | None = None
     for file in files:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import re
 import threading
 import uuid
 from bisect import bisect_left, bisect_right
@@ -299,12 +298,11 @@ def _from_path(given: str | Path) -> Source | None:
 def _from_folder(path: Path, suffix: str) -> Source:
     if suffix == ".zarr" or any((path / file).exists() for file in ("zarr.json", ".zarray", ".zgroup")):
         return _open_zarr(path)
-    numpys = sorted(path.glob("*.npy"), key=lambda file: natural(file.name))
-    tables = any(path.rglob("*.parquet"))
+    numpys, tables = list(path.glob("*.npy")), any(path.rglob("*.parquet"))
     if numpys and tables:
         raise ValueError(f"M is a folder, {str(path)!r}, of both .npy and Parquet files; keep one kind in it")
     if numpys:
-        return _from_npy(path, numpys)
+        return _from_npy(numpys)
     if tables:
         return _table("a folder of Parquet files", "from_parquet", path)
     raise ValueError(
@@ -331,14 +329,16 @@ def _open_zarr(path: Path) -> Source:
     return _from_group(found) if hasattr(found, "arrays") else _from_zarr(found)
 
 
-def natural(name: str) -> tuple[list[tuple[int, int | str]], str]:
+def naturally_sorted(files: Iterable[Path]) -> list[Path]:
     """``part-2`` before ``part-10``."""
-    parts = filter(None, re.split(r"([0-9]+)", name))
-    return [(0, int(part)) if part[0] in "0123456789" else (1, part) for part in parts], name
+    from dask.utils import natural_sort_key
+
+    return sorted(sorted(files), key=lambda file: natural_sort_key(str(file)))
 
 
-def _from_npy(folder: Path, files: list[Path]) -> Source:
+def _from_npy(found: list[Path]) -> Source:
     required("a folder of .npy files", "dask")
+    files = naturally_sorted(found)
     shapes, dtypes = zip(*map(_header, files), strict=True)
     n2 = shapes[0][1]
     for file, shape in zip(files, shapes, strict=True):

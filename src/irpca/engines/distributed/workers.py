@@ -55,9 +55,9 @@ class Workers:
         self.watch: Watch | None = None
         self.topic = f"irpca-{uuid.uuid4().hex}"  # under which workers tell what they have read
 
-    def place(self, i: int, j: int, holes: bool = False) -> Place:
+    def place(self, i: int, j: int, holes: bool = False) -> ChunkPlace:
         topic = self.topic if self.watch is not None and client_of_dask() is not None else ""
-        return Place((i, j), self.edges, holes, topic)
+        return ChunkPlace((i, j), self.edges, holes, topic)
 
     def cut(self, arrays: list[Array | None], axis: int) -> list[Any]:
         """The arrays of a side for every run of its lines; sent to the workers once, if there are any."""
@@ -182,7 +182,7 @@ class Opaque:
         self.value = value
 
 
-class Place:
+class ChunkPlace:
     """Where a chunk is, what is known of it, and under which topic to tell that it was read, if anybody watches."""
 
     def __init__(self, place: tuple[int, int], edges: tuple[Edges, Edges], holes: bool, topic: str) -> None:
@@ -206,7 +206,7 @@ def _read(chunk: Any) -> Any:
     return chunk() if isinstance(chunk, Reading) else chunk
 
 
-def answer_of_chunk(question: Opaque, chunk: Any, rows: Opaque, cols: Opaque, at: Place) -> Any:
+def answer_of_chunk(question: Opaque, chunk: Any, rows: Opaque, cols: Opaque, at: ChunkPlace) -> Any:
     asked, chunk = question.value.with_sides(rows.value, cols.value), _read(chunk)
     if isinstance(asked, Writing):
         asked = replace(asked, place=at.place, first=(at.rows[0], at.cols[0]))
@@ -282,7 +282,7 @@ def ask_band(band: tuple[Any, Any], question: str, given: Opaque) -> Any:
     return band[1] if question == "prepare" else getattr(band[0], question)(*given.value)
 
 
-def look_at_chunk(chunk: Any, wanted: Opaque, count: bool, at: Place) -> tuple[list[Part], Any]:
+def look_at_chunk(chunk: Any, wanted: Opaque, count: bool, at: ChunkPlace) -> tuple[list[Part], Any]:
     """What was wanted of a chunk; and, if asked, how many entries of its rows and columns are observed."""
     chunk, counts = _read(chunk), None
     piece = at.piece(chunk)
@@ -296,7 +296,7 @@ def look_at_chunk(chunk: Any, wanted: Opaque, count: bool, at: Place) -> tuple[l
     return found, counts
 
 
-def _find(piece: Piece, at: Place, kind: str, *where: Array) -> Part:
+def _find(piece: Piece, at: ChunkPlace, kind: str, *where: Array) -> Part:
     if kind == "positions":
         assert isinstance(piece, Listed)
         rows, cols, values = piece.at(*where)
