@@ -176,11 +176,11 @@ def checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 
     Notes
     -----
-    Records reach the disk at least every half second, if there are any: a killed process loses none, a power cut the
-    last. A record that was not finished is asked again. A file that was damaged, or belongs to another M or to other
-    arguments, is refused with :class:`irpca.checkpoint.CheckpointError`; of M its shape and some values are compared.
-    ``max_iter``, ``sparse`` and ``callbacks`` may differ. Solvers that keep a matrix as large as M beside it ("pcp",
-    "pcpf") take no checkpoint.
+    Answers reach the disk at least every half second of work: a kill or a power cut loses no more. The file is an
+    SQLite database, locked while it is used, so that no two solves share one. If a ``-journal`` lies beside it after a
+    kill, they belong together. A file that was damaged, or belongs to another M or to other arguments, is refused with
+    :class:`irpca.checkpoint.CheckpointError`; of M its shape and some values are compared. ``max_iter``, ``sparse`` and
+    ``callbacks`` may differ. Solvers that keep a matrix as large as M beside it ("pcp", "pcpf") take no checkpoint.
 
     Examples
     --------

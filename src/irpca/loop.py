@@ -146,8 +146,8 @@ def solve(
         raise ValueError(f"tol must not be negative, got {tol!r}")
     files = _outlier_files(outliers_to, flag(sparse, "sparse"), M, owner, solver)
     watchers = listed(callbacks)
-    with _watched(owner, watchers):
-        journal = Journal.asked_for(owner, watchers, None if resume is None else checked(resume, "resume"))
+    resumed = None if resume is None else checked(resume, "resume")
+    with _watched(owner, watchers), Journal.asked_for(owner, watchers, resumed) as journal:
         if journal is not None:
             owner = cast(Engine, journal)
             random_state = journal.seed if random_state is None else random_state
