@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tracemalloc
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,6 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.sparse import csr_array
 
 import irpca
 from irpca import InductiveRobustPCA, Status, checkpoint, constants, solve
@@ -196,21 +196,6 @@ def test_a_whole_replay_reads_one_chunk(large, tables, path, monkeypatch, solver
     assert again.reads < first.reads
 
 
-def test_entries_are_kept_where_they_are_dear_and_were_not_known(large, tables, tmp_path):
-    M, *F = tables["noisy"]
-    for name, given in (("memory", M), ("chunks", Stored(M).chunks())):
-        solve(given, *F, **IHT, callbacks=keep(tmp_path / name))
-        solve(given, rank=2, solver="ircur", callbacks=keep(tmp_path / f"{name} ircur"))
-    assert not set(names(tmp_path / "memory")) & ACCESSING
-    assert names(tmp_path / "chunks")[0] == "survey"
-    assert not {"block", "entries", "draw"} & set(names(tmp_path / "chunks"))
-    assert names(tmp_path / "memory ircur") == []
-    assert set(names(tmp_path / "chunks ircur")) == {"survey", "block"}
-    M, *F = tables["rare"]
-    solve(Stored(M).chunks(), *F, callbacks=keep(tmp_path / "rare"))
-    assert "entries" in names(tmp_path / "rare")
-
-
 def on_device(M):
     pytest.importorskip("torch")
     return importlib.import_module("irpca.engines.gpu").GPUEngine(M, device="cpu", kernels="torch")
@@ -237,7 +222,7 @@ def test_other_engines_and_precisions(tables, path, make, kind):
 @pytest.mark.parametrize(
     ("solver", "kind", "chunks"),
     [("irpca_iht", "exact", False), ("accaltproj", "alone", False)]
-    + [("irpca", kind, True) for kind in ("exact", "noisy", "holes", "alone")],
+    + [("irpca", kind, True) for kind in ("exact", "holes")],
 )
 def test_cut_after_records(large, tables, path, solver, kind, chunks):
     M, *F = tables[kind]
@@ -246,7 +231,7 @@ def test_cut_after_records(large, tables, path, solver, kind, chunks):
     whole = rows(path)
     count = whole[-1][0] + 1
     assert count > (3 if chunks else 10)
-    for left in {1, 2, 3, count // 2, count - 1} if chunks else range(1, count, 4):
+    for left in {1, 2, count // 2} if chunks else range(1, count, 5):
         cut(path, left)
         assert_same(solve(M, *F, rank=2, solver=solver, resume=path), plain)
         assert rows(path) == whole  # it went on in the same file, to the same end
@@ -277,23 +262,7 @@ def test_holes_are_known_when_the_answer_that_met_them_is_replayed(tables, path)
         assert tuple(journal.engine.asked) == asked
 
 
-# Damaged, foreign, of something else.
-
-
-def test_a_flipped_byte_anywhere_never_changes_the_result(tables, path):
-    given = tables["exact"]
-    plain = solve(*given, callbacks=keep(path), **IHT)
-    whole, rng, refused = path.read_bytes(), np.random.default_rng(1), 0
-    for at in [*range(100), *rng.integers(len(whole), size=60).tolist()]:
-        damaged = bytearray(whole)
-        damaged[at] ^= 1 << int(rng.integers(8))
-        path.write_bytes(damaged)
-        try:
-            assert_same(solve(*given, resume=path, **IHT), plain)
-        except (CheckpointError, OSError) as error:
-            refused += 1
-            assert str(path) in str(error) and path.read_bytes() == bytes(damaged)  # a refused file is left as it is
-    assert refused > 40
+# Damaged, foreign, of something else. Changed bytes are the soak's (soak/checkpoints.py).
 
 
 def test_parts_that_are_changed_moved_lost_or_of_another_file(tables, tmp_path, path):
@@ -328,37 +297,6 @@ def test_foreign_files(tables, path, content):
     with pytest.raises(CheckpointError, match="is damaged, or no checkpoint of this version"):
         solve(*tables["exact"], resume=path, **IHT)
     assert path.read_bytes() == content
-
-
-NONSENSE = [
-    ('{"name"', '[{"name"'),
-    ('{"name"', '{"more": 1, "name"'),
-    ('"numbers": [[', '"numbers": [["x", '),
-    ('"C"', '"K"'),
-    ('"<f8"', '"|O"'),
-    ("[4, 3]", "[1099511627776, 3]"),
-    ("[4, 3]", "[4, 2]"),
-    ("[4, 3]", "[-4, 3]"),
-    ('{"array": 0}', '{"array": 9}'),
-    ('"Trim"', '"Popen"'),
-    ('"answer": [', '"answer": [' + "[" * 20000),
-    ('"raised": null', '"raised": ["SystemExit", "x"]'),
-]
-
-
-@pytest.mark.parametrize(("right", "wrong"), NONSENSE)
-def test_a_malformed_record_with_the_right_digest(tables, tmp_path, path, right, wrong):
-    """Somebody made it."""
-    first = tmp_path / "first"
-    solve(*tables["exact"], callbacks=keep(first), **IHT)
-    made = RecordFile(path, new=True)
-    header, question = (text.decode() for record, part, text, _ in rows(first) if record < 2 and not part)
-    assert right in question
-    made.append(header)
-    made.append(question.replace(right, wrong), [np.ones((4, 3)), np.array(1.0), np.array(1.0)])
-    made.close()
-    with pytest.raises(CheckpointError, match="run is damaged, or no checkpoint of this version"):
-        solve(*tables["exact"], resume=path, **IHT)
 
 
 @pytest.mark.parametrize(
@@ -408,10 +346,9 @@ def test_other_chunks_and_versions_are_refused(tables, path, monkeypatch):
         solve(Stored(M).chunks(), *F, resume=path, **IHT)
 
 
-@pytest.mark.parametrize("in_chunks", [False, True])
-def test_what_only_ends_a_run_may_change(large, tables, path, caplog, in_chunks):
+def test_what_only_ends_a_run_may_change(large, tables, path, caplog):
     M, *F = tables["exact"]
-    M = Stored(M).chunks() if in_chunks else M
+    M = Stored(M).chunks()
     first = solve(M, *F, callbacks=keep(path), sparse=False, max_iter=3, **IHT)
     assert first.status is Status.MAX_ITER
     with caplog.at_level(logging.WARNING, "irpca"):
@@ -479,6 +416,7 @@ def test_solvers_of_dense_matrices_are_refused_before_anything_is_read(tables, p
 
 def test_a_file_that_another_solve_uses(tables, path):
     M = tables["exact"][0]
+    journal_of(MemoryEngine(M), path).ending()
     first = journal_of(MemoryEngine(M), path)
     with pytest.raises(CheckpointError, match=r"run is used by another solve.*: give each solve a file of its own"):
         Journal(MemoryEngine(M), path, resume=True, begin=False)
@@ -554,11 +492,11 @@ path, target, given = folder / "run", folder / "S.parquet", np.load(folder / "gi
 M, *F = (given[name] for name in given)
 
 def solved(**options):
-    return irpca.solve(da.from_array(M, chunks=(20, 30)), *F, rank=2, **options).L.dense()
+    return irpca.solve(da.from_array(M, chunks=(20, 30)), *F, rank=2, solver="irpca_iht", **options).L.dense()
 
 with dask.config.set(scheduler="sync"):
     plain = solved(outliers_to=folder / "plain.parquet")
-    deaths, seconds = 0, 1.0
+    deaths, seconds = 0, 0.5
     while True:
         pid = os.fork()
         if not pid:
@@ -568,7 +506,7 @@ with dask.config.set(scheduler="sync"):
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         if code != -signal.SIGALRM:
             break
-        deaths, seconds = deaths + 1, seconds * 1.02
+        deaths, seconds = deaths + 1, seconds * 1.3
 print(code, deaths)
 """
 
@@ -582,8 +520,12 @@ def test_killed_at_any_moment(tables, tmp_path):
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **source}, timeout=280)
     code, deaths = map(int, done.stdout.split())
     assert code == 0 and deaths
-    found, plain = (sorted(pd.read_parquet(tmp_path / name).itertuples()) for name in ("S.parquet", "plain.parquet"))
-    assert len(found) > 100 and {row[1:] for row in found} == {row[1:] for row in plain}
+    found, plain = (
+        pd.read_parquet(tmp_path / f"{name}.parquet").sort_values(["row", "column"], ignore_index=True)
+        for name in ("S", "plain")
+    )
+    pd.testing.assert_frame_equal(found, plain, check_exact=True)
+    assert len(found) > 100
 
 
 # Other questions than then.
@@ -621,13 +563,8 @@ def test_rounding_is_told_from_another_question(tables, path, caplog):
         again.ending()
         assert len(caplog.records) == warnings and again.engine.asked == ["glance"]
     for other in (
-        (L, 1.0, Q1 * (1 + 1e-4), Q2),
-        (L, 1.0, Q1[:, ::-1].copy(), Q2),
-        (L, 1.0, Q1[::-1].copy(), Q2),
-        (L, 1.0, -Q1, Q2),
-        (L, 1.0, Q1[:, :2], Q2),
-        (L, 1.001, Q1, Q2),
-        (L, np.inf, Q1, Q2),
+        *((L, 1.0, Q, Q2) for Q in (Q1 * (1 + 1e-4), Q1[:, ::-1].copy(), Q1[::-1].copy(), -Q1, Q1[:, :2])),
+        *((L, limit, Q1, Q2) for limit in (1.001, np.inf)),
         (LowRank.zero(L.shape), 1.0, Q1, Q2),
     ):
         again = journal_of(Watched(M), path)
@@ -640,13 +577,10 @@ def test_rounding_is_told_from_another_question(tables, path, caplog):
 def test_integers_seeds_and_looks_are_compared_exactly():
     rows, cols = np.arange(5), np.arange(3)
     one, other = np.random.SeedSequence(1).spawn(2)
+    lines = [(rows, cols), (cols, rows), (rows, cols + 1), (rows.astype(np.int32), cols), (rows, rows)]
     different = [
-        Look(lines=(rows, cols)),
-        Look(lines=(cols, rows)),
-        Look(lines=(rows, cols + 1)),
-        Look(lines=(rows.astype(np.int32), cols)),
+        *(Look(lines=pair) for pair in lines),
         Look(cells=(rows, rows)),
-        Look(lines=(rows, rows)),
         *(Look(size=size, seed=seed) for size in (5, 6) for seed in (one, other, np.random.SeedSequence(1), None)),
         *(np.array([np.nan, 1.0]), np.array([np.inf, 1.0]), np.array([np.inf, 2.0]), np.inf, 1.0),
         *(np.zeros((0, 3)), np.zeros((3, 0))),
@@ -659,44 +593,6 @@ def test_integers_seeds_and_looks_are_compared_exactly():
     for unknown in (object(), np.random.default_rng(0), {1, 2}):  # whether they are the same cannot be told
         with pytest.raises(TypeError, match="a checkpoint cannot hold"):
             describe("survey", unknown, {})
-
-
-@pytest.mark.parametrize("kind", ["dense", "holes", "listed", "whole", "memory"])
-def test_a_survey_is_recalled(tables, path, kind):
-    """All that it brought is known to the next engine, which reads nothing for it, and draws as the first did."""
-    M, rng = tables["noisy" if kind in ("dense", "memory") else "holes"][0], np.random.default_rng(0)
-    lines = rng.permutation(M.shape[0])[:7], rng.permutation(M.shape[1])[:5]
-    cells = rng.integers(M.shape[0], size=50), rng.integers(M.shape[1], size=50)
-    seed = np.random.SeedSequence(3)
-    looks = [Look(lines=lines), Look(cells=cells), Look(size=200, seed=seed), Look(size=1 << 14, seed=seed)]
-    if kind == "whole":
-        looks.append(Look(lines=(np.arange(80), np.arange(60))))
-
-    def listed(chunk):
-        at = np.nonzero(np.isfinite(chunk))
-        return csr_array((chunk[at], at), shape=chunk.shape)
-
-    def answers():
-        stored = Stored(M)
-        chunks = stored.chunks()
-        if kind == "listed":
-            chunks = chunks.map_blocks(listed, meta=csr_array((0, 0)))
-        engine = journal_of(MemoryEngine(M) if kind == "memory" else choose(chunks), path)
-        engine.survey(looks)
-        drawn, every = np.random.default_rng(seed), np.random.default_rng(seed)
-        found = [engine.block(*lines), engine.entries(*cells), *engine.draw(200, drawn), *engine.draw(1 << 14, every)]
-        found += [*engine.counts, engine.n_observed, drawn.random(), every.random()]
-        engine.ending()
-        return stored.read, found
-
-    _, first = answers()
-    whole, (read, again) = path.read_bytes(), answers()
-    np.testing.assert_array_equal(first[0], M[np.ix_(*lines)])
-    np.testing.assert_array_equal(first[1], M[cells])
-    for x, y in zip(first, again, strict=True):
-        np.testing.assert_array_equal(x, y)
-        assert getattr(x, "dtype", None) == getattr(y, "dtype", None)
-    assert names(path) == ["survey"] and read == (kind != "memory") and path.read_bytes() == whole
 
 
 def test_an_error_after_which_solvers_go_on_is_an_answer(path):
@@ -764,11 +660,11 @@ def test_values_come_back_as_they_were(path):
 
 
 def test_a_large_answer_is_in_memory_once(path):
-    answer = np.zeros((1 << 21, 2))  # more than one piece
+    answer, turned = np.zeros((1 << 21, 2)), np.arange(6.0).reshape(2, 3).T  # more than one piece; along columns
 
     class Large(MemoryEngine):
         def products(self, *_):
-            return answer, answer[::-1], Trim(1, 2, 3.0, 4.0)
+            return answer, answer[::-1], turned
 
     for most in (1.3, 2.3):  # times as large; what is reversed is copied, what is read twice
         journal = journal_of(Large(np.eye(4)), path)
@@ -778,6 +674,8 @@ def test_a_large_answer_is_in_memory_once(path):
         tracemalloc.stop()
         journal.ending()
         assert peak <= most * answer.nbytes and found[0].shape == answer.shape
+        np.testing.assert_array_equal(found[2], turned)
+        assert found[2].strides == turned.strides
 
 
 # The estimator, and seeds.
@@ -796,18 +694,13 @@ def test_the_estimator(large, tables, tmp_path, path):
         InductiveRobustPCA(rank=1).fit(M, **features, resume=path)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: None,
-        lambda: np.random.default_rng(3),
-        lambda: np.random.SeedSequence(4).spawn(2)[1],
-        lambda: np.int64(2),
-    ],
-)
-def test_seeds(tables, path, make):
+SEEDS = [None, np.random.default_rng(3), np.random.SeedSequence(4).spawn(2)[1], np.int64(2)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_seeds(tables, path, seed):
     """None is that of the earlier run."""
     M = tables["noisy"][0]
-    first = solve(M, rank=2, solver="pca", callbacks=keep(path), random_state=make())
+    first = solve(M, rank=2, solver="pca", callbacks=keep(path), random_state=deepcopy(seed))
     cut(path, 5)
-    assert_same(solve(M, rank=2, solver="pca", resume=path, random_state=make()), first)
+    assert_same(solve(M, rank=2, solver="pca", resume=path, random_state=deepcopy(seed)), first)
