@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALL = $(PYTHON) -m venv .venv && $(BIN)/pip install -q --disable-pip-version-check -c constraints.txt
 
-.PHONY: venv demo test test-gpu lint bench bench-gpu reproduce soak docs installs clean
+.PHONY: venv demo test test-lab test-gpu lint bench bench-gpu reproduce soak docs installs clean
 
 venv: .venv/.dev
 
@@ -13,9 +13,13 @@ demo: .venv/.demo
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
+# Every study and benchmark at a tiny size, and the tools: about a minute.
+test-lab: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal lab/tests lab/optspace.py
+
 # On a machine with a GPU: every question to the GPU engine, by kernels and by torch, and tensors in and out.
 test-gpu: .venv/.gpu
-	$(BIN)/python -m pytest tests/engines/test_gpu.py tests/test_tensors.py tests/test_gpu_benchmarks.py
+	$(BIN)/python -m pytest tests/engines/test_gpu.py tests/test_tensors.py lab/tests/test_gpu.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check
@@ -23,27 +27,27 @@ lint: .venv/.dev
 	$(BIN)/mypy
 
 bench: .venv/.dev
-	$(BIN)/python -m benchmarks --json benchmarks/results/latest.json
-	$(BIN)/python -m benchmarks table
+	$(BIN)/python -m lab.benchmarks --json lab/benchmarks/results/latest.json
+	$(BIN)/python -m lab.benchmarks table
 
 bench-gpu: .venv/.gpu
-	$(BIN)/python -m benchmarks.gpu --json benchmarks/results/gpu.json
-	$(BIN)/python -m benchmarks.gpu table
+	$(BIN)/python -m lab.benchmarks.gpu --json lab/benchmarks/results/gpu.json
+	$(BIN)/python -m lab.benchmarks.gpu table
 
-# Every number of the documentation anew: hours on two cores. `experiments/reproduce.py` says what, and goes on where it was.
+# Every number of the documentation anew: hours on two cores. `lab/experiments/reproduce.py` says what, and goes on where it was.
 reproduce: .venv/.dev
-	$(BIN)/python -m experiments.reproduce
+	$(BIN)/python -m lab.experiments.reproduce
 
-# Hours: ten thousand to a million of each; tests/test_soak.py runs a few.
+# Hours: ten thousand to a million of each; make test-lab runs a few.
 soak: .venv/.dev
-	$(BIN)/python -m soak --keep
+	$(BIN)/python -m lab.soak --keep
 
 docs: .venv/.dev
 	$(BIN)/python -m sphinx -W --keep-going -q docs docs/_build/html
 
 # Wheel and sdist in clean environments, by every Python that is found; half an hour, and downloads what it installs.
 installs:
-	$(PYTHON) scripts/installs.py --keep benchmarks/results/installs.txt
+	$(PYTHON) lab/installs.py --keep lab/results/installs.txt
 
 # Whatever was built; the environment stays.
 clean:

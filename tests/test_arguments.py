@@ -1,4 +1,4 @@
-"""What is not what it should be is refused by name; all of these were found by ``soak.fuzz``."""
+"""What is not what it should be is refused by name; all of these were found by ``lab.soak.fuzz``."""
 
 import datetime
 from fractions import Fraction

@@ -149,11 +149,6 @@ cat note.txt
 :exit: 3
 exit 3
 ```
-
-```{run}
-:needs: IRPCA_NO_SUCH_VARIABLE
-raise RuntimeError("was run")
-```
 """
 
 
@@ -169,7 +164,6 @@ def test_blocks_run_and_show_what_comes_of_them(tmp_path):
     kept = re.search(r'href="(_downloads/[^"]+note\.txt)"', html)
     assert (tmp_path / "html" / kept[1]).read_text() == "kept"
     assert "$ cat note.txt\nkept" in text
-    assert "Set IRPCA_NO_SUCH_VARIABLE" in text
 
 
 @pytest.mark.parametrize(

@@ -27,15 +27,6 @@ def demo(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def traffic(tmp_path_factory):
-    if not os.environ.get("IRPCA_DATA"):
-        pytest.skip("IRPCA_DATA is not set")
-    done = run("traffic", tmp_path_factory.mktemp("traffic"))
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
 def weather(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weather")
     done = run("weather", folder)
@@ -104,22 +95,6 @@ def test_it_draws_one_picture_where_it_is_run(demo):
         assert half.any(axis=0).mean() > 0.9  # nothing was left empty
 
 
-def test_traffic_tells_what_was_there(traffic):
-    spoilt, flagged, error, before = map(
-        int, re.search(r"Of (\d+) spoilt cells (\d+) are .* to (\d+) cars\n.* wrong by (\d+)", traffic).groups()
-    )
-    assert 400 < spoilt < 450
-    assert flagged >= 0.99 * spoilt
-    assert error < 400 < 10_000 < before
-
-
-def test_traffic_ends_politely_without_its_data(tmp_path):
-    done = run("traffic", tmp_path, IRPCA_DATA=None, XDG_CACHE_HOME=str(tmp_path), LOCALAPPDATA=str(tmp_path))
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert "nothing to look at without the data" in done.stdout
-    assert re.search(r"Get\s+it\s+from\s+https://archive.ics.uci.edu", done.stdout)
-
-
 def test_it_says_what_was_chosen_and_what_it_cannot_know(demo):
     run, _ = demo
     _, _, told = run.stdout.partition("Chosen from the data:")
@@ -127,9 +102,3 @@ def test_it_says_what_was_chosen_and_what_it_cannot_know(demo):
     _, _, doubts = told.partition("what it cannot know:")
     assert re.search(r"HIV\s+years\s+of\s+southern\s+Africa", doubts)
     assert {"Botswana", "Lesotho", "Zimbabwe"} <= set(re.findall(r"\w+", doubts))
-
-
-def test_traffic_finds_the_detector_that_was_stuck(traffic):
-    assert re.search(r"crowd .*\n\n +2017-03 +17 +31 of 31\n", traffic)
-    few = traffic.partition("Too few cars:")[2].partition("Too many:")[0]
-    assert len(re.findall(r"^2017-03-\d\d +17 +0 +[56]\d\d\d ", few, re.MULTILINE)) == 4

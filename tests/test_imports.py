@@ -31,7 +31,6 @@ EVERYTHING = FOUNDATION | {
     "answers",
     "callbacks",
     "checkpoint",
-    "completion",
     "containers",
     "datasets",
     "described",
@@ -63,7 +62,6 @@ ROOMS = {
     | {"model.entry_scale", "result", "sample"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
-    "completion": {"lowrank", "arguments"},
     "longtable": {"arguments", "lowrank", "labels", "wording"},
     "outliers": {"lowrank", "engines.base", "engines.sparse_part", "model", "wording"},
     "outlier_files": {"lowrank", "durable", "engines.base", "model.entry_scale", "outliers", "wording"},
@@ -101,7 +99,7 @@ ROOMS = {
 LIBRARIES = {
     "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
     "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed"}
-    | {f"datasets.{name}" for name in ("life_expectancy", "i94_traffic", "movielens", "weather")},
+    | {f"datasets.{name}" for name in ("life_expectancy", "weather")},
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},

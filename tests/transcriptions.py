@@ -194,37 +194,3 @@ def ircur(M, r, rows, cols, T, decay=0.7, zeta_0=None, cutoff=1e-12):
         L = C @ Vt[:kept].T @ np.diag(1 / sigma[:kept]) @ U[:, :kept].T @ R
         iterates.append(L)
     return iterates
-
-
-def optspace(rows, cols, values, shape, r, T, tol=1e-6):
-    """OptSpace (Keshavan, Montanari, Oh), no trimming and no regulariser: (X, S, Y), of which M ≈ X S Yᵀ."""
-    scale = np.sqrt(len(values) * r / np.sum(values**2))
-    M, observed = np.zeros(shape), np.zeros(shape)
-    M[rows, cols], observed[rows, cols] = scale * values, 1
-
-    def middle(X, Y):
-        K = np.einsum("ea,eb->eab", X[rows], Y[cols]).reshape(len(values), r * r)
-        return np.linalg.lstsq(K, scale * values, rcond=None)[0].reshape(r, r)
-
-    def misfit(X, S, Y):
-        return observed * (X @ S @ Y.T - M)
-
-    P, _, Qt = np.linalg.svd(M)
-    X, Y = np.sqrt(shape[0]) * P[:, :r], np.sqrt(shape[1]) * Qt[:r].T
-    S = middle(X, Y)
-    for _ in range(T):
-        E = misfit(X, S, Y)
-        X_slope = E @ Y @ S.T - X @ (X.T @ E @ Y @ S.T) / shape[0]
-        Y_slope = E.T @ X @ S - Y @ (Y.T @ E.T @ X @ S) / shape[1]
-        slopes = np.sum(X_slope**2) + np.sum(Y_slope**2)
-        t = -0.1
-        for _ in range(20):
-            after = misfit(X + t * X_slope, S, Y + t * Y_slope)
-            if np.sum(after**2) / 2 - np.sum(E**2) / 2 <= 0.5 * t * slopes:
-                break
-            t = t / 2
-        X, Y = X + t * X_slope, Y + t * Y_slope
-        S = middle(X, Y)
-        if np.sqrt(np.sum(misfit(X, S, Y) ** 2) / len(values)) < tol:
-            break
-    return X, S / scale, Y

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from . import (
         callbacks,
-        completion,
         containers,
         datasets,
         diagnostics,
@@ -48,7 +47,6 @@ __all__ = [
     "State",
     "Status",
     "callbacks",
-    "completion",
     "containers",
     "datasets",
     "diagnostics",

@@ -1,7 +1,7 @@
 """Every constant of the default solver, named after what it decides, with the source of its value.
 
 Where a comment does not say it, the source is in the section of docs/design.md that the group names. A line is a row or
-a column; s is the scale of the noise. How much depends on each value: ``python -m benchmarks.sensitivity``.
+a column; s is the scale of the noise. How much depends on each value: ``python -m lab.experiments.sensitivity``.
 """
 
 from dataclasses import dataclass

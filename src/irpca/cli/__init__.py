@@ -209,7 +209,7 @@ def _add_demo(commands: Any) -> None:
 
 def _add_experiment(commands: Any) -> None:
     parser = _command(commands, "experiment", "repeat an experiment of the paper (needs the repository)")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m experiments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m lab.experiments")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:

@@ -187,9 +187,9 @@ def demo(arguments: Namespace) -> int:
 
 
 def experiment(arguments: Namespace) -> int:
-    if not Path("experiments", "fig1.py").exists():
+    if not Path("lab", "experiments", "fig1.py").exists():
         raise ReaderError("the experiments are not installed with irpca: run this in a clone of its repository")
-    return subprocess.run([sys.executable, "-m", "experiments", *arguments.arguments], check=False).returncode
+    return subprocess.run([sys.executable, "-m", "lab.experiments", *arguments.arguments], check=False).returncode
 
 
 def _refuse_together(arguments: Namespace) -> None:

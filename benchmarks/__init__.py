@@ -1,4 +1,0 @@
-"""Side-by-side speed, always as ratios taken in one run, and never without the errors beside it.
-
-Run it as ``python -m benchmarks``; ``--help`` lists the cases. ``docs/speed.md`` says what they are for.
-"""

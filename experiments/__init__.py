@@ -1,1 +1,0 @@
-"""The paper's figures, and the honest versions beside them: ``python -m experiments NAME``."""
