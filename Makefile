@@ -47,7 +47,7 @@ docs: .venv/.dev
 
 # Wheel and sdist in clean environments, by every Python that is found; half an hour, and downloads what it installs.
 installs:
-	$(PYTHON) lab/installs.py --keep lab/results/installs.txt
+	$(PYTHON) -m lab.installs --keep lab/results/installs.txt
 
 # Whatever was built; the environment stays.
 clean:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import lab.soak.__main__ as soak
-from lab import installs, mutation, texts
+from lab import mutation, texts
+from lab.installs import __main__ as installs
 from lab.machine import ROOT
 from lab.soak import fuzz, interrupts, invariances, limits, memory, models, processes
 from lab.soak.tally import Tally

@@ -1,10 +1,10 @@
 """Build the package, install it in clean environments, and check what was installed, with warnings as errors.
 
-    python lab/installs.py                                   # every environment whose Python is found
-    python lab/installs.py --only oldest "3.14 newest"       # those whose name contains one of these
-    python lab/installs.py --python ~/python3.14/bin/python  # an interpreter that is not on the path
-    python lab/installs.py --gpu --constraint torch==2.13.0  # the gpu extra, too: gigabytes, or a build at hand
-    python lab/installs.py --keep lab/results/installs.txt
+    python -m lab.installs                                   # every environment whose Python is found
+    python -m lab.installs --only oldest "3.14 newest"       # those whose name contains one of these
+    python -m lab.installs --python ~/python3.14/bin/python  # an interpreter that is not on the path
+    python -m lab.installs --gpu --constraint torch==2.13.0  # the gpu extra, too: gigabytes, or a build at hand
+    python -m lab.installs --keep lab/results/installs.txt
 
 Needs git and the standard library only. One line for each environment; the exit code is 1 if any has failed. What was
 not run, for want of its Python, is listed as such. ``--keep`` writes all that into a file, once all have run.
@@ -30,8 +30,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-CHECK = ROOT / "lab" / "check_installed.py"
+ROOT = Path(__file__).resolve().parents[2]
+CHECK = Path(__file__).with_name("check_installed.py")
 NOT_IN_SDIST = {".ci/run"}  # for the machine of this repository
 
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")

@@ -1,0 +1,1 @@
+"""The package in clean environments: ``python -m lab.installs``."""
