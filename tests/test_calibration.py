@@ -96,18 +96,16 @@ def test_what_is_not_finite_is_left_out():
 # What to report
 
 
-def test_discoveries_are_the_largest_set_within_the_rate():
-    P = np.array([0.2, 0.99, 0.93, np.nan, 0.9, 0.5])
+@pytest.mark.parametrize("kind", ["array", "tensor"])
+def test_discoveries_are_the_largest_set_within_the_rate(kind):
+    made = np.asarray if kind == "array" else pytest.importorskip("torch").as_tensor
+    P, same = made(np.array([0.2, 0.99, 0.93, np.nan, 0.9, 0.5])), made(np.ones(6))
     for fdr, expected in ((0.0, []), (0.01, [1]), (0.04, [1, 2]), (0.06, [1, 2, 4]), (0.17, [1, 2, 4, 5])):
-        np.testing.assert_array_equal(np.flatnonzero(discoveries(P, fdr + 1e-12)), expected)
-    assert discoveries(P, 1.0).sum() == 5  # not what is NaN
-    assert discoveries(P.reshape(2, 3), 0.05).shape == (2, 3)
-    assert discoveries(np.zeros(0), 0.05).shape == (0,)
-
-
-def test_of_equal_probabilities_the_larger_is_first():
-    P = np.array([0.9, 0.9, 0.9, 1.0])
-    np.testing.assert_array_equal(discoveries(P, 0.051, np.array([3.0, -5.0, 4.0, 9.0])), [False, True, False, True])
+        np.testing.assert_array_equal(np.flatnonzero(discoveries(P, fdr + 1e-12, same)), expected)
+    assert discoveries(P, 1.0, same).sum() == 5  # not what is NaN
+    assert discoveries(P[:0], 0.05, same[:0]).shape == (0,)
+    P, sizes = made(np.array([0.9, 0.9, 0.9, 1.0])), made(np.array([3.0, -5.0, 4.0, 9.0]))
+    assert discoveries(P, 0.051, sizes).tolist() == [False, True, False, True]  # of equal ones the larger is first
 
 
 @pytest.mark.parametrize("kind", ["Gaussian", "Laplace", "Student 5", "unequal"])

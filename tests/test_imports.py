@@ -71,15 +71,7 @@ ROOMS = {
     "dates": {"lowrank"},
     "containers": {"lowrank", "arguments", "arrays", "labels", "wording"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "features", "result", "wording"},
-    "tables": {
-        "arguments",
-        "lowrank",
-        "engines.base",
-        "engines.sparse_part",
-        "model.entry_scale",
-        "outliers",
-        "result",
-    },
+    "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "model", "result"},
     "answers": FOUNDATION | {"labels", "containers", "described", "tables", "outliers"},
     "estimator": FOUNDATION
     | {"answers", "labels", "containers", "described", "tables", "outliers", "callbacks", "solvers"}
@@ -108,7 +100,8 @@ LIBRARIES = {
     "numba": {"engines.compiled", "engines.compiled_lines"},
     "llvmlite": {"engines.compiled", "engines.compiled_lines"},
     "threadpoolctl": {"threads"},
-    "array_api_compat": {"engines.arithmetic", "model", "solvers.convex", "solvers.dense"},
+    "array_api_compat": {"answers", "engines.arithmetic", "engines.sparse_part", "model", "solvers.convex"}
+    | {"solvers.dense", "tables"},
     "torch": {"containers", "engines.gpu"},
     "triton": {"engines.gpu.kernels"},
     "dask": {"engines.distributed"},

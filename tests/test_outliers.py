@@ -10,7 +10,7 @@ from scipy.stats import betabinom, binom
 
 import irpca
 from irpca.model.entry_scale import Judge
-from irpca.outliers import _correlation, _log_tails, _lower_median, reported, score_lines, standardised
+from irpca.outliers import _correlation, _log_tails, _lower_median, score_lines, standardised
 
 properties = settings(deadline=None, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
@@ -25,26 +25,6 @@ def test_without_a_noise_model_the_threshold_is_the_unit(zeta):
     assert_allclose(standardised(S, Judge(2.0)).data, [1.5, 6, -3])
     assert_allclose(standardised(S, Judge(zeta)).data, [3, 12, -6])  # there is no threshold either
     assert_array_equal(S.data, [3, 12, -6])  # left alone
-
-
-def test_so_many_are_reported_that_the_share_of_false_ones_is_as_asked():
-    probability, score = np.array([0.6, 0.99, 0.9, 0.99]), np.array([4.0, 7.0, 5.0, 8.0])
-    assert_array_equal(reported(probability, score, 0.05), [False, True, True, True])  # 1 - 0.96 on average
-    assert_array_equal(reported(probability, score, 0.2), True)
-    assert_array_equal(reported(probability, score, 0.009), False)
-    assert len(reported(np.zeros(0), np.zeros(0), 0.05)) == 0
-
-
-def test_what_cannot_be_reported():
-    for fdr in (0, 1, 5, -0.1, np.nan):
-        with pytest.raises(
-            ValueError, match="fdr is the expected share of false alarms among the cells reported, between 0 and 1"
-        ):
-            reported(np.ones(3), np.ones(3), fdr)
-    with pytest.raises(
-        ValueError, match=r"fdr needs probabilities, .*use solver='irpca', or choose cells by their score"
-    ):
-        reported(np.full(3, np.nan), np.ones(3), 0.05)
 
 
 def test_nothing_flagged():

@@ -382,10 +382,8 @@ CUTS += [{"threshold": 0.5}, {"threshold": 0.1, "most": 7}, {"most": 0}]
 @pytest.mark.parametrize("cut", CUTS, ids=str)
 @pytest.mark.parametrize("both", ["noisy", "holes", "exact", "altproj"], indirect=True)
 def test_lists_of_outliers_are_made_on_the_device(both, cut, monkeypatch):
-    from irpca.engines.gpu import tables as gpu_tables
-
     plain, model, *_ = both
-    monkeypatch.setattr(gpu_tables, "LISTED_ENTRIES", 50)  # several pieces
+    monkeypatch.setattr(irpca.tables, "JUDGED_CELLS", 50)  # several pieces
     if plain.solver == "altproj" and {"fdr", "probability"} & set(cut):
         for one in (plain, model):
             with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):

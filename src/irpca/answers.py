@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from array_api_compat import to_device
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
@@ -29,21 +30,22 @@ from .outliers import score_lines, standardised
 from .result import Result, Status
 from .tables import (
     MARKS,
+    Candidates,
     Criterion,
+    Deviation,
+    Expected,
+    Repaired,
     candidates,
-    expected_part,
+    cast,
     flagged,
+    in_memory,
     refuse_large,
-    repaired,
-    repaired_part,
-    std_part,
 )
 from .wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .engines.gpu.tables import DeviceList, DeviceTables
     from .engines.sparse_part import Sparse
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
@@ -122,13 +124,12 @@ class Answers:
         vague = None if row_features is None else self._rows.vague(row_features)
         scores, V = sides
         like = replace(self._like_features(row_features, col_features), rows=given[0], columns=given[1])
-        expected = in_kind(self._product(scores, V, (new[0], new[1]), like), like)
+        which = new[0], new[1]
+        expected = self._expected(scores, V, like, which)
         if not return_std:
             return expected
-        if not any(new) and like.device == "cpu":
-            refuse_large(self.low_rank_.shape, "expected")
-        std = self._std(scores, V, (new[0], new[1]), vague, like)
-        return expected, in_kind(self._in_chunks(std, (new[0], new[1])), like)
+        scale = self._placement.scale(self.result_.scale, scores, V, which, vague)
+        return expected, self._deviation(scale, like, which)
 
     def _like_features(self, *features: Any) -> Given:
         """What predictions look like: the container of M or, if that is NumPy, of features from another library."""
@@ -157,8 +158,8 @@ class Answers:
         check_is_fitted(self)
         return_std = flag(return_std, "return_std")
         scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
-        expected = in_kind(self._product(scores, V, (False, False), like), like)
-        return (expected, in_kind(self._std_table(self.result_, self._owner), like)) if return_std else expected
+        expected = self._expected(scores, V, like)
+        return (expected, self._deviation(self._known_scale(self.result_), like)) if return_std else expected
 
     def repaired(
         self,
@@ -194,45 +195,23 @@ class Answers:
         check_is_fitted(self)
         return_std, return_marks = flag(return_std, "return_std"), flag(return_marks, "return_marks")
         result, engine, rows = self._looked_at(M, row_features)
-        like, found, cut = self._like(rows), list[Any](), Criterion(fdr, probability, threshold)
-        if (lazy := self._lazy(engine)) is None and like.device == "cpu":
+        like, cut = self._like(rows), Criterion(fdr, probability, threshold)
+        if like.device == "cpu" and self._lazy(engine) is None:
             refuse_large(result.L.shape, "repaired")
-        if like.container == "torch":
-            return self._repaired_tensors(result, cut, (M, engine), return_std, return_marks)
-        S, _, _ = flagged(result, cut, engine)
-        made, marks = self._repaired(result, S, engine()) if lazy is None else self._repaired_later(result, S, lazy)
-        found.append(in_kind(made, like))
-        if return_std:
-            found.append(in_kind(np.where(marks == "", 0.0, self._std_table(result, engine)), like))
-        if return_marks:
-            found.append(in_kind(marks.astype(object), like))
+        if return_marks and like.device != "cpu":
+            refuse_large(result.L.shape, "marked")  # these are an array in host memory
+        S: Any = flagged(result, cut, engine)
+        if like.device == "cpu":
+            S = to_host(S, f"a list of cells with {cut}")
+        columns = np.arange(result.L.shape[1])
+        table = Repaired(*self._thin(result), S, columns, self._known_scale(result) if return_std else None)
+        dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
+        *made, marks = self._tables(table, dtypes, like, given=(M, engine))
+        found = [in_kind(one, like) for one in made if one is not None]
+        if marks is not None:
+            text = marks.map_blocks(_text_of, dtype=object) if hasattr(marks, "map_blocks") else _text_of(marks)
+            found.append(text if like.container == "torch" else in_kind(text, like))
         return tuple(found) if len(found) > 1 else found[0]
-
-    def _repaired_tensors(
-        self, result: Result, cut: Criterion, table: tuple[Any, Callable[[], Engine]], std: bool, marks: bool
-    ) -> Any:
-        """The same as tensors, and marks as an array; made where M is. The table: new rows or None, and their owner."""
-        tables, (left, right), shape = _tables_on(self._where), self._thin(result), result.L.shape
-        S = self._wrong(result, cut, table[1])
-        rows_of = tables.rows_of(self._tensor(table[0]), table[1])
-        made, marked = tables.repaired(rows_of, S, left, right, table[1]().dtype)
-        found = [made]
-        if std:
-            spread = tables.tensor(self._std_table(result, table[1]))
-            found.append(tables.made(shape, self.components_.dtype, lambda rows: spread[rows] * (marked(rows) > 0)))
-        if marks:
-            refuse_large(shape, "marked")
-            found.append(MARKS[tables.made(shape, np.dtype(np.int8), marked).cpu().numpy()].astype(object))
-        return tuple(found) if len(found) > 1 else found[0]
-
-    def _wrong(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> Any:
-        """The cells that a cut calls outliers, where they are. All of S are more likely outliers than not."""
-        if cut.default:
-            return result.S
-        if self._listed_there(result):
-            found = self._device_list(result, cut, engine)
-            return found.only(found.chosen(cut.fdr, cut.probability, cut.threshold, None))
-        return flagged(result, cut, engine)[0]
 
     def _thin(self, result: Result) -> tuple[Array, Array]:
         """Factors of the expected values; NaN where nothing is known."""
@@ -246,30 +225,6 @@ class Answers:
         """New rows as given, or the table of the fit, if it is a tensor on the device of the answers; else None."""
         M = getattr(self, "_M", None) if M is None else M
         return taken(M).matrix if kind_of(M) == "torch" and device_of(M) == self._where != "cpu" else None
-
-    def _repaired(self, result: Result, S: csr_array, engine: Engine) -> tuple[Array, Array]:
-        expected = result.L.dense()
-        if result.known is not None:
-            expected[~result.known[0]], expected[:, ~result.known[1]] = np.nan, np.nan
-        values = np.empty(engine.shape, engine.dtype)
-        for some, piece in in_batches(engine, LARGEST_BLOCK):
-            values[some] = piece
-        return repaired(values, S, expected)
-
-    def _repaired_later(self, result: Result, S: csr_array, engine: Any) -> tuple[Any, Any]:
-        """The same as dask arrays."""
-        from .engines.distributed.tables import lazily
-
-        left, right = self._thin(result)
-        made, marks = lazily(
-            repaired_part,
-            _edges(engine),
-            (engine.dtype, MARKS.dtype),
-            lambda some: (left[some], S[some]),
-            lambda some: (right[some], some),
-            engine.source,
-        )
-        return made, marks
 
     def outliers(
         self,
@@ -326,55 +281,44 @@ class Answers:
     ) -> dict[str, Any]:
         """Outliers by their positions, the most certain first. The table: new rows or None, and their owner."""
         engine = table[1]
-        if self._listed_there(result):
-            return self._cells_on_device(result, table, cut, most)
-        S, size, sure = flagged(result, cut, engine)
-        at = places(S)
-        std = self._std_at(result, *at)
-        score = size if result.scale is None else np.abs(S.data) / std
-        order = np.lexsort((-score, -np.nan_to_num(sure)))[:most]
-        at = at[0][order], at[1][order]
-        return {
-            "row": at[0].astype(np.intp),
-            "column": at[1].astype(np.intp),
-            "observed": self._entries(*at) if engine == self._owner else engine().entries(*at),
-            "expected": result.L.entries(*at).astype(S.dtype),
-            "difference": S.data[order],
-            "std": std[order],
-            "score": score[order],
-            "probability": sure[order],
-        }
-
-    def _cells_on_device(
-        self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
-    ) -> dict[str, Any]:
-        """The same as tensors, of outliers that stay on the device."""
-        found = self._device_list(result, cut, table[1])
-        with found.fitting():
-            at = found.chosen(cut.fdr, cut.probability, cut.threshold, most)
-            (rows, cols), difference, tables = found.places(at), found.data[at], found.tables
+        S: Any = candidates(result, cut, engine)
+        if self._where == "cpu":
+            S = to_host(S, f"a list of cells with {cut}")
+        advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
+        with self._fitting(f"a list of {S.nnz:,} outliers", advice):
+            found = Candidates(S, result.judge, self._scale_of(result), self.components_.dtype)
+            chosen = found.choose(cut, most)
+            at, difference = places(S, chosen.at), S.data[chosen.at]
+            observed, expected = self._observed_and_expected(result, table, at, on_device(S))
             return {
-                "row": rows,
-                "column": cols,
-                "observed": tables.entries_of(self._tensor(table[0]), table[1], rows, cols).to(difference.dtype),
-                "expected": tables.products_at(*result.L.thin(), rows, cols).to(difference.dtype),
+                "row": at[0],
+                "column": at[1],
+                "observed": cast(observed, S.dtype),
+                "expected": cast(expected, S.dtype),
                 "difference": difference,
-                "std": found.std(at),
-                "score": found.score(at),
-                "probability": found.probability(at),
+                "std": found.std(*at),
+                "score": chosen.score,
+                "probability": chosen.probability,
             }
 
-    def _listed_there(self, result: Result) -> bool:
-        """Whether outliers are listed on the device of the answers."""
-        return self._where != "cpu" and on_device(result.S)
+    def _observed_and_expected(
+        self, result: Result, table: tuple[Any, Callable[[], Engine]], at: tuple[Any, Any], there: bool
+    ) -> tuple[Any, Any]:
+        """M and L at some cells, whose places are on the device of M or in host memory."""
+        M, engine = table
+        if there:
+            from .engines.gpu.tables import entries_of, products_at
 
-    def _device_list(self, result: Result, cut: Criterion, engine: Callable[[], Engine]) -> DeviceList:
-        """The cells among which a cut chooses, on the device."""
-        from .engines.gpu.tables import DeviceList
+            return entries_of(self._tensor(M), engine, *at), products_at(*result.L.thin(), *at)
+        return self._entries(*at) if engine == self._owner else engine().entries(*at), result.L.entries(*at)
 
-        tables = _tables_on(self._where)
-        S, dtype = candidates(result, cut, engine), self.components_.dtype
-        return DeviceList(tables, S, result.judge, self._scale_of(result), dtype)
+    def _fitting(self, what: str, advice: str) -> AbstractContextManager[None]:
+        """Say what does not fit into the memory of the device of the answers."""
+        if self._where == "cpu":
+            return nullcontext()
+        from .engines.gpu.tables import fitting
+
+        return fitting(self._where, what, advice)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
@@ -471,60 +415,48 @@ class Answers:
         chunked = is_engine(engine) and engine.source is not None
         return engine if chunked and engine.source.name == "dask array" else None
 
-    def _product(self, scores: Array, V: Array, new: tuple[bool, bool], like: Given) -> Any:
+    def _expected(self, scores: Array, V: Array, like: Given, new: tuple[bool, bool] = (False, False)) -> Any:
         """Expected values from factors of rows and columns, that are new or those of the fit."""
-        dtype = self.components_.dtype
-        if (engine := self._lazy()) is None:
-            if not any(new) and like.device == "cpu":
-                refuse_large(self.low_rank_.shape, "expected")
-            if like.container == "torch":
-                return _tables_on(like.device).product(scores, V, dtype)
-            return (scores @ V.T).astype(dtype, copy=False)
-        from .engines.distributed.tables import lazily
+        if not any(new) and like.device == "cpu" and self._lazy() is None:
+            refuse_large(self.low_rank_.shape, "expected")
+        (made,) = self._tables(Expected(scores, V), (self.components_.dtype,), like, new)
+        return in_kind(made, like)
 
-        edges = _edges_of(engine, (len(scores), len(V)), new)
-        return lazily(partial(expected_part, dtype=dtype), edges, (dtype,), scores.__getitem__, V.__getitem__)[0]
+    def _deviation(self, scale: EntryScale, like: Given, new: tuple[bool, bool] = (False, False)) -> Any:
+        """Standard deviations of clean measurements, of the same cells."""
+        (made,) = self._tables(Deviation(scale), (self.components_.dtype,), like, new)
+        return in_kind(made, like)
 
-    def _in_chunks(self, values: Array, new: tuple[bool, bool], owner: Callable[[], Engine] | None = None) -> Any:
-        """A table in memory as the others are: a dask array if M is one."""
-        if (engine := self._lazy(owner)) is None:
-            return values
-        from .engines.distributed.tables import as_dask
+    def _tables(
+        self,
+        table: Any,
+        dtypes: tuple[Any, ...],
+        like: Given,
+        new: tuple[bool, bool] = (False, False),
+        given: tuple[Any, Callable[[], Engine]] | None = None,
+    ) -> list[Any]:
+        """Tables in kind of M: chunk by chunk if M is a dask array, on its device if it is a tensor.
 
-        return as_dask(values, _edges_of(engine, values.shape, new))
+        They have these types, None for what is not wanted, and are of rows and columns that are new or those of the
+        fit. ``given``, where M is needed: new rows or None, and what makes their owner.
+        """
+        M, owner = given or (None, None)
+        if (engine := self._lazy(owner)) is not None:
+            from .engines.distributed.tables import lazily
 
-    def _std(self, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None, like: Given) -> Any:
-        scale = self._placement.scale(self.result_.scale, scores, V, new)
-        if like.container == "torch" and vague is None:
-            return _tables_on(like.device).std(scale, self.components_.dtype)
-        std = scale.std_table()
-        if vague is not None:  # of these rows no more is known than of a row without features
-            std[vague] = self._placement.scale(self.result_.scale, scores[vague], V, new, vague=True).std_table()
-        return std.astype(self.components_.dtype, copy=False)
+            edges = _edges_of(engine, tuple(len(side[0]) for side in table.sides), new)
+            return lazily(table, dtypes, edges, None if given is None else engine.source)
+        if like.device != "cpu":
+            from .engines.gpu.tables import rows_of, tensors_of
+
+            rows = None if owner is None else rows_of(self._tensor(M), owner, like.device)
+            return tensors_of(table, dtypes, like.device, rows)
+        return in_memory(table, dtypes, None if owner is None else _values_of(owner()))
 
     def _std_at(self, result: Result, rows: Array, cols: Array) -> Array:
         """The standard deviation of clean measurements about the expected values of a result, at some cells."""
         std: Array = self._scale_of(result).std_at(rows, cols)
         return std.astype(self.components_.dtype, copy=False)
-
-    def _std_table(self, result: Result, owner: Callable[[], Engine]) -> Any:
-        """The same of all cells; NaN where nothing is known."""
-        scale, dtype, engine = self._scale_of(result), self.components_.dtype, self._lazy(owner)
-        known = result.known or tuple(np.ones(n, bool) for n in result.L.shape)
-        if engine is not None:
-            from .engines.distributed.tables import lazily
-
-            return lazily(
-                partial(std_part, tail=scale.tail, dtype=dtype),
-                _edges(engine),
-                (dtype,),
-                lambda some: (scale.rows[some], scale.row_spread[some], known[0][some]),
-                lambda some: (scale.cols[some], scale.col_spread[some], known[1][some]),
-            )[0]
-        if self._where != "cpu":
-            return _tables_on(self._where).std(scale, dtype, result.known)
-        sides = (scale.rows, scale.row_spread, known[0]), (scale.cols, scale.col_spread, known[1])
-        return std_part(None, *sides, tail=scale.tail, dtype=dtype)[0]
 
     def _scale_of(self, result: Result) -> EntryScale:
         """How far clean cells of a result scatter; of solvers without a model of the noise, by its size."""
@@ -533,6 +465,14 @@ class Answers:
         left, right = result.L.thin()
         scores = left @ (right.T @ self._V)
         return self._placement.scale(None, scores, self._V, (result is not self.result_, False))
+
+    def _known_scale(self, result: Result) -> EntryScale:
+        """The same, NaN in rows and columns of which nothing is known."""
+        scale = self._scale_of(result)
+        if result.known is None:
+            return scale
+        rows, cols = (np.where(*side, np.nan) for side in zip(result.known, (scale.rows, scale.cols), strict=True))
+        return replace(scale, rows=rows, cols=cols)
 
     def _remember(self) -> None:
         """Keep of M what answers need when it is gone: its outliers, and how to recognise it."""
@@ -624,11 +564,18 @@ class Answers:
         return self.components_.T.astype(float, copy=False)
 
 
-def _tables_on(device: str) -> DeviceTables:
-    """What makes tensors on a device."""
-    from .engines.gpu.tables import DeviceTables
+def _text_of(marks: Any) -> Array:
+    """Positions in MARKS as text."""
+    text: Array = MARKS[np.asarray(to_device(marks, "cpu"))].astype(object)
+    return text
 
-    return DeviceTables(device)
+
+def _values_of(engine: Engine) -> Array:
+    """All of M, NaN where it is not observed."""
+    values = np.empty(engine.shape, engine.dtype)
+    for some, piece in in_batches(engine, LARGEST_BLOCK):
+        values[some] = piece
+    return values
 
 
 def _lines_table(

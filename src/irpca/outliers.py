@@ -1,4 +1,4 @@
-"""Standardised residuals of outliers, their probabilities, and rows and columns with unusually many of them.
+"""Standardised residuals of outliers, and rows and columns with unusually many of them.
 
 A residual is divided by its standard deviation, that of the noise and of L there. The probability that an entry is an
 outlier, a gross error rather than noise, is estimated in :mod:`irpca.model.calibration`.
@@ -12,7 +12,6 @@ import numpy as np
 
 from .engines.sparse_part import places
 from .lowrank import Array
-from .model.calibration import discoveries
 from .model.entry_scale import Judge
 from .wording import count
 
@@ -52,27 +51,6 @@ def standardised(S: csr_array, judge: Judge) -> csr_array:
     scaled = S.astype(float)
     scaled.data = judge.standardised(scaled.data, *places(S))
     return scaled
-
-
-def reported(probability: Array, score: Array, fdr: float) -> Array:
-    """The entries to report at the false discovery rate ``fdr``: see :func:`discoveries`.
-
-    Examples
-    --------
-    >>> reported(np.array([0.2, 0.99]), np.array([3.0, 9.0]), fdr=0.05)
-    array([False,  True])
-    """
-    if not 0 < fdr < 1:
-        raise ValueError(
-            "fdr is the expected share of false alarms among the cells reported, between 0 and 1, such as 0.05; "
-            f"got {fdr!r}"
-        )
-    if np.isnan(probability).any():
-        raise ValueError(
-            "fdr needs probabilities, and this solver has no noise model to compute them from: use solver='irpca', or "
-            "choose cells by their score, which is a multiple of the solver's threshold here"
-        )
-    return discoveries(probability, fdr, score)
 
 
 def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: float = BROKEN_FDR) -> Array:

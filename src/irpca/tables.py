@@ -1,27 +1,32 @@
-"""What people read and use of a fit: outliers, expected and repaired values, with how sure they are."""
+"""What people read and use of a fit: outliers, expected and repaired values, with how sure they are.
+
+All of it is said once, for NumPy arrays and for tensors. A table is a question about some rows and columns of M
+(:class:`~irpca.engines.base.Sided`): it is answered for all of them in memory, chunk by chunk by
+:mod:`.engines.distributed.tables`, and some rows at a time on a device by :mod:`.engines.gpu.tables`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from .arguments import number
-from .engines.base import Engine
-from .engines.sparse_part import only, places, to_host
+from .engines.base import Engine, Sided
+from .engines.sparse_part import on_device, only, places
 from .lowrank import Array
-from .model.entry_scale import EntryScale
-from .outliers import reported
+from .model.calibration import discoveries, most_certain_first
+from .model.entry_scale import EntryScale, Judge
 from .result import Result
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
-
     from .engines.sparse_part import Sparse
 
 MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
+JUDGED_CELLS = 1 << 24  # that are looked at together, in double precision
 MARKS = np.array(["", "outlier", "missing"])
 
 
@@ -68,22 +73,19 @@ class Criterion:
         return self == Criterion()
 
 
-def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> tuple[csr_array, Array, Array]:
-    """The cells that a cut calls outliers: M − L there, its size in units of its uncertainty, and the probability.
+# Outliers
 
-    They are in host memory. Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
+
+def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
+    """The cells that a cut calls outliers, M − L there, where they are.
+
+    Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
-    S = to_host(candidates(result, cut, owner), f"a list of cells with {cut}")
-    judge, at = result.judge, places(S)
-    z, probability = judge.standardised(S.data, *at), judge.probability(S.data, *at)
-    kept = np.ones(S.nnz, bool)
-    if cut.threshold is not None:
-        kept = np.abs(S.data) > cut.threshold
-    elif cut.probability is not None:
-        kept = probability >= cut.probability
-    elif cut.fdr is not None:
-        kept = reported(probability, np.abs(z), cut.fdr)
-    return only(S, kept), np.abs(z[kept]), probability[kept]
+    S = candidates(result, cut, owner)
+    if cut.default:  # all are more likely outliers than not
+        return S
+    found = Candidates(S, result.judge)
+    return found.keep(found.choose(cut))
 
 
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
@@ -118,6 +120,156 @@ def _beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
     return judge.outliers(S)
 
 
+class Cells(NamedTuple):
+    """Some entries of S: their positions in it, |M − L| in units of its uncertainty, scores and probabilities."""
+
+    at: Any
+    size: Any
+    score: Any
+    probability: Any
+
+    def take(self, which: Any) -> Cells:
+        return Cells(*(part[which] for part in self))
+
+    def join(self, other: Cells) -> Cells:
+        xp = array_namespace(self.at)
+        return Cells(*(xp.concat(parts) for parts in zip(self, other, strict=True)))
+
+    def sort(self) -> Cells:
+        """The most certain first."""
+        return self.take(most_certain_first(self.probability, self.score))
+
+
+class Candidates:
+    """Cells among which a criterion chooses, and how probable it is that they are outliers; where S is.
+
+    Parameters
+    ----------
+    S : csr_array or DeviceSparse
+        M − L there.
+    judge : Judge
+    scale : EntryScale or None
+        The standard deviations of clean measurements, if scores are in units of these.
+    dtype : NumPy's, of standard deviations
+    """
+
+    def __init__(self, S: Any, judge: Judge, scale: EntryScale | None = None, dtype: Any = float) -> None:
+        self.S, self.judge, self.scale, self.dtype = S, judge, scale, dtype
+        if on_device(S):
+            self.judge, self.scale = judge.converted(S.tensor_of), scale and scale.converted(S.tensor_of)
+
+    def choose(self, cut: Criterion, most: int | None = None) -> Cells:
+        """Those that a criterion calls outliers, the most certain first, and only the first ``most``."""
+        found = self._judge(slice(0, 0))
+        for first in range(0, self.S.nnz, JUDGED_CELLS):
+            some = self._judge(slice(first, min(first + JUDGED_CELLS, self.S.nnz)))
+            if cut.threshold is not None:
+                some = some.take(abs(self.S.data[some.at]) > cut.threshold)
+            elif cut.probability is not None:
+                some = some.take(some.probability >= cut.probability)
+            found = found.join(some) if len(found.at) else some
+            if most is not None and cut.fdr is None:
+                found = found.sort().take(slice(most))
+        if cut.fdr is not None:
+            found = found.take(discoveries(found.probability, cut.fdr, found.size))
+        return found.sort().take(slice(most))
+
+    def _judge(self, some: slice) -> Cells:
+        residuals, at = self.S.data[some], places(self.S, some)
+        size = abs(self.judge.standardised(residuals, *at))
+        score = size if self.judge.scale is None or self.scale is None else abs(residuals) / self.std(*at)
+        positions = array_namespace(residuals).arange(some.start, some.stop, device=device(residuals))
+        return Cells(positions, size, score, self.judge.probability(residuals, *at))
+
+    def std(self, rows: Any, cols: Any) -> Any:
+        """The standard deviation of clean measurements at some cells."""
+        assert self.scale is not None
+        return cast(self.scale.std_at(rows, cols), self.dtype)
+
+    def keep(self, chosen: Cells) -> Sparse:
+        """S with some of its entries, where it is."""
+        kept = self.S.data != self.S.data
+        kept[chosen.at] = True
+        found: Sparse = only(self.S, kept)
+        return found
+
+
+# Tables
+
+
+def cast(values: Any, dtype: Any) -> Any:
+    """An array or tensor in a precision that NumPy names; no copy if it has that."""
+    xp = array_namespace(values)
+    return xp.astype(values, getattr(xp, np.dtype(dtype).name), copy=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Expected(Sided):
+    """``left @ right.T``, NaN in lines of which nothing is known."""
+
+    PAIRS = (("left", "right"),)
+    left: Any
+    right: Any
+
+    def answer(self, M: Any = None) -> tuple[Any, ...]:
+        return (self.left @ self.right.T,)
+
+
+@dataclass(frozen=True, eq=False)
+class Deviation(Sided):
+    """The standard deviation of clean measurements, NaN in lines of which nothing is known."""
+
+    scale: EntryScale
+
+    def answer(self, M: Any = None) -> tuple[Any, ...]:
+        return (self.scale.std_table(),)
+
+
+@dataclass(frozen=True, eq=False)
+class Repaired(Sided):
+    """M with outliers and holes replaced by what is expected there, where that is known; and what was replaced.
+
+    The second table has the standard deviations about what was replaced, and 0 elsewhere; without a scale it is None.
+    The third, of positions in MARKS, has 1 where an outlier and 2 where a hole was replaced, and 2 where a hole stays,
+    too.
+
+    Attributes
+    ----------
+    left, right : factors of the expected values, NaN in lines of which nothing is known
+    S, columns : the outliers, and which columns of these are meant: positions that follow each other
+    scale : EntryScale or None
+    """
+
+    PAIRS = (("left", "right"), ("S", "columns"))
+    left: Any
+    right: Any
+    S: Any
+    columns: Any
+    scale: EntryScale | None = None
+
+    def answer(self, M: Any) -> tuple[Any, ...]:
+        xp, expected = array_namespace(M), self.left @ self.right.T
+        outlier, missing, known = self._outliers(M), xp.isnan(M), xp.isfinite(expected)
+        marks = xp.where(outlier, cast(known, np.int8), 2 * cast(missing, np.int8))
+        made = xp.where((outlier | missing) & known, expected, M)
+        std = None if self.scale is None else self.scale.std_table()
+        return made, None if std is None else xp.where(marks > 0, std, xp.zeros_like(std)), marks
+
+    def _outliers(self, M: Any) -> Any:
+        """Where S has entries."""
+        found = array_namespace(M).zeros_like(M, dtype=array_namespace(M).bool)
+        rows, cols = places(self.S)
+        cols = cols - self.columns[0]
+        inside = (cols >= 0) & (cols < len(self.columns))
+        found[rows[inside], cols[inside]] = True
+        return found
+
+
+def in_memory(table: Any, dtypes: tuple[Any, ...], M: Array | None = None) -> list[Any]:
+    """What a table answers for all rows and columns, in these types; None for what is not wanted."""
+    return [dtype and cast(made, dtype) for made, dtype in zip(table.answer(M), dtypes, strict=True)]
+
+
 def refuse_large(shape: tuple[int, int], what: str) -> None:
     if shape[0] * shape[1] > MOST_CELLS:
         raise ValueError(
@@ -125,34 +277,3 @@ def refuse_large(shape: tuple[int, int], what: str) -> None:
             "low_rank_.entries(rows, columns), some rows of low_rank_.thin(), or the cells of outliers(). Fitted to a "
             "dask array, it is one that is computed chunk by chunk"
         )
-
-
-def repaired(values: Array, S: csr_array, expected: Array) -> tuple[Array, Array]:
-    """Values with outliers and holes replaced by what is expected there, where that is known; and marks of both."""
-    wrong = np.zeros(values.shape, np.int8)
-    wrong[np.isnan(values)] = 2
-    wrong[places(S)] = 1
-    known = np.isfinite(expected)
-    made = np.where((wrong > 0) & known, expected, values)
-    return made.astype(values.dtype, copy=False), MARKS[np.where(known | (wrong == 2), wrong, 0)]
-
-
-# The same for some rows and columns, in tables that are computed chunk by chunk
-
-
-def expected_part(block: None, rows: Array, cols: Array, *, dtype: np.dtype) -> tuple[Array]:
-    return ((rows @ cols.T).astype(dtype, copy=False),)
-
-
-def std_part(
-    block: None, rows: tuple[Any, ...], cols: tuple[Any, ...], *, tail: float, dtype: np.dtype
-) -> tuple[Array]:
-    """Of each side: the scale of the noise, its spread, and of which lines something is known."""
-    std: Array = EntryScale(rows[0], cols[0], rows[1], cols[1], tail).std_table().astype(dtype, copy=False)
-    std[~rows[2]], std[:, ~cols[2]] = np.nan, np.nan
-    return (std,)
-
-
-def repaired_part(block: Array, rows: tuple[Array, csr_array], cols: tuple[Array, slice]) -> tuple[Array, Array]:
-    """Of rows: their factor, NaN where nothing is known, and S. Of columns: their factor, and which they are."""
-    return repaired(block, rows[1][:, cols[1]], rows[0] @ cols[0].T)

@@ -82,6 +82,11 @@ class Sided:
             [None if A is None else A[rows] for A in of_rows], [None if A is None else A[cols] for A in of_cols]
         )
 
+    def converted(self, convert: Callable[[Any], Any]) -> Self:
+        """The same in arrays of another kind, or elsewhere."""
+        rows, cols = ([None if A is None else convert(A) for A in side] for side in self.sides)
+        return self.with_sides(rows, cols)
+
     @property
     def T(self) -> Self:
         """The same for the transposed M."""
@@ -431,7 +436,7 @@ class Engine(Protocol):
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         """* S = M − L where that exceeds the limit in magnitude, as a CSR array; what rides along is of the others.
 
-        Of a large M on a device S stays there, as a :class:`~irpca.engines.sparse_part.SparseOnDevice`.
+        Of a large M on a device S stays there, as a :class:`~irpca.engines.gpu.DeviceSparse`.
 
         Costs 2·n1·n2·r flops, a root for every entry if the limit is :class:`Standardised`, and writes S once.
         """

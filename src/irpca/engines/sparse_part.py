@@ -2,75 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
+from array_api_compat import array_namespace, device
 
 from ..lowrank import Array
+from .holes import compressed
 from .memory import machine_memory
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from .gpu.sparse import DeviceSparse
+
+    Sparse: TypeAlias = csr_array | DeviceSparse
+
 COUNTED_ENTRIES = 1 << 18  # of S at a time: bincount makes a copy of what it counts
-SUMMED_ENTRIES = 1 << 24  # of S on a device at a time, in double precision
+SUMMED_ENTRIES = 1 << 24  # of S at a time, in double precision
 LARGEST_SHARE = 0.25  # of the memory of the host that S may take there: what is made of it takes about as much thrice
 
 
-class SparseOnDevice(Protocol):
-    """Outliers that stay where M is, in compressed rows; :class:`irpca.engines.gpu.DeviceSparse` is one.
-
-    Attributes
-    ----------
-    shape, nnz, dtype : as of a CSR array of SciPy; the type is NumPy's
-    indptr, indices, data : tensors on the device
-    """
-
-    shape: tuple[int, int]
-    nnz: int
-    dtype: np.dtype
-    indptr: Any
-    indices: Any
-    data: Any
-
-    def flagged(self, axis: int) -> Array:
-        """How many entries each row (axis 0) or column has, as a NumPy array."""
-        ...
-
-    def places(self, some: slice) -> tuple[Any, Any]:
-        """Rows and columns of some entries, as tensors."""
-        ...
-
-    def only(self, kept: Any) -> SparseOnDevice:
-        """The entries that a boolean tensor keeps."""
-        ...
-
-    def tensor_of(self, values: Array) -> Any:
-        """A NumPy array as a tensor on the device."""
-        ...
-
-    def to_scipy(self) -> csr_array:
-        """A copy in host memory."""
-        ...
-
-
-if TYPE_CHECKING:
-    Sparse: TypeAlias = csr_array | SparseOnDevice
-
-
-def on_device(S: Sparse | None) -> TypeGuard[SparseOnDevice]:
+def on_device(S: Sparse | None) -> TypeGuard[DeviceSparse]:
     """Whether S is kept on the device of M."""
     return hasattr(type(S), "to_scipy")
 
 
-def places(S: Any, some: slice | None = None) -> tuple[Any, Any]:
-    """Rows and columns of the entries of S, or of some of them; as tensors, if S is on a device."""
-    if on_device(S):
-        return S.places(some or slice(0, S.nnz))
-    if some is None:
+def places(S: Any, some: Any = None) -> tuple[Any, Any]:
+    """Rows and columns of the entries of S, or of some, a slice or positions; as tensors, if S is on a device."""
+    if some is None and not on_device(S):
         return np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)), S.indices
-    at = np.arange(some.start, min(some.stop, S.nnz))
-    return np.searchsorted(S.indptr, at, side="right") - 1, S.indices[some]
+    xp = array_namespace(S.indices)
+    if some is None or isinstance(some, slice):
+        first, last, _ = (some or slice(None)).indices(S.nnz)
+        some = xp.arange(first, last, device=device(S.indices))
+    return xp.searchsorted(S.indptr, some, side="right") - 1, xp.astype(S.indices[some], xp.int64)
 
 
 def flagged(S: Sparse, axis: int) -> Array:
@@ -91,22 +57,17 @@ def only(S: Any, kept: Any) -> Any:
         return S
     if on_device(S):
         return S.only(kept)
-    from scipy.sparse import csr_array
-
-    rows, cols = places(S)
-    return csr_array((S.data[kept], (rows[kept], cols[kept])), shape=S.shape)
+    ends = np.append(0, np.cumsum(kept))[S.indptr]
+    return compressed(S.data[kept], S.indices[kept], ends, S.shape)
 
 
 def root_mean_square(S: Sparse) -> float:
     """Of the entries of S; 0 if there are none."""
     if not S.nnz:
         return 0.0
-    if not on_device(S):
-        return float(np.sqrt(np.mean(S.data.astype(float) ** 2)))
-    total = 0.0
+    xp, total = array_namespace(S.data), 0.0
     for first in range(0, S.nnz, SUMMED_ENTRIES):
-        some = S.data[first : first + SUMMED_ENTRIES].double()
-        total += float(some @ some)
+        total += float(xp.sum(xp.astype(S.data[first : first + SUMMED_ENTRIES], xp.float64) ** 2))
     return float(np.sqrt(total / S.nnz))
 
 
@@ -115,7 +76,7 @@ def to_host(S: Sparse, what: str) -> csr_array:
 
     Parameters
     ----------
-    S : csr_array or SparseOnDevice
+    S : csr_array or DeviceSparse
         A CSR array is returned as it is.
     what : str
         What is asked for, as messages call it.

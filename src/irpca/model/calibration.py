@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from array_api_compat import array_namespace
+from array_api_compat import array_namespace, device
 
 from .. import constants
 from ..lowrank import Array
@@ -127,18 +127,32 @@ class Calibration:
         self.sd = float(np.sqrt(clean @ np.minimum(sizes, most) ** 2 / clean.sum()))
 
 
-def discoveries(probability: Array, fdr: float, size: Array | None = None) -> Array:
+def most_certain_first(probability: Any, size: Any) -> Any:
+    """The order of decreasing probability and, of equal ones, of decreasing size; NaN counts as 0.
+
+    Examples
+    --------
+    >>> most_certain_first(np.array([0.9, 1.0, 0.9, np.nan]), np.array([1.0, 2.0, -3.0, 9.0]))
+    array([1, 2, 0, 3])
+    """
+    xp = array_namespace(probability, size)
+    order = xp.argsort(-xp.abs(size), stable=True)
+    sure = xp.where(xp.isnan(probability), 0.0, probability)
+    return order[xp.argsort(-sure[order], stable=True)]
+
+
+def discoveries(probability: Any, fdr: float, size: Any) -> Any:
     """The largest set of entries whose expected share of false ones is at most ``fdr``.
 
-    Entries enter in the order of decreasing probability, as long as the mean of ``1 − probability`` is at most ``fdr``.
+    Entries enter the most certain first, as long as the mean of ``1 − probability`` is at most ``fdr``.
 
     Parameters
     ----------
-    probability : array
+    probability : array, or tensor
         Of a gross error, for every entry; NaN is in no set.
     fdr : float
-    size : array, or None
-        Of equal probabilities the larger in size is first. None: in the order given.
+    size : array of the same shape
+        Of equal probabilities the larger in size is first.
 
     Returns
     -------
@@ -146,17 +160,18 @@ def discoveries(probability: Array, fdr: float, size: Array | None = None) -> Ar
 
     Examples
     --------
-    >>> discoveries(np.array([0.2, 0.99, 0.93, 0.7]), 0.05)
+    >>> discoveries(np.array([0.2, 0.99, 0.93, 0.7]), 0.05, np.ones(4))
     array([False,  True,  True, False])
     """
-    P = np.where(np.isnan(probability), -1.0, probability).ravel()
-    ties = np.zeros(P.size) if size is None else -np.abs(np.ravel(size))
-    order = np.lexsort((ties, -P))
-    order = order[P[order] >= 0]
-    good = np.flatnonzero(np.cumsum(1 - P[order]) <= fdr * np.arange(1, order.size + 1))
-    found = np.zeros(P.size, bool)
-    found[order[: good[-1] + 1 if good.size else 0]] = True
-    return found.reshape(np.shape(probability))
+    xp = array_namespace(probability)
+    order = most_certain_first(probability, size)
+    order = order[~xp.isnan(probability[order])]
+    false = xp.cumulative_sum(1 - probability[order])
+    counts = xp.arange(1, len(order) + 1, dtype=xp.float64, device=device(false))
+    good = xp.nonzero(false <= fdr * counts)[0]
+    found = xp.zeros_like(probability, dtype=xp.bool)
+    found[order[: int(good[-1]) + 1 if len(good) else 0]] = True
+    return found
 
 
 @lru_cache(maxsize=1)

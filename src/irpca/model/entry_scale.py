@@ -18,7 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 
 from .. import constants
-from ..engines.base import MOST_SPREAD, Standardised
+from ..engines.base import MOST_SPREAD, Sided, Standardised
 from ..engines.sparse_part import on_device, only, places
 from .calibration import Calibration
 
@@ -27,7 +27,7 @@ Lines = Any  # a slice, or an array of positions
 
 
 @dataclass(frozen=True, eq=False)
-class EntryScale:
+class EntryScale(Sided):
     """The scale of the noise and the uncertainty of L, at every entry.
 
     Attributes
@@ -50,6 +50,7 @@ class EntryScale:
     array([2.44948974])
     """
 
+    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"))
     rows: Any
     cols: Any
     row_spread: Any
@@ -73,9 +74,9 @@ class EntryScale:
         """The standard deviation of clean measurements about what is expected, at some entries."""
         return (self.tail**2 * self.rows[rows] * self.cols[cols] + self._variance(rows, cols)) ** 0.5
 
-    def std_table(self, rows: Lines = slice(None), cols: Lines = slice(None)) -> Any:
-        """The standard deviation of clean measurements, for all entries of some rows and columns."""
-        s2, var = self._squares(rows, cols)
+    def std_table(self) -> Any:
+        """The standard deviation of clean measurements, for all entries."""
+        s2, var = self._squares(slice(None), slice(None))
         return (self.tail**2 * s2 + var) ** 0.5
 
     def _squares(self, rows: Lines, cols: Lines) -> tuple[Any, Any]:
@@ -87,11 +88,6 @@ class EntryScale:
         for k in range(self.row_spread.shape[1]):  # no more than a few numbers for each entry are in memory
             total += self.row_spread[rows, k] * self.col_spread[cols, k]
         return total
-
-    def converted(self, convert: Callable[[Any], Any]) -> EntryScale:
-        """The same in arrays of another kind."""
-        rows, cols, row_spread, col_spread = map(convert, (self.rows, self.cols, self.row_spread, self.col_spread))
-        return EntryScale(rows, cols, row_spread, col_spread, self.tail)
 
 
 @dataclass(frozen=True, eq=False)

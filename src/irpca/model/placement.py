@@ -141,11 +141,9 @@ class Placement:
         return np.linalg.pinv(self.turn)
 
     def scale(
-        self, fitted: EntryScale | None, scores: Array, V: Array, new: tuple[bool, bool], vague: bool = False
+        self, fitted: EntryScale | None, scores: Array, V: Array, new: tuple[bool, bool], vague: Array | None = None
     ) -> EntryScale:
         """The scales of rows and columns, those of the fit or, ``new``, known by their features alone.
-
-        Of new rows that are ``vague`` not even those are known.
 
         Parameters
         ----------
@@ -153,13 +151,17 @@ class Placement:
             That of the fit.
         scores, V : arrays of shape (m, r) and (k, r)
             ``scores @ V.T`` is expected.
+        vague : boolean array of shape (m,), or None
+            New rows of which not even features are known: no more is known of them than of a row without features.
         """
         factors, columns = scores @ self._back, V @ self.turn.T
         usual, tail = (np.ones(len(self.unit)), 1.0) if fitted is None else (fitted.cols, fitted.tail)
         rows, cols = np.full(len(scores), self.row_scale), np.full(len(V), np.median(usual))
         if fitted is None or new[0]:
-            own = self.posterior if not new[0] else self.whole if vague else self.new_rows
-            of_rows = np.ones((len(scores), 1)), _squares(columns, own)
+            which, owns = np.ones((len(scores), 1)), [self.new_rows if new[0] else self.posterior]
+            if vague is not None:
+                which, owns = np.column_stack([~vague, vague]).astype(float), [self.new_rows, self.whole]
+            of_rows = which, np.hstack([_squares(columns, own) for own in owns])
         else:
             rows, K = fitted.rows, fitted.row_spread.shape[1] - self.col_variances.shape[1]
             of_rows = fitted.row_spread[:, :K], columns[:, :K] ** 2

@@ -9,8 +9,10 @@ import numpy as np
 
 from ..cached import cached_property
 from ..engines.base import Engine
+from ..engines.sparse_part import to_host
 from ..labels import texts
 from ..lowrank import Array
+from ..model.calibration import most_certain_first
 from ..outliers import score_lines, standardised
 from ..tables import Criterion, flagged
 from .values import Values
@@ -62,31 +64,29 @@ class Case:
         return Values.of(self.model, self.M)
 
     @cached_property
-    def _flagged(self) -> tuple[Any, Array, Array]:
+    def S(self) -> Any:
+        """The outliers: observed less expected."""
         from scipy.sparse import csr_array
 
         if self.result.S is None:
-            return csr_array(self.shape), np.zeros(0), np.zeros(0)
-        return flagged(self.result, self.cut, self._owner)
-
-    @property
-    def S(self) -> Any:
-        """The outliers: observed less expected."""
-        return self._flagged[0]
+            return csr_array(self.shape)
+        return to_host(flagged(self.result, self.cut, self._owner), f"a list of cells with {self.cut}")
 
     @cached_property
     def z(self) -> Any:
         """The outliers in units of their uncertainty."""
         return standardised(self.S, self.result.judge)
 
-    @property
+    @cached_property
     def probability(self) -> Array:
-        return self._flagged[2]
+        found: Array = self.result.judge.probability(self.S.data, *self.cells)
+        return found
 
     @cached_property
     def order(self) -> Array:
         """The entries of S, the most certain first."""
-        return np.lexsort((-np.abs(self.scores), -np.nan_to_num(self.probability)))
+        order: Array = most_certain_first(self.probability, self.scores)
+        return order
 
     @cached_property
     def scores(self) -> Array:

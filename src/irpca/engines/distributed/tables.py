@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -46,46 +46,36 @@ def _named(columns: list[Any]) -> bool:
     return True
 
 
-def lazily(
-    function: Callable[..., Sequence[Array]],
-    edges: tuple[Edges, Edges],
-    dtypes: Sequence[Any],
-    rows: Callable[[slice], Any],
-    cols: Callable[[slice], Any],
-    source: Source | None = None,
-) -> list[Any]:
+def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source: Source | None = None) -> list[Any]:
     """Dask arrays, each of whose chunks is computed when it is needed.
 
     Parameters
     ----------
-    function : called with the chunk of M, or None, and what is said of its rows and of its columns
-        It answers one array for each of the ``dtypes``.
+    table : a question about some rows and columns, as those of :mod:`irpca.tables`
+        What it says of rows and of columns is put into the graph once.
+    dtypes : of its answers, None for what is not wanted
     edges : where the chunks end
-    dtypes : of the answers
-    rows, cols : what to say of some rows and of some columns; it is put into the graph once
-    source : M, if the function needs it; then these are its edges
+    source : M, if the table needs it; then these are its edges
     """
     import dask
     import dask.array as da
 
-    def said(say: Callable[[slice], Any], side: str, ends: Edges) -> list[Any]:
-        name = f"irpca-{side}-{uuid.uuid4().hex}"
+    def said(side: list[Any], name: str, ends: Edges) -> list[Any]:
+        name = f"irpca-{name}-{uuid.uuid4().hex}"
         return [
-            dask.delayed(say(slice(*span)), name=f"{name}-{k}", traverse=False) for k, span in enumerate(pairwise(ends))
+            dask.delayed(tuple(A[slice(*span)] for A in side), name=f"{name}-{k}", traverse=False)
+            for k, span in enumerate(pairwise(ends))
         ]
 
-    of_rows, of_cols = said(rows, "rows", edges[0]), said(cols, "columns", edges[1])
-    call = tasks(partial(_answer, function), "irpca-table")
-    shapes = [[ends[k + 1] - ends[k] for k in range(len(ends) - 1)] for ends in edges]
+    of_rows, of_cols = map(said, table.sides, ("rows", "columns"), edges)
+    call = tasks(partial(_answer, table.converted(lambda _: None), tuple(dtypes)), "irpca-table")
+    shapes = [np.diff(ends).tolist() for ends in edges]
     found = [
-        [
-            call((i, j), None if source is None else source.chunk(i, j), of_rows[i], of_cols[j])
-            for j in range(len(of_cols))
-        ]
-        for i in range(len(of_rows))
+        [call((i, j), None if source is None else source.chunk(i, j), row, col) for j, col in enumerate(of_cols)]
+        for i, row in enumerate(of_rows)
     ]
 
-    def table(k: int, dtype: Any) -> Any:
+    def blocks(k: int, dtype: Any) -> Any:
         return da.block(
             [
                 [da.from_delayed(one[k], (shapes[0][i], shapes[1][j]), dtype) for j, one in enumerate(band)]
@@ -93,15 +83,10 @@ def lazily(
             ]
         )
 
-    return [table(k, dtype) for k, dtype in enumerate(dtypes)]
+    return [dtype and blocks(k, dtype) for k, dtype in enumerate(dtypes)]
 
 
-def _answer(function: Callable[..., Sequence[Array]], block: Any, rows: Any, cols: Any) -> Sequence[Array]:
-    return function(with_missing(block) if hasattr(block, "tocsr") else block, rows, cols)
-
-
-def as_dask(values: Array, edges: tuple[Edges, Edges]) -> Any:
-    """An array in memory as a dask array with these chunks."""
-    import dask.array as da
-
-    return da.from_array(values, chunks=tuple(tuple(np.diff(ends).tolist()) for ends in edges))
+def _answer(table: Any, dtypes: tuple[Any, ...], block: Any, rows: Any, cols: Any) -> list[Array]:
+    M = with_missing(block) if hasattr(block, "tocsr") else block
+    answers = table.with_sides(rows, cols).answer(M)
+    return [dtype and answer.astype(dtype, copy=False) for answer, dtype in zip(answers, dtypes, strict=True)]

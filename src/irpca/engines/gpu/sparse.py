@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ...arrays import for_torch
 from ...lowrank import Array
 from ..holes import LONGEST, compressed
+from ..sparse_part import places
 from .slabs import csr_tensor
 
 if TYPE_CHECKING:
@@ -47,6 +49,28 @@ class DeviceSparse:
     data: torch.Tensor
     counts: tuple[Array, Array] | None = None
 
+    @classmethod
+    def of(cls, S: Any, device: Any) -> DeviceSparse:
+        """A CSR array of SciPy, a sparse CSR tensor, or one of these; not copied if it is there."""
+        if isinstance(S, torch.Tensor):
+            parts = S.crow_indices(), S.col_indices(), S.values()
+        else:
+            parts = S.indptr, S.indices, S.data
+        ends, indices, data = (torch.as_tensor(for_torch(part), device=device) for part in parts)
+        return cls(tuple(S.shape), ends.long(), indices, data, getattr(S, "counts", None))
+
+    def __getitem__(self, rows: slice) -> DeviceSparse:
+        """Some rows."""
+        ends = self.indptr[rows.start : rows.stop + 1]
+        some = slice(int(ends[0]), int(ends[-1]))
+        return DeviceSparse((len(ends) - 1, self.shape[1]), ends - ends[0], self.indices[some], self.data[some])
+
+    def dense(self) -> torch.Tensor:
+        """All entries, NaN for what is not here."""
+        full = torch.full(self.shape, torch.nan, dtype=self.data.dtype, device=self.device)
+        full[places(self)] = self.data
+        return full
+
     @property
     def nnz(self) -> int:
         return len(self.data)
@@ -66,11 +90,6 @@ class DeviceSparse:
         counts = self.indptr.diff() if axis == 0 else torch.bincount(self.indices, minlength=self.shape[1])
         return counts.cpu().numpy()
 
-    def places(self, some: slice) -> tuple[torch.Tensor, torch.Tensor]:
-        """Rows and columns of some entries."""
-        at = torch.arange(some.start, min(some.stop, self.nnz), device=self.device)
-        return torch.searchsorted(self.indptr, at, right=True) - 1, self.indices[some].long()
-
     def only(self, kept: torch.Tensor) -> DeviceSparse:
         """The entries that a boolean tensor keeps."""
         before = torch.cat([kept.new_zeros(1, dtype=torch.int64), kept.cumsum(0)])
@@ -84,7 +103,7 @@ class DeviceSparse:
     def T(self) -> DeviceSparse:
         """Transposed, in compressed rows again."""
         n1, n2 = self.shape
-        rows = torch.repeat_interleave(torch.arange(n1, device=self.device), self.indptr.diff())
+        rows, _ = places(self)
         order = torch.argsort(self.indices, stable=True)
         ends = torch.bincount(self.indices, minlength=n2).cumsum(0)
         ends = torch.cat([ends.new_zeros(1), ends])
