@@ -46,12 +46,6 @@ def zarr_array(M, path):
     return store
 
 
-def zarr_group(M, path):
-    group = zarr.open_group(str(path), mode="w")
-    group.create_array("a", shape=M.shape, chunks=(50, 30), dtype=M.dtype)[:] = M
-    return group
-
-
 def folder_of_arrays(M, path):
     path = path.with_suffix("")
     path.mkdir()
@@ -68,8 +62,6 @@ def parquet(M, path):
 ARRAYS = {
     "dask array": lambda M, path: da.from_array(M, chunks=(50, 30)),
     "zarr array": zarr_array,
-    "zarr group": zarr_group,
-    "path of a zarr store": lambda M, path: str(path) if zarr_array(M, path) is not None else None,
     "Path of a zarr store": lambda M, path: path if zarr_array(M, path) is not None else None,
     "folder of .npy files": folder_of_arrays,
 }

@@ -46,7 +46,7 @@ ROOMS = {
     "lowrank": {"cached", "threads"},
     "arrays": {"lowrank", "arguments"},
     "features": {"arrays", "cached", "dates", "features", "lowrank", "wording"},
-    "engines": {"lowrank", "arguments", "arrays", "threads", "engines", "wording"},
+    "engines": {"lowrank", "arguments", "arrays", "cached", "threads", "engines", "wording"},
     "constants": set(),
     "result": {"lowrank", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},

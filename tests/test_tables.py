@@ -173,10 +173,8 @@ def kinds():
     yield pytest.param(full.astype(np.float32), full.astype(np.float32), id="float32")
     yield pytest.param(partial.astype(np.float32), partial.astype(np.float32), id="float32 with holes")
     yield pytest.param(full.astype(int), full.astype(int).astype(float), id="integers")
-    yield pytest.param(full.tolist(), full, id="lists")
     yield pytest.param(np.ma.masked_invalid(partial), partial, id="masked")
     yield pytest.param(csr_array((full[rows, cols], (rows, cols)), full.shape), partial, id="sparse")
-    yield pytest.param(LongTable(rows, cols, full[rows, cols], full.shape), partial, id="long")
     yield pytest.param(
         LongTable(rows[::-1], cols[::-1], full[rows, cols][::-1].astype(np.float32), full.shape),
         partial.astype(np.float32),

@@ -32,9 +32,9 @@ from .tables import (
     MARKS,
     Candidates,
     Criterion,
-    Deviation,
-    Expected,
-    Repaired,
+    DeviationTable,
+    ExpectedTable,
+    RepairedTable,
     candidates,
     cast,
     flagged,
@@ -204,7 +204,7 @@ class Answers:
         if like.device == "cpu":
             S = to_host(S, f"a list of cells with {cut}")
         columns = np.arange(result.L.shape[1])
-        table = Repaired(*self._thin(result), S, columns, self._known_scale(result) if return_std else None)
+        table = RepairedTable(*self._thin(result), S, columns, self._known_scale(result) if return_std else None)
         dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
         *made, marks = self._tables(table, dtypes, like, given=(M, engine))
         found = [in_kind(one, like) for one in made if one is not None]
@@ -419,12 +419,12 @@ class Answers:
         """Expected values from factors of rows and columns, that are new or those of the fit."""
         if not any(new) and like.device == "cpu" and self._lazy() is None:
             refuse_large(self.low_rank_.shape, "expected")
-        (made,) = self._tables(Expected(scores, V), (self.components_.dtype,), like, new)
+        (made,) = self._tables(ExpectedTable(scores, V), (self.components_.dtype,), like, new)
         return in_kind(made, like)
 
     def _deviation(self, scale: EntryScale, like: Given, new: tuple[bool, bool] = (False, False)) -> Any:
         """Standard deviations of clean measurements, of the same cells."""
-        (made,) = self._tables(Deviation(scale), (self.components_.dtype,), like, new)
+        (made,) = self._tables(DeviationTable(scale), (self.components_.dtype,), like, new)
         return in_kind(made, like)
 
     def _tables(

@@ -204,7 +204,7 @@ def cast(values: Any, dtype: Any) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Expected(Sided):
+class ExpectedTable(Sided):
     """``left @ right.T``, NaN in lines of which nothing is known."""
 
     PAIRS = (("left", "right"),)
@@ -216,7 +216,7 @@ class Expected(Sided):
 
 
 @dataclass(frozen=True, eq=False)
-class Deviation(Sided):
+class DeviationTable(Sided):
     """The standard deviation of clean measurements, NaN in lines of which nothing is known."""
 
     scale: EntryScale
@@ -226,7 +226,7 @@ class Deviation(Sided):
 
 
 @dataclass(frozen=True, eq=False)
-class Repaired(Sided):
+class RepairedTable(Sided):
     """M with outliers and holes replaced by what is expected there, where that is known; and what was replaced.
 
     The second table has the standard deviations about what was replaced, and 0 elsewhere; without a scale it is None.

@@ -6,8 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -27,19 +26,17 @@ from ..base import (
     bad_entries,
     drawn,
     drawn_anywhere,
-    in_precision,
     not_finite,
     refuse_beyond_memory,
     refuse_large_block,
-    spread_places,
 )
 from ..body import PiecedEngine, refuse_nothing
 from ..memory import machine_memory
-from ..questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed
+from ..questions import Answer, Core, Listing, Products, Question, Regression, Tally
 from . import slabs
-from .slabs import Dense, Listed, Slab
-from .sparse import DeviceSparse
-from .storage import Entries, Storage, Streamed, device_for, shared, stored
+from .slabs import Slab
+from .sparse import DeviceSparse, numpy_type
+from .storage import ListedStorage, Storage, device_for, shared, stored
 
 AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
 SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
@@ -91,28 +88,26 @@ class GPUEngine(PiecedEngine):
         kernels: str = "auto",
         memory: int | None = None,
     ) -> None:
-        self.in_kind = isinstance(M, torch.Tensor)
+        self.in_kind = isinstance(M, Tensor)
         self.device = device_for(M, device)
         self.storage = stored(M, self.device, memory)
         self.wide = torch.float64 if self.storage.dtype == torch.float64 else torch.float32
-        self.holes = holes
+        self.by = slabs if isinstance(self.storage, ListedStorage) else _kernels(kernels, self.device)
+        self.holes |= holes
         self.reads = 0.0
-        self.triton: Any = None if self._listed else _triton(kernels, self.device)
-        self.capabilities = frozenset() if isinstance(self.storage, Streamed) else frozenset({"whole"})
+        self.capabilities = frozenset() if self.storage.streamed else frozenset({"whole"})
         if not self.storage.entries:
             raise ValueError("every cell of M is missing")
         self._used: set[str] = set()
         self._counts: tuple[Array, Array] | None = None
-        self._typical: float | None = None
         self._known: dict[tuple[str, bytes, bytes], Array] = {}  # what a survey has seen
         self._surveying = False
 
     @property
     def ran(self) -> str:
         where = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else str(self.device)
-        streamed = ", streamed" if isinstance(self.storage, Streamed) else ""
-        used = sorted(self._used) or ["torch" if self.triton is None else "triton"]
-        return f"{' and '.join(used)} on {where}{streamed}"
+        used = " and ".join(sorted(self._used)) or self.by.NAME
+        return f"{used} on {where}{', streamed' if self.storage.streamed else ''}"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -121,19 +116,24 @@ class GPUEngine(PiecedEngine):
 
     @property
     def dtype(self) -> np.dtype:
-        return np.dtype(np.float64 if self.wide == torch.float64 else np.float32)
+        return numpy_type(self.wide)
+
+    @property
+    def holes(self) -> bool:
+        """Whether some entries are known not to be observed."""
+        return self.storage.known.holes
+
+    @holes.setter
+    def holes(self, holes: bool) -> None:
+        self.storage.known.holes = holes
 
     @property
     def n_observed(self) -> int:
-        return int(self.counts[0].sum()) if self.holes or self._listed else math.prod(self.shape)
-
-    @property
-    def _listed(self) -> bool:
-        return isinstance(self.storage, Entries)
+        return int(self.counts[0].sum()) if self.holes else math.prod(self.shape)
 
     @property
     def counts(self) -> tuple[Array, Array]:
-        if not (self.holes or self._listed):
+        if not self.holes:
             return all_counted(self.shape)
         if self._counts is None:
             rows, cols = self.storage.counts()
@@ -158,212 +158,106 @@ class GPUEngine(PiecedEngine):
             self._surveying = False
 
     def glance(self, size: int) -> Array:
-        return self.storage.at(*spread_places(self.shape, size))
+        return self.storage.glance(size)
 
-    # T
+    # Questions, of the stored rows and columns, slab by slab
 
     def ask(self, question: Question) -> Answer:
+        self._used.add(self.by.NAME)
         with self._careful():
-            if isinstance(question, Core):
-                return self._core(question)
-            assert isinstance(question, Products)
-            TX, TY, tally = self._walk(question.of, question.X, question.Y)
-            of_rows, of_cols = (() if product is None else (_to_host(product),) for product in (TX, TY))
-            return Answer((), of_rows, of_cols, tally)
+            return self._answer(question.T).T if self.storage.turned else self._answer(question)
 
-    def _core(self, question: Core) -> Answer:
-        """By way of the product with the basis of the stored columns."""
-        if self.storage.turned:
-            _, product, tally = self._walk(question.of, None, question.Q1)
-            G = _to_host(product.T.double() @ self._there(question.Q2, torch.float64))
-        else:
-            product, _, tally = self._walk(question.of, question.Q2, None)
-            G = _to_host(self._there(question.Q1, torch.float64).T @ product.double())
-        return Answer((G,), (), (), tally)
+    def _answer(self, question: Question) -> Answer:
+        if isinstance(question, Regression):
+            return self._moments(self._on_device(question, torch.float64))
+        question = self._on_device(question, self.wide)
+        if isinstance(question, Core):  # by way of the product with the basis of the columns
+            TX, _, tally = self._products(Products(question.of, None, question.Q2))
+            return Answer((_to_host(question.Q1.T.double() @ TX.double()),), (), (), tally)
+        assert isinstance(question, Products)
+        *products, tally = self._products(question)
+        of_rows, of_cols = (() if product is None else (_to_host(product),) for product in products)
+        return Answer((), of_rows, of_cols, tally)
 
-    def _walk(self, asked: Trimmed | Masked, X: Any, Y: Any) -> tuple[Any, Any, Tally]:
-        """What is asked for times the blocks of both sides, None for what is not asked; on the device."""
-        if self.storage.turned:
-            asked, X, Y = asked.T, Y, X
-        asked = self._on_device(asked, self.wide)
-        X, Y = (None if B is None else self._there(B, self.wide) for B in (X, Y))
-        n2 = self.storage.shape[1]
-        TX: list[Tensor] = []
-        TY = None if Y is None else torch.zeros((n2, Y.shape[1]), dtype=self.wide, device=self.device)
-        along: list[Tensor] = []
+    def _products(self, question: Products) -> tuple[Any, Any, Tally]:
+        """T times the blocks of both sides, None for what is not asked; on the device."""
+        TX, TY, along = list[Any](), None, list[Tensor]()
         for slab in self._slabs(self.storage):
-            if self._by_kernel(slab):
-                product, turned_product, rode = self._fused(slab, asked, X, Y)
-            else:
-                A, rode = slabs.trimmed(slab, asked)
-                product = None if X is None else slab.times(A, X)
-                turned_product = None if Y is None else slab.t_times(A, Y)
+            part = question.cut(slab.rows, slice(None))
+            product, turned, rode = self.by.trim(slab, part.of, part.X, part.Y)
+            TX.append(product)
+            TY = turned if TY is None else TY.add_(turned)
             along.append(rode)
-            if product is not None:
-                TX.append(product)
-            if TY is not None and turned_product is not None:
-                TY += turned_product
-        tally = self._tallied(along, self.storage)
-        product = None if X is None else _joined(TX)
-        return (TY, product, tally) if self.storage.turned else (product, TY, tally)
+        return None if question.X is None else _joined(TX), TY, self._tallied(along, self.storage)
 
     def _slabs(self, storage: Storage) -> Iterator[Slab]:
         """All of it; a kernel takes as much as there is."""
-        return storage.slabs(AT_ONCE if self.triton is None else storage.entries)
-
-    def _by_kernel(self, slab: Slab) -> TypeGuard[Dense]:
-        """Whether a question about a slab is answered by a kernel; which it was is remembered."""
-        by_kernel = self.triton is not None and isinstance(slab, Dense)
-        self._used.add("triton" if by_kernel else "torch")
-        return by_kernel
-
-    def _fused(
-        self, slab: Dense, asked: Trimmed | Masked, X: Tensor | None, Y: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
-        """The same by a kernel: one read along rows and, if it is asked for, one along columns."""
-        kernels, some, L = self.triton, slab.rows, (asked.U[slab.rows], asked.V)
-        decides = asked.by if isinstance(asked, Masked) else asked
-        zeta, ones, scale = decides.zeta, decides.ones, self._scale(decides.zeta)
-        frozen = (decides.U[some], decides.V) if decides is not asked else None
-
-        def ask(M: Tensor, B: Tensor | None, turned: bool = False) -> tuple[Tensor | None, Tensor]:
-            """The product with a block, as many columns at a time as a kernel takes."""
-            factors, others = (L[::-1], frozen and frozen[::-1]) if turned else (L, frozen)
-            widest = kernels.WIDEST // (self.wide.itemsize // 4)
-            blocks = [None] if B is None or not B.shape[1] else B.split(widest, 1)
-            parts = [kernels.trimmed(M, factors, zeta, scale, block, ones, others, self.holes) for block in blocks]
-            product = None if B is None else B.new_zeros((len(M), 0))
-            if blocks[0] is not None:
-                product = torch.cat([part.product for part in parts], 1) if len(parts) > 1 else parts[0].product
-            return product, parts[0].rode
-
-        product, turned, rode = None, None, None
-        if X is not None or Y is None:
-            product, rode = ask(slab.M, X)
-        if Y is not None:
-            turned, other = ask(slab.M.T, Y[some], turned=True)
-            rode = other if rode is None else rode
-        assert rode is not None
-        if not self.holes and bool(rode[0].isnan()):
-            self.holes = True  # or not finite: the kernel that looks for holes can tell
-            again = self._fused(slab, asked, X, Y)
-            self.holes = bool(again[2][1] > 0)
-            return again
-        return product, turned, rode
-
-    def _scale(self, bound: float) -> float:
-        """About the size of a T within a bound: in that unit float32 can sum its squares."""
-        sizes = [size for size in (bound, self._typical_size()) if 0 < size < math.inf]
-        return 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
-
-    def _typical_size(self) -> float:
-        if self._typical is None:
-            seen = np.abs(self.glance(1 << 10).astype(float))
-            self._typical = float(np.max(seen, initial=0.0, where=np.isfinite(seen)))
-        return self._typical
+        return storage.slabs(AT_ONCE if self.by is slabs else storage.entries)
 
     def _tallied(self, along: list[Tensor], storage: Storage) -> Tally:
         tally = Tally()
-        tally.add(storage.entries, counts_of(slabs.gathered(along), storage.entries))
-        self._take_note(tally)
-        return tally
-
-    @property
-    def _entries(self) -> int:
-        return self.storage.entries
-
-    def _take_note(self, tally: Tally) -> None:
+        tally.add(storage.entries, counts_of(slabs.summed_along(torch.stack(along)), storage.entries))
         if not tally.finite:
             raise not_finite(self.storage.infinite())
         self.holes |= tally.missing > 0
+        return tally
 
-    # The regressions of lines
+    def _moments(self, asked: Regression) -> Answer:
+        """H, g and κ of all rows or columns, which stay on the device, and the sums of all lines."""
+        other, spread = asked.other
+        p, q = torch.tril_indices(other.shape[1], other.shape[1], device=self.device)
+        pairs = torch.cat([other[:, p] * other[:, q], spread[:, None]], 1)  # H and κ in one product
+        found: list[tuple[Tensor, ...]] = []
+        for slab in self.storage.slabs(AT_ONCE):
+            T, W, sums = self.by.weigh(slab, asked.cut(slab.rows, slice(None)))
+            if asked.axis == 0:
+                found.append((slab.times(W, pairs), slab.times(T, other), *sums))
+            else:
+                found.append((slab.t_times(W, pairs[slab.rows]), slab.t_times(T, other[slab.rows]), *sums))
+        H, g, of_rows, of_cols, of_all = zip(*found, strict=True)
+        moments, target = (_joined(part) if asked.axis == 0 else sum(part) for part in (H, g))
+        sums = Sums(*(_to_host(part) for part in (_joined(of_rows), sum(of_cols), sum(of_all))))
+        if not sums.finite:
+            raise not_finite(self.storage.infinite())
+        self.holes |= sums.n_observed < self.storage.entries
+        lines = moments[:, :-1], target, moments[:, -1]
+        rows, cols = (lines, ()) if asked.axis == 0 else ((), lines)
+        return Answer((sums.totals,), (*rows, sums.rows), (*cols, sums.cols), Tally())
 
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
+        answer = self.ask(question)
+        *found, _ = answer.rows if question.axis == 0 else answer.cols
         with self._careful():
-            answer, moments = self._moments(question)
-            band = Posteriors(moments, self._there(mean, torch.float64), prior)
+            band = Posteriors(Moments(*found), self._there(mean, torch.float64), prior)
 
         def ask(name: str, *args: Any) -> list[Any]:
             with self._careful():
                 return [getattr(band, name)(*args)]
 
-        return ask, answer
-
-    def _moments(self, asked: Regression) -> tuple[Sums, Moments]:
-        turned = self.storage.turned
-        asked = self._on_device(asked.T if turned else asked, torch.float64)
-        axis, (other, spread) = asked.axis, asked.other
-        p, q = torch.tril_indices(other.shape[1], other.shape[1], device=self.device)
-        pairs = torch.cat([other[:, p] * other[:, q], spread[:, None]], 1)  # H and κ in one product
-        H: list[Tensor] = []
-        g: list[Tensor] = []
-        sums: list[tuple[Tensor, ...]] = []
-        for slab in self.storage.slabs(AT_ONCE):
-            T, W, sum_of = self._weighed(slab, asked)
-            product = slab.times if axis == 0 else slab.t_times
-            H.append(product(W, pairs))
-            g.append(product(T, other))
-            sums.append(sum_of)
-        of_rows, of_cols, of_all = zip(*sums, strict=True)
-        total = Sums(*(_to_host(part) for part in (torch.cat(of_rows), sum(of_cols), sum(of_all))))
-        if not total.finite:
-            raise not_finite(self.storage.infinite())
-        self.holes |= not self._listed and total.n_observed < self._entries
-        moments, target = (torch.cat(part) if axis == 0 else sum(part) for part in (H, g))
-        return total.T if turned else total, Moments(moments[:, :-1], target, moments[:, -1])
-
-    def _weighed(self, slab: Slab, asked: Regression) -> Any:
-        if not self._by_kernel(slab):
-            return slabs.weighed(slab, asked)
-        M, P = slabs.in_units(slab, slab.M, asked), slab.low_rank(asked.U, asked.V)
-        return self.triton.weighed(M, P, asked.noise.cut(slab.rows, slice(None)))
+        return ask, Sums(answer.rows[-1], answer.cols[-1], answer.whole[0])
 
     # S
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[Any, Trim]:
         self.reads += 1
-        S, tally = self.outliers(self.storage, self.listing(L, limit))
+        listing = self.listing(L, limit)
+        S, tally = self.outliers(self.storage, listing.T if self.storage.turned else listing)
         refuse_nothing(tally)
-        keep = self.in_kind and self._entries > SMALL
+        keep = self.in_kind and self.storage.entries > SMALL
         return S if keep else S.to_scipy(), tally.trim
 
     def outliers(self, storage: Storage, asked: Listing) -> tuple[DeviceSparse, Tally]:
-        """S of a part of M, or of all of it."""
+        """S of a part of M, or of all of it, from a question about its stored rows and columns."""
+        self._used.add(self.by.NAME)
         with self._careful():
-            if not storage.turned:
-                return self._found(storage, asked)
-            S, tally = self._found(storage, asked.T)
-            return S.T, tally
-
-    def _found(self, storage: Storage, asked: Listing) -> tuple[DeviceSparse, Tally]:
-        """The same, of the stored rows."""
-        asked = self._on_device(asked, self.wide)
-        index = torch.int32 if storage.shape[1] < 2**31 else torch.int64
-        parts: list[Any] = []
-        along: list[Tensor] = []
-        for slab in self._slabs(storage):
-            find = self._fused_list if self._by_kernel(slab) else slabs.flagged
-            found = find(slab, asked, index)  # type: ignore[arg-type]
-            parts.append(found)
-            along.append(found.rode)
-        tally = self._tallied(along, storage)
-        counted = _to_host(_joined([part.counts[0] for part in parts])), _to_host(sum(part.counts[1] for part in parts))
-        ends = parts[0].ends
-        if len(parts) > 1:
-            ends = torch.cat([ends[:1], _joined([part.ends.diff() for part in parts]).cumsum(0)])
-        columns, values = (_joined([getattr(part, name) for part in parts]) for name in ("cols", "values"))
-        return DeviceSparse(storage.shape, ends, columns, values, counted), tally
-
-    def _fused_list(self, slab: Dense, asked: Listing, index: torch.dtype) -> slabs.Found:
-        """The same by a kernel."""
-        limit = asked.limit
-        scale = self._scale(math.inf if isinstance(limit, Standardised) else limit)
-        given = slab.M, asked.cut(slab.rows, slice(None)), scale, index
-        found = self.triton.listed(*given, self.holes)
-        if not self.holes and bool(found.rode[0].isnan()):
-            found = self.triton.listed(*given, True)
-        return found
+            asked = self._on_device(asked, self.wide)
+            parts, along = list[DeviceSparse](), list[Tensor]()
+            for slab in self._slabs(storage):
+                found, rode = self.by.find(slab, asked.cut(slab.rows, slice(None)))
+                parts.append(found)
+                along.append(rode)
+            S, tally = DeviceSparse.stacked(parts), self._tallied(along, storage)
+            return S.T if storage.turned else S, tally
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
         counts, tally = self.write_rows(lambda some: _Part(self, self.storage.part(some)), L, limit, sink, 1)
@@ -373,22 +267,21 @@ class GPUEngine(PiecedEngine):
     # All entries
 
     def whole(self) -> Any:
-        if isinstance(self.storage, Streamed):
+        if self.storage.streamed:
             return super().whole()
-        size, copied = math.prod(self.shape) * self.wide.itemsize, self._listed or self.storage.dtype != self.wide
+        size = math.prod(self.shape) * self.wide.itemsize
+        copied = isinstance(self.storage, ListedStorage) or self.storage.dtype != self.wide
         refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
         self.reads += 1
         self._used.add("torch")
         with self._careful():
             if infinite := self.storage.infinite():
                 raise not_finite(infinite)
-            (slab,) = self.storage.slabs(self._entries)
+            if isinstance(self.storage, ListedStorage):
+                return self.storage.M.dense().to(self.wide)
+            (slab,) = self.storage.slabs(self.storage.entries)
             M = slab.values(self.wide)
-            if isinstance(slab, Listed):
-                listed, M = M, torch.full(self.shape, torch.nan, dtype=self.wide, device=self.device)
-                M[slab.at, slab.cols] = listed
-            else:
-                self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
+            self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
             return M
 
     # A few entries
@@ -413,34 +306,25 @@ class GPUEngine(PiecedEngine):
         return found
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-        if not isinstance(self.storage, Entries):
+        if not isinstance(self.storage, ListedStorage):
             return drawn_anywhere(self, size, rng)
-        at = torch.as_tensor(drawn(self.n_observed, size, rng), device=self.device)
-        slab = self.storage.slab
-        rows, cols, values = (_to_host(part[at]) for part in (slab.at, slab.cols, slab.values(self.wide)))
-        return rows, cols.astype(np.int64), self._seen(values)
+        M, at = self.storage.M, torch.as_tensor(drawn(self.n_observed, size, rng), device=self.device)
+        rows, cols, values = (_to_host(part[at]) for part in (M.rows, M.indices, M.data.to(self.wide)))
+        return rows, cols, self._seen(values)
 
     def _seen(self, values: Array) -> Array:
         missing, infinite = bad_entries(values)
         if infinite:
             raise not_finite(infinite)
-        self.holes |= missing > 0 and not self._listed
+        self.holes |= missing > 0
         self.reads += (values.size - missing) / self.n_observed
         return values
 
     # To the device and back
 
     def _on_device(self, asked: Asked, dtype: torch.dtype) -> Asked:
-        """A question with its arrays on the device, and its limit in the precision of M."""
-        rows, cols = ([None if B is None else self._there(B, dtype) for B in side] for side in asked.sides)
-        asked = asked.with_sides(rows, cols)
-        if isinstance(asked, Trimmed):
-            return replace(asked, zeta=float(in_precision(asked.zeta, self.dtype)))
-        if isinstance(asked, Masked):
-            return replace(asked, by=replace(asked.by, zeta=float(in_precision(asked.by.zeta, self.dtype))))
-        if isinstance(asked, Listing) and not isinstance(asked.limit, Standardised):
-            return replace(asked, limit=float(in_precision(asked.limit, self.dtype)))
-        return asked
+        """A question with its arrays on the device."""
+        return asked.converted(lambda B: self._there(B, dtype))
 
     def _there(self, B: Array, dtype: torch.dtype) -> Tensor:
         """On the device; rounded there, so that no copy is made here."""
@@ -463,33 +347,28 @@ class GPUEngine(PiecedEngine):
 
 
 class _Part:
-    """Some rows of M as a piece that :class:`~irpca.engines.questions.Writing` asks for its part of S."""
-
-    turned = False
+    """Some rows of M as a piece whose outliers are written."""
 
     def __init__(self, engine: GPUEngine, storage: Storage) -> None:
-        self.engine, self.storage = engine, storage
+        self.engine, self.entries, self.storage, self.turned = engine, storage.at, storage, storage.turned
 
     def listed(self, asked: Listing, threads: int) -> tuple[Any, Tally]:
         S, tally = self.engine.outliers(self.storage, asked)
         return S.to_scipy(), tally
 
-    def entries(self, rows: Array, cols: Array) -> Array:
-        return self.storage.at(rows, cols)
 
-
-def _triton(kernels: str, device: torch.device) -> Any:
-    """The module of kernels, or None: torch."""
+def _kernels(kernels: str, device: torch.device) -> Any:
+    """The module that answers questions about dense slabs: by Triton's kernels, or in torch."""
     if kernels not in ("auto", "triton", "torch"):
         raise ValueError(f"kernels={kernels!r} is unknown; choose 'auto', 'triton' or 'torch'")
     if kernels == "torch" or (kernels == "auto" and device.type != "cuda"):
-        return None
+        return slabs
     try:
         from . import kernels as triton_kernels
     except ImportError:
         if kernels == "triton":
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
-        return None
+        return slabs
     return triton_kernels
 
 

@@ -10,7 +10,9 @@ them and their sums are added in a fixed order. So the same question has the sam
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +22,12 @@ import triton.language as tl
 from torch import Tensor
 
 from ..arithmetic import LOG_2PI, TINY
-from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Noise, Standardised
-from ..questions import Listing
-from .slabs import Found
+from ..base import CAUCHY, COMPONENTS, MEDIAN, MOST_SPREAD, Standardised
+from ..questions import Listing, Masked, Regression, Trimmed
+from .slabs import DenseSlab, Known, in_units, precise, summed_along
+from .sparse import DeviceSparse, ends_of
 
+NAME = "triton"
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"  # it knows no products of bfloat16
 # Sizes of tiles and the numbers below were tried on an H200, with 80,000 × 80,000 entries.
 LARGE = 1 << 28  # entries, from which on it pays to try several shapes of tiles: compiling each takes about 2 s
@@ -71,20 +75,50 @@ def _lines(A, lines, n, k, K: tl.constexpr, CHUNK: tl.constexpr, FULL: tl.conste
 
 
 @triton.jit
-def _low_rank(
-    A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr,
-    BN: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
+def _entries(base, down, cols, stride1, inside, other, FULL: tl.constexpr):
+    """A tile of M; FULL: all of it is inside, and places in it are short numbers."""
+    if FULL:
+        return tl.load(base + (down[:, None] + cols[None, :] * stride1))
+    else:
+        return tl.load(base + (down[:, None] + (cols.to(tl.int64) * stride1)[None, :]), mask=inside, other=other)
+
+
+@triton.jit
+def _halves(
+    A_hi, A_lo, lines, n, k, K: tl.constexpr, CHUNK: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr
 ):  # fmt: skip
-    """A tile of a low-rank matrix with many components."""
+    """The same of both halves of a factor; float64 has one."""
+    hi = _lines(A_hi, lines, n, k, K, CHUNK, FULL)
+    if DOUBLE:
+        return hi, hi
+    else:
+        return hi, _lines(A_lo, lines, n, k, K, CHUNK, FULL)
+
+
+@triton.jit
+def _low_rank(
+    a_hi, a_lo, A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K: tl.constexpr, CHUNK: tl.constexpr, BM: tl.constexpr,
+    BN: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr, HELD: tl.constexpr,
+):  # fmt: skip
+    """A tile of a low-rank matrix. HELD: the first factor has one chunk of columns, which is at hand as a."""
     P = tl.zeros((BM, BN), tl.float64 if DOUBLE else tl.float32)
     for k in tl.static_range(0, K, CHUNK):
-        a_hi, b_hi = _lines(A_hi, rows, n1, k, K, CHUNK, FULL), _lines(B_hi, cols, n2, k, K, CHUNK, FULL)
-        if DOUBLE:
-            P = _product(a_hi, a_hi, b_hi, b_hi, P, DOUBLE)
-        else:
-            a_lo, b_lo = _lines(A_lo, rows, n1, k, K, CHUNK, FULL), _lines(B_lo, cols, n2, k, K, CHUNK, FULL)
-            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
+        if not HELD:
+            a_hi, a_lo = _halves(A_hi, A_lo, rows, n1, k, K, CHUNK, DOUBLE, FULL)
+        b_hi, b_lo = _halves(B_hi, B_lo, cols, n2, k, K, CHUNK, DOUBLE, FULL)
+        P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
     return P
+
+
+@triton.jit
+def _store_along(ALONG, to, n1, there, kept, missing, beyond, energy, largest, bad):
+    """What rides along on some rows; ``bad`` is 0, or NaN where M − L is not finite, and then so is the first."""
+    step = tl.num_programs(1).to(tl.int64) * n1
+    tl.store(ALONG + to, kept.to(tl.float64) + bad.to(tl.float64), mask=there)
+    tl.store(ALONG + step + to, missing.to(tl.float64), mask=there)
+    tl.store(ALONG + 2 * step + to, beyond.to(tl.float64), mask=there)
+    tl.store(ALONG + 3 * step + to, energy, mask=there)
+    tl.store(ALONG + 4 * step + to, largest.to(tl.float64), mask=there)
 
 
 @triton.autotune(
@@ -94,15 +128,14 @@ def _low_rank(
 )
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _trim_kernel(
-    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, F_hi, F_lo, G_hi, G_lo, numbers, X_hi, X_lo, OUT, KEPT, BEYOND,
-    MISSING, BAD, ENERGY, LARGEST, n1, n2, share, K: tl.constexpr, KF: tl.constexpr, CHUNK: tl.constexpr,
-    CHUNK_F: tl.constexpr, D: tl.constexpr, FROZEN: tl.constexpr, ONES: tl.constexpr, DOUBLE: tl.constexpr,
-    FULL: tl.constexpr, HOLES: tl.constexpr, SCALED: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr,
+    M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, F_hi, F_lo, G_hi, G_lo, numbers, X_hi, X_lo, OUT, ALONG, n1, n2, share,
+    K: tl.constexpr, KF: tl.constexpr, CHUNK: tl.constexpr, CHUNK_F: tl.constexpr, D: tl.constexpr,
+    FROZEN: tl.constexpr, ONES: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr, HOLES: tl.constexpr,
+    SCALED: tl.constexpr, STORED: tl.constexpr, WIDENED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
-    """T of some rows times a block, and what rides along, all of which is as long as those rows.
+    """T of some rows times a block, and what rides ALONG: five numbers of each of those rows.
 
-    Without HOLES only what is kept is counted, and BAD is NaN if M − L is not finite somewhere.
+    Without HOLES only what is kept is counted, which is NaN if M − L is not finite somewhere.
     """
     strip, part = tl.program_id(0), tl.program_id(1)
     rows = strip * BM + tl.arange(0, BM)
@@ -114,12 +147,7 @@ def _trim_kernel(
     else:
         down = tl.arange(0, BM).to(tl.int64) * stride0
     wide = tl.float64 if DOUBLE else tl.float32
-    if K <= CHUNK:
-        a_hi = _lines(A_hi, rows, n1, 0, K, CHUNK, FULL)
-        if not DOUBLE:
-            a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
-        else:
-            a_lo = a_hi
+    a_hi, a_lo = _halves(A_hi, A_lo, rows, n1, 0, K, CHUNK, DOUBLE, FULL)
     if D > 0:
         acc = tl.zeros((BM, D), wide)
     counts = tl.zeros((BM,), tl.int32)
@@ -131,24 +159,15 @@ def _trim_kernel(
     last = tl.minimum(part * share + share, n2)
     for first in range(part * share, last, BN):
         cols = first + tl.arange(0, BN)
-        if FULL:
-            m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
-        else:
-            inside = there[:, None] & (cols < last)[None, :]
-            at = down[:, None] + (cols.to(tl.int64) * stride1)[None, :]
-            m = tl.load(base + at, mask=inside, other=0.0).to(wide)
-        if K <= CHUNK:
-            P = tl.zeros((BM, BN), wide)
-            b_hi = _lines(B_hi, cols, n2, 0, K, CHUNK, FULL)
-            if not DOUBLE:
-                b_lo = _lines(B_lo, cols, n2, 0, K, CHUNK, FULL)
-            else:
-                b_lo = b_hi
-            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
-        else:
-            P = _low_rank(A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL)
+        inside = there[:, None] & (cols < last)[None, :]
+        m = _entries(base, down, cols, stride1, inside, 0.0, FULL).to(wide)
+        P = _low_rank(
+            a_hi, a_lo, A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL, K <= CHUNK
+        )
         if FROZEN:
-            R = m - _low_rank(F_hi, F_lo, G_hi, G_lo, rows, cols, n1, n2, KF, CHUNK_F, BM, BN, DOUBLE, FULL)
+            R = m - _low_rank(
+                a_hi, a_lo, F_hi, F_lo, G_hi, G_lo, rows, cols, n1, n2, KF, CHUNK_F, BM, BN, DOUBLE, FULL, False
+            )
         else:
             R = m - P
         size = tl.abs(R)
@@ -177,18 +196,10 @@ def _trim_kernel(
                 T = kept.to(wide)
             elif FROZEN:
                 T = tl.where(kept, P, 0.0)
-            within = cols.to(tl.int64)[:, None] * D + tl.arange(0, D)[None, :]
-            if FULL:
-                x_hi = tl.load(X_hi + within)
-            else:
-                x_hi = tl.load(X_hi + within, mask=(cols < last)[:, None], other=0.0)
+            x_hi, x_lo = _halves(X_hi, X_lo, cols, last, 0, D, D, DOUBLE, FULL)
             if DOUBLE:
                 acc = tl.dot(T, x_hi, acc, input_precision="ieee", out_dtype=tl.float64)
             else:
-                if FULL:
-                    x_lo = tl.load(X_lo + within)
-                else:
-                    x_lo = tl.load(X_lo + within, mask=(cols < last)[:, None], other=0.0)
                 high = T.to(tl.bfloat16)
                 low = (T - high.to(tl.float32)).to(tl.bfloat16)
                 if WIDENED:
@@ -201,28 +212,23 @@ def _trim_kernel(
     to = part.to(tl.int64) * n1 + rows
     if D > 0:
         tl.store(OUT + to[:, None] * D + tl.arange(0, D)[None, :], acc, mask=there[:, None])
-    tl.store(KEPT + to, counts, mask=there)
-    if HOLES:
-        tl.store(BEYOND + to, beyond_counts, mask=there)
-        tl.store(MISSING + to, missing_counts, mask=there)
-    else:
-        tl.store(BAD + to, bad, mask=there)
-    tl.store(ENERGY + to, energy, mask=there)
-    tl.store(LARGEST + to, largest, mask=there)
+    if not HOLES:
+        beyond_counts = last - part * share - counts
+    _store_along(ALONG, to, n1, there, counts, missing_counts, beyond_counts, energy, largest, bad)
 
 
 @triton.jit(do_not_specialize=["n1", "n2", "share"])
 def _list_kernel(
     M, stride0, stride1, A_hi, A_lo, B_hi, B_lo, numbers, row_scales, col_scales, STARTS,
-    ENDS, COLS, VALUES, FOUND, ACROSS, KEPT, MISSING, BAD, ENERGY, LARGEST, n1, n2, share,
+    ENDS, COLS, VALUES, FOUND, ACROSS, ALONG, n1, n2, share,
     K: tl.constexpr, CHUNK: tl.constexpr, STANDARDISED: tl.constexpr, DOUBLE: tl.constexpr, FULL: tl.constexpr,
     HOLES: tl.constexpr, WRITE: tl.constexpr, WIDENED: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     """Count the entries beyond the limit, of rows and of columns; or, in a second read, WRITE each to its place.
 
     Those of a row and part go from STARTS on. How many come before an entry of the tile is a product with a triangle of
-    ones. Both reads do the same arithmetic in the same order, so they find the same entries. Without HOLES, BAD is NaN
-    if M − L is not finite somewhere, and what is not beyond the limit is kept.
+    ones. Both reads do the same arithmetic in the same order, so they find the same entries. Without HOLES, what is not
+    beyond the limit is kept, and the number of these is NaN if M − L is not finite somewhere.
     """
     strip, part = tl.program_id(0), tl.program_id(1)
     parts = tl.num_programs(1)
@@ -236,12 +242,7 @@ def _list_kernel(
         down = tl.arange(0, BM).to(tl.int64) * stride0
     wide = tl.float64 if DOUBLE else tl.float32
     to = rows.to(tl.int64) * parts + part
-    if K <= CHUNK:
-        a_hi = _lines(A_hi, rows, n1, 0, K, CHUNK, FULL)
-        if not DOUBLE:
-            a_lo = _lines(A_lo, rows, n1, 0, K, CHUNK, FULL)
-        else:
-            a_lo = a_hi
+    a_hi, a_lo = _halves(A_hi, A_lo, rows, n1, 0, K, CHUNK, DOUBLE, FULL)
     if STANDARDISED:
         row_scale = tl.load(row_scales + rows, mask=there, other=0.0)
     within = tl.arange(0, BN)
@@ -263,22 +264,11 @@ def _list_kernel(
     last = tl.minimum(part * share + share, n2)
     for first in range(part * share, last, BN):
         cols = first + within
-        if FULL:
-            m = tl.load(base + (down[:, None] + cols[None, :] * stride1)).to(wide)
-        else:
-            inside = there[:, None] & (cols < last)[None, :]
-            where = down[:, None] + (cols.to(tl.int64) * stride1)[None, :]
-            m = tl.load(base + where, mask=inside, other=float("nan")).to(wide)
-        if K <= CHUNK:
-            P = tl.zeros((BM, BN), wide)
-            b_hi = _lines(B_hi, cols, n2, 0, K, CHUNK, FULL)
-            if not DOUBLE:
-                b_lo = _lines(B_lo, cols, n2, 0, K, CHUNK, FULL)
-            else:
-                b_lo = b_hi
-            P = _product(a_hi, a_lo, b_hi, b_lo, P, DOUBLE)
-        else:
-            P = _low_rank(A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL)
+        inside = there[:, None] & (cols < last)[None, :]
+        m = _entries(base, down, cols, stride1, inside, float("nan"), FULL).to(wide)
+        P = _low_rank(
+            a_hi, a_lo, A_hi, A_lo, B_hi, B_lo, rows, cols, n1, n2, K, CHUNK, BM, BN, DOUBLE, FULL, K <= CHUNK
+        )
         R = m - P
         size = tl.abs(R)
         if STANDARDISED:
@@ -322,13 +312,9 @@ def _list_kernel(
             energy += tl.sum(T * T, 1).to(tl.float64)
     if not WRITE:
         tl.store(FOUND + to, found.to(tl.int64), mask=there)
-        if HOLES:
-            tl.store(KEPT + to, counts, mask=there)
-            tl.store(MISSING + to, missing, mask=there)
-        else:
-            tl.store(BAD + to, bad, mask=there)
-        tl.store(ENERGY + to, energy, mask=there)
-        tl.store(LARGEST + to, largest, mask=there)
+        if not HOLES:
+            counts = last - part * share - found
+        _store_along(ALONG, to, n1, there, counts, missing, found, energy, largest, bad)
 
 
 @triton.jit(do_not_specialize=["n1", "n2"])
@@ -440,21 +426,6 @@ def _power_of_2(k: int) -> int:
     return max(16, int(triton.next_power_of_2(k)))
 
 
-@dataclass(eq=False)
-class Trimmed:
-    """What one pass tells.
-
-    Attributes
-    ----------
-    product : T times the block, or None
-    rode : kept, missing, beyond, energy, largest
-        The first is NaN if M − L is not finite, and holes were not looked for.
-    """
-
-    product: Tensor | None
-    rode: Tensor
-
-
 def _shares(n1: int, n2: int) -> tuple[int, int]:
     """In how many parts the columns are read, and how many columns each has but the last."""
     strips = triton.cdiv(n1, ALIGNED)
@@ -469,83 +440,121 @@ def _even(M: Tensor) -> bool:
     return n1 % ALIGNED == 0 and n2 % ALIGNED == 0 and ALIGNED * M.stride(0) + n2 * M.stride(1) < 2**31
 
 
-def trimmed(
-    M: Tensor, L: tuple[Tensor, Tensor], zeta: float, scale: float, X: Tensor | None = None, ones: bool = False,
-    frozen: tuple[Tensor, Tensor] | None = None, holes: bool = False,
-) -> Trimmed:  # fmt: skip
-    """T of a dense M times X, in one read; see :func:`.slabs.trimmed`. The factors have a row for each row of M."""
-    (n1, n2), wide = M.shape, L[0].dtype
-    A, B = (Split.factor(side) for side in L)
-    F, G = (A, B) if frozen is None else (Split.factor(side) for side in frozen)
+def _scale(bound: float, known: Known) -> float:
+    """About the size of a T within a bound: in that unit float32 can sum its squares."""
+    sizes = [size for size in (bound, known.typical) if 0 < size < math.inf]
+    return 2.0 ** round(math.log2(min(sizes))) if sizes else 1.0
+
+
+def _looked_for_holes(known: Known, ask: Callable[[bool], Any]) -> Any:
+    """What a kernel answers that takes M as complete; if M is not, or not finite, what the one answers that can tell.
+
+    What rides along comes last, and begins with NaN if M − L is not finite, and holes were not looked for.
+    """
+    answer = ask(known.holes)
+    if not known.holes and bool(answer[-1][0].isnan()):
+        answer = ask(True)
+        known.holes = bool(answer[-1][1] > 0)
+    return answer
+
+
+# The three questions; see .slabs
+
+
+def trim(slab: DenseSlab, asked: Trimmed | Masked, X: Tensor | None, Y: Tensor | None) -> Any:
+    """One read along rows and, if there is a Y, one along columns."""
+    scale = _scale((asked.by if isinstance(asked, Masked) else asked).zeta, slab.known)
+
+    def ask(holes: bool) -> tuple[Tensor | None, Tensor | None, Tensor]:
+        TX, TY, along = None, None, None
+        if X is not None or Y is None:
+            TX, along = _multiplied(slab.M, asked, X, scale, holes)
+        if Y is not None:
+            TY, other = _multiplied(slab.M.T, asked.T, Y, scale, holes)
+            along = other if along is None else along
+        assert along is not None
+        return TX, TY, along
+
+    return _looked_for_holes(slab.known, ask)
+
+
+def _multiplied(
+    M: Tensor, asked: Trimmed | Masked, B: Tensor | None, scale: float, holes: bool
+) -> tuple[Tensor | None, Tensor]:
+    """T times a block, as many columns at a time as a kernel takes, and what rides along."""
+    if B is None or not B.shape[1]:
+        _, along = _trim(M, asked, None, scale, holes)
+        return None if B is None else B.new_zeros((len(M), 0)), along
+    blocks = B.split(WIDEST // (B.dtype.itemsize // 4), 1)
+    products, along = zip(*(_trim(M, asked, block, scale, holes) for block in blocks), strict=True)
+    return products[0] if len(products) == 1 else torch.cat(products, 1), along[0]
+
+
+def _trim(M: Tensor, asked: Trimmed | Masked, X: Tensor | None, scale: float, holes: bool) -> tuple[Any, Tensor]:
+    (n1, n2), wide = M.shape, asked.U.dtype
+    decides = asked.by if isinstance(asked, Masked) else asked
+    A, B = Split.factor(asked.U), Split.factor(asked.V)
+    F, G = (A, B) if decides is asked else (Split.factor(decides.U), Split.factor(decides.V))
     block = None if X is None else Split.block(X)
     parts, share = _shares(n1, n2)
     D = 0 if block is None else block.columns
-    out = M.new_empty((parts, n1, D) if D else 1, dtype=wide)
-    kept, beyond, missing = M.new_empty((3, parts, n1), dtype=torch.int32)
-    energy, (bad, largest) = M.new_empty((parts, n1), dtype=torch.float64), M.new_empty((2, parts, n1), dtype=wide)
-    numbers = torch.tensor([zeta, 1 / scale], dtype=wide).to(M.device)
+    out, along = M.new_empty((parts, n1, D) if D else 1, dtype=wide), M.new_empty((5, parts * n1), dtype=torch.float64)
+    numbers = torch.tensor([precise(decides.zeta, wide), 1 / scale], dtype=wide).to(M.device)
     scaled = wide == torch.float32 and not USUAL[0] < scale < USUAL[1]
     hi, lo = (A.hi, A.lo) if block is None else (block.hi, block.lo)
     _trim_kernel[lambda tile: (triton.cdiv(n1, tile["BM"]), parts)](
-        M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, F.hi, F.lo, G.hi, G.lo, numbers, hi, lo, out, kept, beyond,
-        missing, bad, energy, largest, n1, n2, share, K=A.columns, KF=F.columns, CHUNK=A.chunk, CHUNK_F=F.chunk, D=D,
-        FROZEN=frozen is not None, ONES=ones, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes, SCALED=scaled,
-        STORED=str(M.dtype), WIDENED=INTERPRETED,
+        M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, F.hi, F.lo, G.hi, G.lo, numbers, hi, lo, out, along, n1,
+        n2, share, K=A.columns, KF=F.columns, CHUNK=A.chunk, CHUNK_F=F.chunk, D=D,
+        FROZEN=decides is not asked, ONES=decides.ones, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes,
+        SCALED=scaled, STORED=str(M.dtype), WIDENED=INTERPRETED,
     )  # fmt: skip
     product = None if X is None else (out[0] if parts == 1 else out.sum(0))[:, : X.shape[1]]
-    total = energy.sum() * (scale**2 if scaled else 1.0)
-    if holes:
-        counted = kept.sum(), missing.sum(), beyond.sum()
-    else:
-        counted = kept.sum().double() + bad.sum().double(), torch.zeros_like(total), n1 * n2 - kept.sum()
-    return Trimmed(product, torch.stack([part.double() for part in (*counted, total, largest.amax())]))
+    return product, summed_along(along.T, scale if scaled else 1.0)
 
 
-def listed(M: Tensor, asked: Listing, scale: float, index: torch.dtype, holes: bool) -> Found:
-    """S of a dense M, in two reads: one counts, so that the other knows where to write.
+def find(slab: DenseSlab, asked: Listing) -> Any:
+    """S in two reads: one counts, so that the other knows where to write."""
+    bound = math.inf if isinstance(asked.limit, Standardised) else asked.limit
+    scale = _scale(bound, slab.known)
+    return _looked_for_holes(slab.known, lambda holes: _find(slab.M, asked, scale, holes))
 
-    What rode along begins with NaN if M − L is not finite, and holes were not looked for. Nothing is listed then.
-    """
+
+def _find(M: Tensor, asked: Listing, scale: float, holes: bool) -> tuple[DeviceSparse, Tensor]:
     (n1, n2), wide = M.shape, asked.U.dtype
     A, B = Split.factor(asked.U), Split.factor(asked.V)
     parts, share = _shares(n1, n2)
-    limit, rows, columns, standardised = asked.limit, asked.U, asked.V, False
-    if isinstance(limit, Standardised):
-        rows, columns, limit, standardised = limit.rows, limit.cols, limit.limit, True
+    if standardised := isinstance(asked.limit, Standardised):
+        rows, columns, limit = asked.limit.rows, asked.limit.cols, asked.limit.limit
+    else:
+        rows, columns, limit = asked.U, asked.V, precise(asked.limit, wide)  # of the first two nothing is read
     numbers = torch.tensor([limit, 1 / scale], dtype=wide).to(M.device)
-    kept, missing = M.new_empty((2, n1, parts), dtype=torch.int32)
-    energy, (bad, largest) = M.new_empty((n1, parts), dtype=torch.float64), M.new_empty((2, n1, parts), dtype=wide)
+    along = M.new_empty((5, n1 * parts), dtype=torch.float64)
     counts, across = M.new_empty((n1, parts), dtype=torch.int64), M.new_zeros(n2, dtype=torch.int32)
     height, width, warps, stages = LISTED[int(wide == torch.float64)]
 
     def read(starts: Tensor, ends: Tensor, cols: Tensor, values: Tensor, write: bool) -> None:
         _list_kernel[(triton.cdiv(n1, height), parts)](
             M, M.stride(0), M.stride(1), A.hi, A.lo, B.hi, B.lo, numbers, rows, columns, starts,
-            ends, cols, values, counts, across, kept, missing, bad, energy, largest, n1,
-            n2, share, K=A.columns, CHUNK=A.chunk, STANDARDISED=standardised, DOUBLE=wide == torch.float64,
-            FULL=_even(M), HOLES=holes, WRITE=write, WIDENED=INTERPRETED, BM=height, BN=width,
-            num_warps=warps, num_stages=stages,
+            ends, cols, values, counts, across, along, n1, n2, share, K=A.columns, CHUNK=A.chunk,
+            STANDARDISED=standardised, DOUBLE=wide == torch.float64, FULL=_even(M), HOLES=holes, WRITE=write,
+            WIDENED=INTERPRETED, BM=height, BN=width, num_warps=warps, num_stages=stages,
         )  # fmt: skip
 
-    read(counts, counts, across, energy, write=False)
+    read(counts, counts, across, along, write=False)
     ends = counts.view(-1).cumsum(0)
-    total = energy.sum() * scale**2
-    if holes:
-        counted = kept.sum(), missing.sum()
-    else:
-        counted = n1 * n2 - ends[-1] + bad.sum().double(), torch.zeros_like(total)
-    found = *counted, ends[-1], total, largest.amax()
-    rode = torch.stack([part.double() for part in found]).cpu()
-    lines = counts.sum(1).cpu(), across.long().cpu()  # now: what is asked for later waits for the second read
-    n = int(rode[2]) if float(rode[:3].sum()) == n1 * n2 else 0
+    rode = summed_along(along.T, scale).cpu()
+    lines = counts.sum(1).cpu().numpy(), across.long().cpu().numpy()  # now: who asks later waits for the second read
+    n = int(rode[2]) if float(rode[:3].sum()) == n1 * n2 else 0  # else M − L is not finite
+    index = torch.int32 if n2 < 2**31 else torch.int64
     cols, values = M.new_empty(n, dtype=index), M.new_empty(n, dtype=wide)
     if n:
         read(torch.cat([ends.new_zeros(1), ends[:-1]]), ends, cols, values, write=True)
-    return Found(torch.cat([ends.new_zeros(1), ends[parts - 1 :: parts]]), lines, cols, values, rode)
+    return DeviceSparse((n1, n2), ends_of(counts.sum(1)), cols, values, lines), rode
 
 
-def weighed(M: Tensor, P: Tensor, noise: Noise) -> Any:
-    """See :func:`.slabs.weighed`; P is the low-rank part in double precision, and becomes ω (M − L)."""
+def weigh(slab: DenseSlab, asked: Regression) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """By a kernel that is given the low-rank part in double precision, and makes it ω (M − L)."""
+    M, P, noise = in_units(slab, slab.M, asked), slab.low_rank(asked.U, asked.V), asked.noise
     n1, n2 = M.shape
     W = torch.empty_like(P)
     height, width = WEIGHED

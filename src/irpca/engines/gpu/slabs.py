@@ -1,239 +1,167 @@
-"""Some rows of M on a device, dense or listed, and the arithmetic of every question on them, in torch.
+"""Some rows of M on a device, dense or listed, and what three questions about them are answered, in torch.
 
 What is said here for one entry is done for all entries of a slab at once: of a dense one as a matrix, of a list as a
-vector. It is the plain version: :mod:`.kernels` does the same to dense slabs in one read.
+vector. It is the plain version: :mod:`.kernels` answers the same questions about dense slabs in one read. Questions
+have been cut to the rows of the slab, and their arrays are on the device.
 """
 
 from __future__ import annotations
 
-import warnings
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ...cached import cached_property
+from ...lowrank import Array
 from .. import arithmetic
-from ..base import Standardised
+from ..base import Standardised, in_precision
 from ..questions import Listing, Masked, Regression, Trimmed
+from .sparse import DeviceSparse, ends_of, numpy_type, sparse_product
 
-COUNTED = (
-    4  # of the numbers that ride along are summed: kept, missing, beyond the limit, energy; the last is the largest
-)
+NAME = "torch"
 
 
-class Slab(ABC):
-    """Some rows of M.
+class Known:
+    """What was found out about the entries of M, by whoever met them.
 
     Attributes
     ----------
-    rows : which ones
+    look : answers a few of them
+    holes : whether some are not observed; as long as that is not known, a dense M is taken as complete
     """
 
-    rows: slice
+    def __init__(self, look: Callable[[], Array], holes: bool = False) -> None:
+        self.look, self.holes = look, holes
 
-    @property
-    @abstractmethod
-    def entries(self) -> int:
-        """How many there are, observed or not."""
-
-    @abstractmethod
-    def values(self, dtype: torch.dtype) -> Tensor:
-        """M, NaN where it is not observed."""
-
-    @abstractmethod
-    def of_rows(self, a: Tensor) -> Tensor:
-        """What belongs to the row of each entry; ``a`` has one number for every row of M."""
-
-    @abstractmethod
-    def of_cols(self, b: Tensor) -> Tensor: ...
-
-    @abstractmethod
-    def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
-        """``U @ V.T`` at each entry."""
-
-    @abstractmethod
-    def times(self, A: Tensor, X: Tensor) -> Tensor:
-        """``A @ X`` for these rows; A has a number for each entry."""
-
-    @abstractmethod
-    def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
-        """``A.T @ Y``, Y having all rows of M."""
-
-    @abstractmethod
-    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """How many entries of each row are chosen, and their columns, row by row."""
-
-    def inner(self, U: Tensor, V: Tensor) -> Tensor:
-        """``U @ V.T`` where both have two columns, and may be of another precision than M."""
-        return self.of_rows(U[:, 0]) * self.of_cols(V[:, 0]) + self.of_rows(U[:, 1]) * self.of_cols(V[:, 1])
+    @cached_property
+    def typical(self) -> float:
+        """How large M is, by a few of its entries."""
+        seen = np.abs(self.look().astype(float))
+        return float(np.max(seen, initial=0.0, where=np.isfinite(seen)))
 
 
 @dataclass(eq=False)
-class Dense(Slab):
+class DenseSlab:
+    """Some rows of a dense M, in any order, NaN where it is not observed.
+
+    Attributes
+    ----------
+    M : tensor
+    rows : which ones
+    known : what was found out about M
+    """
+
     M: Tensor
     rows: slice
-
-    @property
-    def entries(self) -> int:
-        return self.M.numel()
+    known: Known
 
     def values(self, dtype: torch.dtype) -> Tensor:
+        """M at each entry."""
         return self.M.to(dtype)
 
     def of_rows(self, a: Tensor) -> Tensor:
-        return a[self.rows, None]
+        """What belongs to the row of each entry; ``a`` has one number for every row."""
+        return a[:, None]
 
     def of_cols(self, b: Tensor) -> Tensor:
         return b[None, :]
 
     def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
-        return U[self.rows] @ V.T
+        """``U @ V.T`` at each entry."""
+        return U @ V.T
 
     def times(self, A: Tensor, X: Tensor) -> Tensor:
+        """``A @ X``; A has a number for each entry."""
         return A @ X
 
     def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
-        return A.T @ Y[self.rows]
+        """``A.T @ Y``."""
+        return A.T @ Y
 
-    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        return chosen.sum(1), chosen.nonzero()[:, 1]
+    def pick(self, chosen: Tensor, A: Tensor) -> DeviceSparse:
+        """Some of the entries, with the numbers that A has for them."""
+        return DeviceSparse(tuple(self.M.shape), ends_of(chosen.sum(1)), chosen.nonzero()[:, 1], A[chosen])
 
 
 @dataclass(eq=False)
-class Listed(Slab):
-    """Entries listed row by row; all rows of M.
+class ListedSlab:
+    """The same of all rows of an M whose observed entries are listed, row by row."""
 
-    Attributes
-    ----------
-    ends : where the entries of each row end, with a 0 before them
-    cols, listed : the column and the value of each
-    by_column : their order by columns
-    """
-
-    ends: Tensor
-    cols: Tensor
-    listed: Tensor
-    n2: int
-    rows: slice = field(init=False)
-    at: Tensor = field(init=False)
-    by_column: Tensor = field(init=False)
-    col_ends: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        n1 = len(self.ends) - 1
-        self.rows = slice(0, n1)
-        self.at = torch.repeat_interleave(torch.arange(n1, device=self.ends.device), self.ends.diff())
-        self.by_column = torch.argsort(self.cols, stable=True)
-        counts = torch.bincount(self.cols, minlength=self.n2)
-        self.col_ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+    M: DeviceSparse
 
     @property
-    def entries(self) -> int:
-        return len(self.listed)
+    def rows(self) -> slice:
+        return slice(0, self.M.shape[0])
 
     def values(self, dtype: torch.dtype) -> Tensor:
-        return self.listed.to(dtype)
+        return self.M.data.to(dtype)
 
     def of_rows(self, a: Tensor) -> Tensor:
-        return a[self.at]
+        return a[self.M.rows]
 
     def of_cols(self, b: Tensor) -> Tensor:
-        return b[self.cols]
+        return b[self.M.indices]
 
     def low_rank(self, U: Tensor, V: Tensor) -> Tensor:
-        total = torch.zeros(self.entries, dtype=U.dtype, device=U.device)
+        total = torch.zeros(self.M.nnz, dtype=U.dtype, device=U.device)
         for k in range(U.shape[1]):  # a column at a time: no more than a few vectors as long as the list are made
-            total += U[:, k][self.at] * V[:, k][self.cols]
+            total += self.of_rows(U[:, k]) * self.of_cols(V[:, k])
         return total
 
     def times(self, A: Tensor, X: Tensor) -> Tensor:
-        return _sparse_product(self.ends, self.cols, A, X)
+        return sparse_product(self.M.indptr, self.M.indices, A, X)
 
     def t_times(self, A: Tensor, Y: Tensor) -> Tensor:
-        return _sparse_product(self.col_ends, self.at[self.by_column], A[self.by_column], Y)
+        order, ends = self.M.by_column
+        return sparse_product(ends, self.M.rows[order], A[order], Y)
 
-    def places(self, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.bincount(self.at[chosen], minlength=self.rows.stop), self.cols[chosen]
-
-
-def _sparse_product(ends: Tensor, indices: Tensor, values: Tensor, B: Tensor) -> Tensor:
-    if not len(values) or not B.shape[1]:
-        return B.new_zeros((len(ends) - 1, B.shape[1]))
-    return csr_tensor(ends, indices, values, (len(ends) - 1, len(B))) @ B.contiguous()
+    def pick(self, chosen: Tensor, A: Tensor) -> DeviceSparse:
+        return replace(self.M, data=A, counts=None).only(chosen)
 
 
-def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """As torch has it; that such tensors are in beta state is nothing a user could act upon."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state|Sparse invariant checks")
-        return torch.sparse_csr_tensor(ends, indices, values, shape, check_invariants=False)
+Slab: TypeAlias = DenseSlab | ListedSlab
 
 
-# T, and what rides along
+def trim(
+    slab: Slab, asked: Trimmed | Masked, X: Tensor | None, Y: Tensor | None
+) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    """What a question about products is about, times X and, turned, times Y; and what rides along.
 
-
-def trimmed(slab: Slab, asked: Trimmed | Masked) -> tuple[Tensor, Tensor]:
-    """The entries that a question about products is about, and what rides along."""
+    What rides along is that of :func:`~irpca.engines.arithmetic.trim`.
+    """
     decides = asked.by if isinstance(asked, Masked) else asked
     M = slab.values(asked.U.dtype)
-    _, T, kept, along = arithmetic.trim(M, slab.low_rank(decides.U, decides.V), decides.zeta)
+    _, T, kept, along = arithmetic.trim(M, slab.low_rank(decides.U, decides.V), precise(decides.zeta, M.dtype))
     if isinstance(asked, Masked):
         T = torch.where(kept, slab.low_rank(asked.U, asked.V), 0)
     elif asked.ones:
         T = kept.to(T.dtype)
-    return T, along
+    return None if X is None else slab.times(T, X), None if Y is None else slab.t_times(T, Y), along
 
 
-def gathered(parts: list[Tensor]) -> Tensor:
-    """What rode along on all slabs."""
-    all_of = torch.stack(parts)
-    return torch.cat([all_of[:, :COUNTED].sum(0), all_of[:, COUNTED:].amax(0)])
-
-
-@dataclass(eq=False)
-class Found:
-    """The entries beyond the limit.
-
-    Attributes
-    ----------
-    ends : where the rows of the slab end, with a 0 before them
-    counts : how many each of its rows, and each column, has; in host memory
-    cols, values : their columns and M − L, row by row; a kernel may still be writing them
-    rode : what rides along
-    """
-
-    ends: Tensor
-    counts: tuple[Tensor, Tensor]
-    cols: Tensor
-    values: Tensor
-    rode: Tensor
-
-
-def flagged(slab: Slab, asked: Listing, index: torch.dtype) -> Found:
-    """The entries beyond the limit."""
+def find(slab: Slab, asked: Listing) -> tuple[DeviceSparse, Tensor]:
+    """The entries of M − L beyond the limit, and what rides along."""
     M = slab.values(asked.U.dtype)
-    limit = asked.limit
+    limit: Any = asked.limit
     if isinstance(limit, Standardised):
         limit = limit.limit * torch.sqrt(slab.of_rows(limit.rows) * slab.of_cols(limit.cols))
+    else:
+        limit = precise(limit, M.dtype)
     R, _, kept, along = arithmetic.trim(M, slab.low_rank(asked.U, asked.V), limit)
-    chosen = ~kept & ~R.isnan()
-    counts, columns = slab.places(chosen)
-    across = torch.bincount(columns, minlength=len(asked.V))
-    ends = torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])
-    return Found(ends, (counts.cpu(), across.cpu()), columns.to(index), R[chosen], along)
+    return slab.pick(~kept & ~R.isnan(), R), along
 
 
-# Weights under a noise model, in double precision
-
-
-def weighed(slab: Slab, asked: Regression) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """``ω (M − L)`` and ω at each entry; and the sums of rows, of columns and of all. See irpca.engines.kernels."""
+def weigh(slab: Slab, asked: Regression) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """``ω (M − L)`` and ω at each entry, in double precision; and the sums of rows, of columns and of all."""
     M, noise = in_units(slab, slab.values(torch.float64), asked), asked.noise
     seen = ~M.isnan()
     R = torch.where(seen, M - slab.low_rank(asked.U, asked.V), 0)
     s2 = slab.of_rows(noise.rows) * slab.of_cols(noise.cols)
-    var = slab.inner(noise.row_spread, noise.col_spread)
+    var = slab.low_rank(noise.row_spread, noise.col_spread)
     omega, energy, trust, totals = arithmetic.weigh(R, seen, s2, var, noise.parameters)
     ones = [side.new_ones((len(side), 1)) for side in (asked.U, asked.V)]
     of_rows = torch.cat([slab.times(part, ones[1]) for part in (energy, trust)], 1)
@@ -246,3 +174,17 @@ def in_units(slab: Slab, M: Tensor, asked: Regression) -> Tensor:
     if asked.row_units is not None:
         return M / slab.of_rows(asked.row_units)
     return M if asked.col_units is None else M / slab.of_cols(asked.col_units)
+
+
+def precise(limit: float, dtype: torch.dtype) -> float:
+    """A limit in the precision of M."""
+    return float(in_precision(limit, numpy_type(dtype)))
+
+
+def summed_along(parts: Tensor, unit: float = 1.0) -> Tensor:
+    """What rode along on all parts, of which each has a row: sums, and the largest of the last. See trim.
+
+    The energy is in squares of a unit.
+    """
+    kept, missing, beyond, energy = parts[:, :4].sum(0)
+    return torch.stack([kept, missing, beyond, energy * unit**2, parts[:, 4].amax()])

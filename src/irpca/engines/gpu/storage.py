@@ -1,4 +1,4 @@
-"""Where M is: dense on the device, dense in host memory and streamed from there, or a list of its observed entries."""
+"""Where M is: a dense tensor on the device or in host memory and streamed from there, or its observed entries."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...arrays import matrix_of
+from ...cached import cached_property
 from ...lowrank import Array
-from .slabs import Dense, Listed, Slab
+from ..base import spread_places
+from .slabs import DenseSlab, Known, ListedSlab, Slab
+from .sparse import DeviceSparse
 
 STREAMED_BYTES = 1 << 29  # of a slab: long enough for the bus, and two of them fit anywhere
 SCANNED = 1 << 26  # entries that are looked through at a time
-STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+LOOKED_AT = 1 << 10  # entries that say how large M is
 ROOM = 0.6  # of the free memory of a device, that M may take: S and what is in between need the rest
 
 
@@ -28,19 +32,21 @@ class Storage(ABC):
     ----------
     shape : (n1, n2), of the stored matrix
     turned : whether stored rows are columns of M
-    device : where slabs are
+    streamed : whether slabs are brought to the device in every read
     dtype : of the stored numbers
+    known : what was found out about them
     """
 
     shape: tuple[int, int]
-    device: torch.device
     dtype: torch.dtype
+    known: Known
     turned = False
+    streamed = False
 
     @property
+    @abstractmethod
     def entries(self) -> int:
         """How many are stored, observed or not."""
-        return self.shape[0] * self.shape[1]
 
     @abstractmethod
     def slabs(self, most: int) -> Iterator[Slab]:
@@ -52,91 +58,71 @@ class Storage(ABC):
 
     @abstractmethod
     def at(self, rows: Array, cols: Array) -> Array:
-        """M at scattered entries, NaN where it is not observed."""
+        """M at scattered entries, NaN where it is not observed; rows and columns may be of any shape."""
 
     @abstractmethod
-    def block(self, rows: Array, cols: Array) -> Array:
-        """``M[rows][:, cols]``."""
-
     def counts(self) -> tuple[Array, Array]:
         """How many entries of each stored row and column are observed."""
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        """``M[rows][:, cols]``."""
+        return self.at(np.asarray(rows)[:, None], np.asarray(cols)[None, :])
+
+    def glance(self, size: int = LOOKED_AT) -> Array:
+        """Some entries, at places that are always the same."""
         n1, n2 = self.shape
-        rows, cols = np.empty(n1, np.int64), torch.zeros(n2, dtype=torch.int64, device=self.device)
-        for slab in self.slabs(SCANNED):
-            seen = ~slab.values(torch.float32).isnan()
-            rows[slab.rows] = seen.sum(1).cpu().numpy()
-            cols += seen.sum(0)
-        return rows, cols.cpu().numpy()
+        return self.at(*spread_places((n2, n1) if self.turned else (n1, n2), size))
 
     def infinite(self) -> int:
         """How many entries are."""
         return sum(int(slab.values(torch.float64).isinf().sum()) for slab in self.slabs(SCANNED))
 
 
-class Resident(Storage):
-    """A dense tensor on the device, in any order; never copied."""
+class DenseStorage(Storage):
+    """A dense tensor in any order, never copied: on the device, or in host memory, or in a file mapped to it.
 
-    def __init__(self, M: Tensor) -> None:
-        self.M, self.device, self.dtype = M, M.device, M.dtype
-        self.shape = M.shape[0], M.shape[1]
-
-    def part(self, rows: slice) -> Resident:
-        return Resident(self.M[rows])
-
-    def slabs(self, most: int) -> Iterator[Slab]:
-        n1, n2 = self.shape
-        step = max(1, most // n2)
-        for first in range(0, n1, step):
-            some = slice(first, min(first + step, n1))
-            yield Dense(self.M[some], some)
-
-    def at(self, rows: Array, cols: Array) -> Array:
-        i, j = (_index(index, self.device) for index in (rows, cols))
-        return _here(self.M[i, j])
-
-    def block(self, rows: Array, cols: Array) -> Array:
-        i, j = (_index(index, self.device) for index in (rows, cols))
-        return _here(self.M[i[:, None], j[None, :]])
-
-
-class Streamed(Storage):
-    """A dense matrix in host memory, or in a file mapped to it; slabs are copied to the device while others are read.
-
-    There are two slabs on the device at a time. What is not in page-locked memory goes through two buffers that are.
+    What is streamed is cut along memory, rows or columns. There are two slabs on the device at a time: one is copied
+    while the other is computed with. What is not in page-locked memory goes through two buffers that are.
     """
 
-    def __init__(self, M: Tensor, device: torch.device) -> None:
-        self.turned = M.stride(0) < M.stride(1)
-        self.M, self.device, self.dtype = M.T if self.turned else M, device, M.dtype
-        self.shape = self.M.shape[0], self.M.shape[1]
+    def __init__(self, M: Tensor, device: torch.device, streamed: bool = False, known: Known | None = None) -> None:
+        self.M, self.device, self.dtype, self.streamed = M, device, M.dtype, streamed
+        self.turned = streamed and M.stride(0) < M.stride(1)
+        self.stored = M.T if self.turned else M
+        self.shape = self.stored.shape[0], self.stored.shape[1]
+        self.known = known or Known(self.glance)
 
-    def part(self, rows: slice) -> Streamed:
-        return Streamed((self.M.T if self.turned else self.M)[rows], self.device)
+    @property
+    def entries(self) -> int:
+        return self.M.numel()
+
+    def part(self, rows: slice) -> DenseStorage:
+        return DenseStorage(self.M[rows], self.device, self.streamed, self.known)
 
     def slabs(self, most: int) -> Iterator[Slab]:
         n1, n2 = self.shape
-        step = max(1, min(most, STREAMED_BYTES // self.M.element_size()) // n2)
+        if self.streamed:
+            most = min(most, STREAMED_BYTES // self.M.element_size())
+        step = max(1, most // n2)
         spans = [slice(first, min(first + step, n1)) for first in range(0, n1, step)]
-        if self.device.type == "cpu":
-            for some in spans:
-                yield Dense(self.M[some], some)
-            return
-        yield from self._streamed(spans)
+        parts = (self.stored[some] for some in spans) if self.M.device == self.device else self._moved(spans)
+        for some, part in zip(spans, parts, strict=True):
+            yield DenseSlab(part, some, self.known)
 
-    def _streamed(self, spans: list[slice]) -> Iterator[Slab]:
+    def _moved(self, spans: list[slice]) -> Iterator[Tensor]:
         copying, computing = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         height, n2 = spans[0].stop - spans[0].start, self.shape[1]
-        there = [torch.empty((height, n2), dtype=self.M.dtype, device=self.device) for _ in range(2)]
+        there = [torch.empty((height, n2), dtype=self.dtype, device=self.device) for _ in range(2)]
         locked = None
         if not self.M.is_pinned():
-            locked = [torch.empty((height, n2), dtype=self.M.dtype, pin_memory=True) for _ in range(2)]
+            locked = [torch.empty((height, n2), dtype=self.dtype, pin_memory=True) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         copying.wait_stream(computing)
 
         def send(k: int) -> None:
             some, turn = spans[k], k % 2
             n = some.stop - some.start
-            source = self.M[some]
+            source = self.stored[some]
             if locked is not None:
                 if k >= 2:
                     copied[turn].synchronize()  # the buffer is still being sent
@@ -151,61 +137,57 @@ class Streamed(Storage):
         send(0)
         for k, some in enumerate(spans):
             computing.wait_event(copied[k % 2])
-            slab = Dense(there[k % 2][: some.stop - some.start], some)
-            yield slab
+            yield there[k % 2][: some.stop - some.start]
             used[k % 2].record(computing)
             if k + 1 < len(spans):
                 send(k + 1)
         computing.synchronize()
 
     def at(self, rows: Array, cols: Array) -> Array:
-        i, j = (_index(index) for index in ((cols, rows) if self.turned else (rows, cols)))
+        i, j = (_index(index, self.M.device) for index in (rows, cols))
         return _here(self.M[i, j])
 
-    def block(self, rows: Array, cols: Array) -> Array:
-        i, j = (_index(index) for index in (rows, cols))
-        M = self.M.T if self.turned else self.M
-        return _here(M[i[:, None], j[None, :]])
+    def counts(self) -> tuple[Array, Array]:
+        rows, cols = np.empty(self.shape[0], np.int64), np.zeros(self.shape[1], np.int64)
+        for slab in self.slabs(SCANNED):
+            seen = ~slab.values(torch.float32).isnan()
+            rows[slab.rows] = seen.sum(1).cpu().numpy()
+            cols += seen.sum(0).cpu().numpy()
+        return rows, cols
 
 
-class Entries(Storage):
+class ListedStorage(Storage):
     """The observed entries, row by row."""
 
-    def __init__(self, ends: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int]) -> None:
-        self.slab = Listed(ends, cols, values, shape[1])
-        self.shape, self.device, self.dtype = shape, values.device, values.dtype
-        self.keys = self.slab.at * shape[1] + cols  # sorted
+    def __init__(self, M: DeviceSparse) -> None:
+        self.M, self.shape, self.dtype = M, M.shape, M.data.dtype
+        self.slab, self.known = ListedSlab(M), Known(self.glance, holes=True)
 
     @property
     def entries(self) -> int:
-        return self.slab.entries
+        return self.M.nnz
 
-    def part(self, rows: slice) -> Entries:
-        ends = self.slab.ends[rows.start : rows.stop + 1]
-        some = slice(int(ends[0]), int(ends[-1]))
-        n1, n2 = len(ends) - 1, self.shape[1]
-        return Entries(ends - ends[0], self.slab.cols[some], self.slab.listed[some], (n1, n2))
+    @cached_property
+    def keys(self) -> Tensor:
+        """Places of the entries, as sorted numbers."""
+        return self.M.rows * self.shape[1] + self.M.indices
+
+    def part(self, rows: slice) -> ListedStorage:
+        return ListedStorage(self.M[rows])
 
     def slabs(self, most: int) -> Iterator[Slab]:
         yield self.slab
 
     def at(self, rows: Array, cols: Array) -> Array:
-        wanted = torch.as_tensor(np.asarray(rows, np.int64) * self.shape[1] + cols, device=self.device)
-        where = torch.searchsorted(self.keys, wanted).clamp(max=len(self.keys) - 1)
-        return _here(torch.where(self.keys[where] == wanted, self.slab.listed[where], torch.nan))
-
-    def block(self, rows: Array, cols: Array) -> Array:
-        i, j = np.broadcast_arrays(np.asarray(rows)[:, None], np.asarray(cols)[None, :])
-        return self.at(i.ravel(), j.ravel()).reshape(i.shape)
+        wanted = _index(np.asarray(rows, np.int64) * self.shape[1] + cols, self.M.device)
+        where = torch.searchsorted(self.keys, wanted).clamp(max=self.entries - 1)
+        return _here(torch.where(self.keys[where] == wanted, self.M.data[where], torch.nan))
 
     def counts(self) -> tuple[Array, Array]:
-        return _here(self.slab.ends.diff()), _here(self.slab.col_ends.diff())
-
-    def infinite(self) -> int:
-        return int(self.slab.listed.isinf().sum())
+        return self.M.flagged(0), self.M.flagged(1)
 
 
-def _index(positions: Array, device: torch.device | str = "cpu") -> Tensor:
+def _index(positions: Array, device: torch.device) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(positions, dtype=np.int64), device=device)
 
 
@@ -243,48 +225,29 @@ def device_for(M: Any, device: Any) -> torch.device:
     return found
 
 
-def _refuse_other(M: Tensor) -> None:
-    if M.ndim != 2:
-        raise ValueError(f"M must have two dimensions, got a tensor of shape {tuple(M.shape)}")
-    if M.dtype not in STORED:
-        raise ValueError(
-            f"M is a tensor of {str(M.dtype).removeprefix('torch.')}; pass float64, float32, bfloat16 or float16, such "
-            "as M.double()"
-        )
-
-
 def stored(M: Any, device: torch.device, memory: int | None) -> Storage:
-    """M on a device: a tensor, a NumPy array, or a CSR array of the observed entries.
+    """M on a device: a tensor, a NumPy array, or a CSR array or tensor of the observed entries.
 
     Of a dense M in host memory no more than ``memory`` bytes are brought there, None: ROOM of what is free; a larger
     one is streamed.
     """
-    if isinstance(M, torch.Tensor):
-        M = M.detach()
-    elif hasattr(M, "tocsr"):
-        ends, cols, values = (torch.from_numpy(np.ascontiguousarray(part)) for part in (M.indptr, M.indices, M.data))
-        return _entries(ends, cols, values, M.shape, device)
-    else:
-        M = shared(M)
-    if M.layout == torch.sparse_csr:
-        return _entries(M.crow_indices(), M.col_indices(), M.values(), tuple(M.shape), device)
-    if M.layout != torch.strided:
-        raise ValueError(f"M is a tensor of layout {M.layout}; pass M.to_sparse_csr(), or a dense one with NaN")
-    _refuse_other(M)
+    if not hasattr(M, "tocsr"):
+        M = matrix_of(M if isinstance(M, Tensor) else shared(M))
+    if hasattr(M, "tocsr") or M.layout == torch.sparse_csr:
+        return _listed(DeviceSparse.of(M, device))
     if M.device.type != "cpu":
-        return Resident(M.to(device))
+        return DenseStorage(M.to(device), device)
     size = M.numel() * M.element_size()
     if memory is None:
         memory = int(ROOM * torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else size
-    if size > memory:
-        return Streamed(M, device)
-    with suppress(torch.OutOfMemoryError):
-        return Resident(M.to(device))
-    torch.cuda.empty_cache()
-    return Streamed(M, device)
+    if size <= memory:
+        with suppress(torch.OutOfMemoryError):
+            return DenseStorage(M.to(device), device)
+        torch.cuda.empty_cache()
+    return DenseStorage(M, device, streamed=True)
 
 
-def _entries(ends: Tensor, cols: Tensor, values: Tensor, shape: tuple[int, int], device: torch.device) -> Entries:
-    if bad := int((~values.isfinite()).sum()):
+def _listed(M: DeviceSparse) -> ListedStorage:
+    if bad := int((~M.data.isfinite()).sum()):
         raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
-    return Entries(ends.to(device).long(), cols.to(device).long(), values.to(device), shape)
+    return ListedStorage(DeviceSparse(M.shape, M.indptr, M.indices.long(), M.data))
