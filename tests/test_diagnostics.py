@@ -2,7 +2,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from oracle import incoherence as oracle_incoherence
 from scipy.sparse import csr_array
 
@@ -17,7 +16,6 @@ from irpca.diagnostics import (
     support_scores,
 )
 from irpca.engines import MemoryEngine, ReferenceEngine
-from irpca.features import Features
 
 
 def decompose(problem, F1="own", F2="own", **options):
@@ -37,8 +35,7 @@ def projected(A, F1, F2):
 # Energy outside the span
 
 
-@pytest.mark.parametrize("given", [(True, True), (True, False), (False, True), (False, False)])
-@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("given, order", [((True, True), "C"), ((True, False), "F"), ((False, False), "C")])
 def test_energy_outside_is_that_of_the_formula(given, order):
     rng = np.random.default_rng(0)
     M = np.asarray(rng.standard_normal((50, 40)), order=order)
@@ -48,7 +45,7 @@ def test_energy_outside_is_that_of_the_formula(given, order):
     assert energy_outside(M, F1, F2) == pytest.approx(expected, rel=1e-10, abs=1e-14)
 
 
-@pytest.mark.parametrize("given", [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize("given", [(True, True), (True, False)])
 def test_energy_outside_leaves_gross_errors_out_and_sees_a_free_part(given):
     problem = make_problem(60, 50, 5, 4, rank=2, corruption=0.1, noise=1e-3, features="conditioned")
     F1, F2 = problem.F1 if given[0] else None, problem.F2 if given[1] else None
@@ -62,10 +59,6 @@ def test_energy_outside_leaves_gross_errors_out_and_sees_a_free_part(given):
     clean = L.dense() + np.where(np.abs(residual) <= result.zeta, residual, 0.0)  # M − S
     X = clean - projected(clean, F1, F2)
     assert energy_outside(problem.M, F1, F2, moved) == pytest.approx(np.sum(X**2) / np.sum(clean**2), rel=1e-8)
-    operator = diagnostics._Outside(MemoryEngine(problem.M), L, result.zeta, Features.of(F1, 60), Features.of(F2, 50))
-    X = X.T if F2 is None else X
-    np.testing.assert_allclose(operator.times(np.eye(X.shape[1])), X, rtol=0, atol=1e-12)
-    np.testing.assert_allclose(operator.t_times(np.eye(X.shape[0])), X.T, rtol=0, atol=1e-12)
 
 
 def test_nothing_as_large_as_M_is_made():
@@ -84,19 +77,9 @@ def test_nothing_as_large_as_M_is_made():
 # The assumptions
 
 
-def test_feasible_features_hold():
-    problem = make_problem(200, 150, 4, 3, rank=2, features="conditioned")
-    F1, F2, result = decompose(problem)
-    check = check_assumptions(problem.M, F1, F2, result)["feasibility"]
-    assert check.verdict == "holds" and check.value < 1e-15
-
-
-@pytest.mark.parametrize(
-    ("sides", "noise", "seed"),
-    all_pairs([(True, True), (True, False), (False, True)], [1e-4, 1e-3], range(3)),
-)
-def test_noise_is_not_taken_for_bad_features(sides, noise, seed):
-    problem = make_problem(300, 200, 5, 4, rank=2, noise=noise, features="conditioned", random_state=seed)
+@pytest.mark.parametrize(("sides", "noise"), [((True, True), 1e-4), ((True, False), 1e-3), ((False, True), 1e-4)])
+def test_noise_is_not_taken_for_bad_features(sides, noise):
+    problem = make_problem(300, 200, 5, 4, rank=2, noise=noise, features="conditioned")
     F1, F2 = (F if given else None for F, given in zip((problem.F1, problem.F2), sides, strict=True))
     _, _, result = decompose(problem, F1, F2, nu=5 * noise)
     check = check_assumptions(problem.M, F1, F2, result)["feasibility"]
@@ -104,8 +87,7 @@ def test_noise_is_not_taken_for_bad_features(sides, noise, seed):
     assert check.value > 1e-8  # noise is there, and counted
 
 
-@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])
-@pytest.mark.parametrize("corruption", [0.0, 0.05])
+@pytest.mark.parametrize(("sides", "corruption"), [((True, True), 0.05), ((False, True), 0.0)])
 def test_missing_features_are_told_from_noise(sides, corruption):
     problem = make_problem(300, 200, 5, 4, rank=2, corruption=corruption, noise=1e-4, features="conditioned")
     cut = [F[:, 1:] if given else None for F, given in zip((problem.F1, problem.F2), sides, strict=True)]
@@ -122,12 +104,10 @@ def test_missing_features_are_told_from_noise(sides, corruption):
     assert structured == pytest.approx(np.sum(missing**2), rel=0.3)
 
 
-@pytest.mark.parametrize("sides", [(True, True), (True, False), (False, True)])
-def test_too_low_a_rank_is_not_taken_for_bad_features(sides):
+def test_too_low_a_rank_is_not_taken_for_bad_features():
     # What is left of L stands out of noise, but it lies within the features.
     problem = make_problem(300, 200, 5, 4, rank=3, corruption=0.0, noise=1e-5, features="conditioned")
-    F1, F2 = (F if given else None for F, given in zip((problem.F1, problem.F2), sides, strict=True))
-    _, _, result = decompose(problem, F1, F2, rank=1, nu=0.1)
+    F1, F2, result = decompose(problem, rank=1, nu=0.1)
     assert problem.relative_error(result.L) > 0.1
     assert check_assumptions(problem.M, F1, F2, result)["feasibility"].verdict == "holds"
 
@@ -218,18 +198,15 @@ def test_noise_check_does_not_depend_on_units():
     assert values[0][0] == pytest.approx(np.abs(problem.N).max() / np.abs(problem.L).max(), rel=0.1)
 
 
-def test_noise_without_M_is_that_of_the_result():
-    problem = make_problem(150, 120, 3, 2, rank=2, noise=1e-4)
-    F1, F2, result = decompose(problem, nu=6e-4)
-    assert check_assumptions(None, F1, F2, result)["noise"].verdict == "cannot tell"
-    known = type(result)(**{**vars(result), "noise": 1e-4})
-    share = check_assumptions(None, F1, F2, known)["noise"].value
-    assert share == pytest.approx(np.abs(problem.N).max() / np.abs(problem.L).max(), rel=0.3)
-
-
 def test_iterations():
     problem = make_problem(150, 120, 3, 2, rank=2)
     F1, F2, result = decompose(problem)
+    mu, sigma = (f(F1) * f(F2) for f in (oracle_incoherence, lambda F: np.linalg.norm(F, 2)))
+    for epsilon in (10.0, 1e-3):
+        T = np.ceil(np.log(2 * mu * sigma * np.sqrt(6 / (150 * 120)) * 3.0 / epsilon) / np.log(5)) + 1
+        assert diagnostics.iteration_bound(F1, F2, 3.0, epsilon) == max(1, T + 1)  # the first > T
+    with pytest.raises(ValueError, match="positive"):
+        diagnostics.iteration_bound(F1, F2, 3.0, 0.0)
     rough = check_assumptions(None, F1, F2, result, epsilon=0.5)["iterations"]
     largest = np.abs(problem.L).max()
     assert rough.value == diagnostics.iteration_bound(F1, F2, result.choices[0].value, 0.5 * largest)
@@ -237,21 +214,10 @@ def test_iterations():
     assert check_assumptions(None, F1, F2, result, epsilon=1e-12)["iterations"].verdict == "cannot tell"
 
 
-def test_iteration_bound_is_the_formula():
-    problem = make_problem(150, 120, 3, 2, rank=2)
-    mu, sigma = (f(problem.F1) * f(problem.F2) for f in (oracle_incoherence, lambda F: np.linalg.norm(F, 2)))
-    for epsilon in (10.0, 1.0, 1e-3, 1e-9):
-        T = np.ceil(np.log(2 * mu * sigma * np.sqrt(6 / (150 * 120)) * 3.0 / epsilon) / np.log(5)) + 1
-        assert diagnostics.iteration_bound(problem.F1, problem.F2, 3.0, epsilon) == max(1, T + 1)  # the first > T
-    with pytest.raises(ValueError, match="positive"):
-        diagnostics.iteration_bound(problem.F1, problem.F2, 3.0, 0.0)
-
-
-@pytest.mark.parametrize("factor", [1e-200, 1e200])
-def test_iteration_bound_beyond_the_range_of_floats(factor):
+def test_iteration_bound_beyond_the_range_of_floats():
     """A factor 5 of c_W is one iteration more, also where the quotient of the formula is infinite."""
     problem = make_problem(150, 120, 3, 2, rank=2)
-    F1, F2 = problem.F1, problem.F2
+    F1, F2, factor = problem.F1, problem.F2, 1e200
     assert diagnostics.iteration_bound(F1, F2, 5.0**440, 1e-3) == diagnostics.iteration_bound(F1, F2, 1.0, 1e-3) + 440
     large = diagnostics.iteration_bound(F1 * factor, F2 * factor, 1.0, 1e-3)
     assert large == diagnostics.iteration_bound(F1 * factor**0.5, F2 * factor**0.5, factor, 1e-3)
@@ -278,26 +244,10 @@ def test_a_provable_problem_passes_and_the_text_explains():
         found["nonsense"]
 
 
-def test_the_text_keeps_the_numbers_and_gives_each_advice_once():
-    problem = make_problem(100, 80, 4, 3, rank=2, corruption=0.05, noise=1e-3, features="conditioned")
-    _, _, result = decompose(problem, F2=None, nu=6e-3)
-    found = check_assumptions(problem.M, problem.F1, None, result)
-    text = " ".join(str(found).split())
-    for check in found.checks:
-        verdict = "beyond the limit" if check.verdict == "fails" else check.verdict
-        value, limit = ("not known" if x is None else f"{x:.3g}" for x in (check.value, check.limit))
-        assert f"{check.name}: {value}, limit {limit}, {verdict} {check.meaning}" in text
-        if check.verdict != "holds":
-            assert text.count(f"{check.advice}.") == 1
-    assert text.count(diagnostics.WORST_CASE) == 1
-    assert "Without features of the columns the theorem allows no outlier" in found["incoherence of F2"].meaning
-
-
-@pytest.mark.parametrize("engine", [MemoryEngine, ReferenceEngine])
-def test_M_may_be_an_engine(engine):
+def test_M_may_be_an_engine():
     problem = make_problem(100, 80, 4, 3, rank=2, noise=1e-3)
     F1, F2, result = decompose(problem, nu=6e-3)
-    mine, theirs = (check_assumptions(M, F1, F2, result) for M in (engine(problem.M), problem.M))
+    mine, theirs = (check_assumptions(M, F1, F2, result) for M in (ReferenceEngine(problem.M), problem.M))
     for a, b in zip(mine.checks, theirs.checks, strict=True):
         assert a.verdict == b.verdict
         assert a.value == pytest.approx(b.value, rel=1e-9)
@@ -314,13 +264,6 @@ def stretched(n, d, seed=0):
     return F @ rng.standard_normal((d, d)) * np.logspace(-5, 5, d)
 
 
-def test_exact_leverage_is_that_of_features():
-    F = stretched(500, 7)
-    np.testing.assert_allclose(leverage_scores(F), Features.of(F, 500).leverage, rtol=1e-9)
-    assert leverage_scores(F).sum() == pytest.approx(7, rel=1e-12)
-    assert diagnostics.incoherence(F) == pytest.approx(oracle_incoherence(F), rel=1e-9)
-
-
 @pytest.mark.parametrize("method", ["exact", "sketch"])
 def test_leverage_of_redundant_features(method):
     F = stretched(2000, 5)
@@ -328,12 +271,11 @@ def test_leverage_of_redundant_features(method):
     scores = leverage_scores(padded, method)
     tolerance = 1e-8 if method == "exact" else 0.4
     np.testing.assert_allclose(scores[:10], leverage_scores(F)[:10], rtol=tolerance)
-    mu = diagnostics.incoherence(padded, method)
-    assert mu == pytest.approx(diagnostics.incoherence(F), rel=tolerance / 2)
+    assert scores.sum() == pytest.approx(5, rel=tolerance)
+    assert diagnostics.incoherence(padded, method) == pytest.approx(oracle_incoherence(F), rel=tolerance / 2)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("d", [10, 40])
+@pytest.mark.parametrize(("d", "seed"), [(10, 0), (40, 1)])
 def test_sketched_leverage(d, seed):
     F = stretched(10_000, d, seed)
     exact, sketched = leverage_scores(F), leverage_scores(F, "sketch", random_state=seed)
@@ -343,9 +285,11 @@ def test_sketched_leverage(d, seed):
     assert np.sqrt(np.mean((sketched / exact - 1) ** 2)) <= 0.3
     assert sketched.sum() == pytest.approx(d, rel=0.1)
     assert diagnostics.incoherence(F, "sketch", seed) == pytest.approx(diagnostics.incoherence(F), rel=2.5 * expected)
+    np.testing.assert_array_equal(leverage_scores(F, "sketch", seed), sketched)
+    assert (leverage_scores(F, "sketch", seed + 1) != sketched).any()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_sketch_survives_rows_that_carry_everything(seed):
     # Twenty rows are all there is: hashed to one bucket each, two of them would often share it and cancel.
     F = 1e-6 * np.random.default_rng(seed).standard_normal((5000, 20))
@@ -353,16 +297,6 @@ def test_sketch_survives_rows_that_carry_everything(seed):
     scores = leverage_scores(F, "sketch", random_state=seed)
     np.testing.assert_allclose(scores[:20], 1.0, rtol=0.5)
     assert scores[20:].max() < 1e-6
-
-
-def test_sketch_is_reproducible():
-    F = stretched(3000, 10)
-    np.testing.assert_array_equal(leverage_scores(F, "sketch", 3), leverage_scores(F, "sketch", 3))
-    assert (leverage_scores(F, "sketch", 3) != leverage_scores(F, "sketch", 4)).any()
-
-
-def test_flat_features_have_incoherence_one():
-    assert diagnostics.incoherence(np.full((5000, 1), 3.0), "sketch") == pytest.approx(1, rel=0.05)
 
 
 def test_unknown_method_is_refused():
@@ -384,12 +318,6 @@ def test_relative_error():
     assert relative_error(L, 0 * A) == np.inf and relative_error(0 * A, 0 * A) == 0
     with pytest.raises(ValueError, match=r"L has the shape \(70, 60\) and L_true \(60, 70\); compare"):
         relative_error(L, A.T)
-
-
-def test_relative_error_in_many_blocks():
-    A = np.random.default_rng(0).standard_normal((3000, 700))
-    assert len(list(diagnostics._blocks(A))) > 3
-    assert relative_error(A + 1, A) == pytest.approx(np.sqrt(A.size) / np.linalg.norm(A), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", [np.array, csr_array])

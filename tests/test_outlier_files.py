@@ -95,23 +95,25 @@ def test_a_small_table_has_files_and_S(tmp_path):
     assert len(set(table["probability"])) > 1  # or nothing was compared
     assert result.outliers_path == str(tmp_path / "S.parquet")
     assert os.listdir(tmp_path) == ["S.parquet"]
-    plain = irpca.solve(M)
-    assert (plain.S != result.S).nnz == 0
-    assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
+    assert (model.sparse_ != result.S).nnz == 0
+    assert [str(doubt) for doubt in model.result_.doubts] == [str(doubt) for doubt in result.doubts]
+    persistence.save(result, tmp_path / "r.irpca")
+    again = persistence.load_result(tmp_path / "r.irpca")
+    assert again.outliers_path == result.outliers_path and again.summary() == result.summary()
+    with pytest.raises(ValueError, match=r"sparse=False .* outliers_to"):
+        irpca.solve(M, sparse=False, outliers_to=tmp_path / "other")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_large_table_has_files_only(tmp_path, streamed, dtype):
-    M = noisy(dtype=dtype)
+def test_a_large_table_has_files_only(tmp_path, streamed):
+    M = noisy(dtype=np.float32)
     engine = Banded(M)
     result = irpca.solve(M, engine=engine, outliers_to=tmp_path / "S.parquet")
     assert result.S is None and engine.writes == 1
-    plain = irpca.solve(M)
     model = irpca.InductiveRobustPCA().fit(M)
-    listed = model.outliers()
+    plain, listed = model.result_, model.outliers()
     listed = listed[np.lexsort((listed["column"], listed["row"]))]
     table = pd.read_parquet(tmp_path / "S.parquet")
-    assert table.dtypes.tolist() == [np.int64, np.int64, dtype, dtype, np.float64]
+    assert table.dtypes.tolist() == [np.int64, np.int64, np.float32, np.float32, np.float64]
     rows, cols = cells(plain.S)
     np.testing.assert_array_equal(table["row"], rows)
     np.testing.assert_array_equal(table["column"], cols)
@@ -121,16 +123,6 @@ def test_a_large_table_has_files_only(tmp_path, streamed, dtype):
     assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
     text = result.summary()
     assert f"{plain.S.nnz:,} cells" in text and str(tmp_path / "S.parquet") in text
-
-
-def test_checks_of_outliers_need_their_counts_only(tmp_path, streamed):
-    M = noisy()
-    M[7] += 20 * np.random.default_rng(1).standard_normal(40)
-    M[:, 5] = 100 * np.random.default_rng(2).standard_normal(60)
-    plain = irpca.solve(M, rank=2)
-    result = irpca.solve(M, rank=2, engine=Banded(M), outliers_to=tmp_path / "S.parquet")
-    assert "broken-lines" in {doubt.kind for doubt in plain.doubts}
-    assert [str(doubt) for doubt in plain.doubts] == [str(doubt) for doubt in result.doubts]
 
 
 def test_an_exact_fit_is_written_in_the_read_that_checks_it(tmp_path, streamed):
@@ -158,17 +150,6 @@ def surprised(monkeypatch, times=1):
     monkeypatch.setattr(loop, "_as_expected", as_expected)
 
 
-def test_files_of_a_fit_that_goes_on_are_discarded(tmp_path, streamed, monkeypatch):
-    problem = exact()
-    surprised(monkeypatch)
-    engine = Banded(problem.M)
-    result = irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
-    assert engine.writes == 2
-    assert os.listdir(tmp_path) == ["S.parquet"]
-    table = pd.read_parquet(tmp_path / "S.parquet")
-    np.testing.assert_array_equal(table["expected"], result.L.entries(table["row"], table["column"]))
-
-
 def test_a_later_fit_is_found_again_although_an_earlier_is_tried_first(tmp_path, streamed, monkeypatch):
     """Killed while the last of two fits was written: the first one must neither take nor refuse its files."""
     problem, path = exact(), tmp_path / "S.parquet"
@@ -191,16 +172,10 @@ def test_a_later_fit_is_found_again_although_an_earlier_is_tried_first(tmp_path,
     run(Banded(problem.M))
     assert [(path / part.name).stat().st_mtime_ns for part in parts] == times
     table, path = pd.read_parquet(path), tmp_path / "undisturbed.parquet"
-    run(Banded(problem.M))
-    assert table.equals(pd.read_parquet(path))
-
-
-def test_solvers_without_a_noise_model_have_no_probabilities(tmp_path, streamed):
-    M = noisy()
-    result = irpca.solve(M, rank=2, solver="altproj", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
-    table = pd.read_parquet(tmp_path / "S.parquet")
-    assert result.noise is None and len(table) == round(result.corruption * M.size) > 0
-    assert table["probability"].isna().all()
+    engine = Banded(problem.M)
+    run(engine)
+    assert engine.writes == 2  # the files of a fit that goes on are discarded
+    assert table.equals(pd.read_parquet(path)) and not list(tmp_path.glob("*.part"))
 
 
 def test_lines_that_are_not_known_have_no_outliers(tmp_path, streamed):
@@ -218,12 +193,9 @@ def test_lines_that_are_not_known_have_no_outliers(tmp_path, streamed):
     assert result.corruption == plain.corruption == pytest.approx(len(table) / result.n_observed)
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_a_fit_that_failed_has_no_probabilities(tmp_path, monkeypatch, large):
+def test_a_fit_that_failed_has_no_probabilities(tmp_path, streamed):
     rng = np.random.default_rng(0)
     M, F1 = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20)), rng.standard_normal((30, 4))
-    if large:
-        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     result = irpca.solve(M, F1, rank=3, solver="irpca_iht", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
     assert result.status.name == "SATURATED"
     table = pd.read_parquet(tmp_path / "S.parquet")
@@ -251,7 +223,9 @@ def test_everybody_reads_the_folder(tmp_path):
     sink = sink_at(tmp_path / "S.parquet")
     sink.begin()
     for i, size in ((1, 5), (0, 9), (2, 0)):
-        assert sink.write(*piece(i, size)).all()
+        place, *columns = piece(i, size)
+        order = np.random.default_rng(1).permutation(size)
+        assert sink.write(place, *(column[order] for column in columns)).all()
     path = sink.finish(14)
     table = pd.read_parquet(path)
     assert len(table) == 14 and list(table.columns) == COLUMNS
@@ -266,33 +240,16 @@ def test_everybody_reads_the_folder(tmp_path):
     assert pq.read_schema(Path(path) / "part-00002-00000.parquet").names == COLUMNS
 
 
-def test_entries_are_sorted(tmp_path):
-    sink = sink_at(tmp_path / "S.parquet")
-    sink.begin()
-    place, *columns = piece(0)
-    order = np.random.default_rng(1).permutation(9)
-    sink.write(place, *(column[order] for column in columns))
-    table = pd.read_parquet(sink.finish(9))
-    for name, column in zip(COLUMNS, columns, strict=False):
-        np.testing.assert_array_equal(table[name], column)
-
-
 @pytest.mark.parametrize(
     "labels, wanted",
     [
         (np.array([f"user {i}" for i in range(40)]), "user 3"),
-        (np.array([f"user {i}" for i in range(40)], object), "user 3"),
-        (np.arange(40) * 10**12, 3 * 10**12),
         (np.arange(40).astype("datetime64[D]").astype("datetime64[us]"), pd.Timestamp("1970-01-04")),
         (np.array([3 if i == 3 else f"{i}" for i in range(40)], object), "3"),
         (pd.MultiIndex.from_product([["a", "b"], range(20)]), "('a', 3)"),
     ],
 )
-@pytest.mark.filterwarnings("ignore:The inplace keyword")
 def test_labels(tmp_path, labels, wanted):
-    import dask.dataframe as dd
-    import polars as pl
-
     sink = sink_at(tmp_path / "S.parquet", labels=(labels, None))
     sink.begin()
     sink.write((0, 0), np.array([3, 30]), np.array([0, 1]), np.ones(2), np.zeros(2))
@@ -300,18 +257,14 @@ def test_labels(tmp_path, labels, wanted):
     path = sink.finish(2)
     table = pd.read_parquet(path)
     assert table["row"][0] == wanted and table["column"].tolist() == [0, 1]
-    assert pl.read_parquet(path).to_pandas()["row"][0] == dd.read_parquet(path).compute()["row"].iloc[0] == wanted
     assert sink_at(tmp_path / "T.parquet").fingerprint != sink.fingerprint
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_labels_of_a_long_table(tmp_path, monkeypatch, large):
+def test_labels_of_a_long_table(tmp_path, streamed):
     M = noisy()
     rows, cols = np.divmod(np.arange(M.size), 40)
     names = [f"user {i}" for i in range(60)]
     table = irpca.LongTable(rows, cols, M.ravel(), row_labels=names)
-    if large:
-        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     result = irpca.solve(table, engine=Banded(table), outliers_to=tmp_path / "S.parquet")
     written = pd.read_parquet(result.outliers_path)
     at = [names.index(name) for name in written["row"]]
@@ -364,31 +317,6 @@ def script(code):
     return [sys.executable, "-c", start + textwrap.dedent(code)]
 
 
-def test_a_file_larger_than_the_system_allows(tmp_path):
-    code = f"""
-    import resource
-    sink = sink_at({str(tmp_path / "S.parquet")!r}, n=400)
-    sink.begin()
-    sink.write(*piece(0, 10, 400))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    try:
-        sink.write(*piece(1, 30_000, 400))
-    except OSError as error:
-        print(error.errno, error)
-    """
-    done = subprocess.run(script(code), capture_output=True, text=True, timeout=60)
-    assert done.stdout.startswith(f"{errno.EFBIG} "), done.stderr
-    assert "1 piece is there" in done.stdout and "S.parquet.part" in done.stdout
-    folder = tmp_path / "S.parquet.part"
-    assert sorted(os.listdir(folder)) == [PLAN, PARTS]
-    assert os.listdir(folder / PARTS) == ["part-00000-00000.parquet"]
-    sink = sink_at(tmp_path / "S.parquet", n=400)
-    sink.begin()
-    for i, size in ((0, 10), (1, 30_000)):
-        sink.write(*piece(i, size, 400))
-    assert len(pd.read_parquet(sink.finish(30_010))) == 30_010
-
-
 def test_killed_at_any_moment(tmp_path):
     """Processes that write 40 pieces over and over are killed, and others go on: every file is whole at every time."""
     path = tmp_path / "S.parquet"
@@ -431,10 +359,6 @@ def cut_off(path):
     path.write_bytes(path.read_bytes()[:-20])
 
 
-def empty(path):
-    path.write_bytes(b"")
-
-
 def changed(path):
     content = bytearray(path.read_bytes())
     content[len(content) // 4] ^= 255
@@ -445,11 +369,7 @@ def of_another_piece(path):
     path.write_bytes((path.parent / "part-00001-00000.parquet").read_bytes())
 
 
-def foreign_table(path):
-    pd.DataFrame({"a": [1]}).to_parquet(path)
-
-
-@pytest.mark.parametrize("damage", [cut_off, empty, changed, of_another_piece, foreign_table])
+@pytest.mark.parametrize("damage", [cut_off, changed, of_another_piece])
 def test_damaged_pieces_are_written_again(tmp_path, damage):
     sink = sink_at(tmp_path / "S.parquet")
     for _ in range(2):
@@ -464,20 +384,6 @@ def test_damaged_pieces_are_written_again(tmp_path, damage):
     sink.write(*piece(0))
     assert first.read_bytes() == whole
     assert len(pd.read_parquet(sink.finish(18))) == 18
-
-
-def test_no_byte_can_change_unnoticed(tmp_path):
-    sink = sink_at(tmp_path / "S.parquet")
-    sink.begin()
-    sink.write(*piece(0, 20))
-    (path,) = (sink.folder / PARTS).iterdir()
-    content, table = path.read_bytes(), pq.read_table(path)
-    key = pq.read_schema(path).metadata[outlier_files.KEY]
-    for k in range(0, len(content), 3):
-        path.write_bytes(content[:k] + bytes([content[k] ^ 255]) + content[k + 1 :])
-        assert not outlier_files._holds(path, key) or pq.read_table(path).equals(table), k
-    path.write_bytes(content)
-    assert outlier_files._holds(path, key)
 
 
 def test_part_of_another_fit_is_refused(tmp_path):
@@ -495,19 +401,6 @@ def test_part_of_another_fit_is_refused(tmp_path):
         (sink.folder / PLAN).write_text(text)
         with pytest.raises(FileExistsError, match="part of another fit"):
             sink.begin()
-
-
-def test_a_solve_refuses_part_of_another_fit_and_discards_nothing(tmp_path, streamed, monkeypatch):
-    problem, other, path = exact(), noisy(80, 60), tmp_path / "S.parquet"
-    engine = Banded(other)
-    with monkeypatch.context() as patch:
-        full_after(patch, 3)
-        with pytest.raises(OSError, match="No space left"):
-            irpca.solve(other, engine=engine, outliers_to=path)
-    for M, F1, F2 in ((problem.M, problem.F1, problem.F2), (noisy(80, 60, 1), None, None)):
-        with pytest.raises(FileExistsError, match="part of another fit"):
-            irpca.solve(M, F1, F2, engine=Banded(M), outliers_to=path)
-    assert len(list((tmp_path / "S.parquet.part" / PARTS).iterdir())) == 2
 
 
 def test_pieces_of_another_cut_are_noticed(tmp_path):
@@ -552,17 +445,14 @@ def never(*_):
     "path, error, text",
     [
         ("there", FileExistsError, "is there already; delete it, or choose another name"),
-        ("file", FileExistsError, "is there already"),
         ("nowhere/S.parquet", FileNotFoundError, "does not exist; create it first"),
-        ("file/S.parquet", FileNotFoundError, "does not exist"),
     ],
 )
 def test_what_stands_in_the_way_is_said_before_the_fit(tmp_path, path, error, text):
     (tmp_path / "there").mkdir()
-    (tmp_path / "file").touch()
     with pytest.raises(error, match=text):
         irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / path)
-    assert sorted(os.listdir(tmp_path)) == ["file", "there"]
+    assert os.listdir(tmp_path) == ["there"]
 
 
 def test_a_folder_that_cannot_be_written_is_said_before_the_fit(tmp_path, monkeypatch):
@@ -581,16 +471,8 @@ def test_without_pyarrow(tmp_path, monkeypatch):
     assert irpca.solve(noisy()).S.nnz > 0
 
 
-def test_no_outliers_and_a_file_of_them(tmp_path):
-    with pytest.raises(ValueError, match=r"sparse=False .* outliers_to"):
-        irpca.solve(noisy(), sparse=False, outliers_to=tmp_path / "S.parquet")
-
-
-@pytest.mark.parametrize("large", [False, True])
-def test_no_outlier_at_all(tmp_path, monkeypatch, large):
+def test_no_outlier_at_all(tmp_path, streamed):
     problem = exact(0.0)
-    if large:
-        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=100))
     engine = Banded(problem.M)
     irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
     assert pd.read_parquet(tmp_path / "S.parquet").shape == (0, 5)
@@ -609,11 +491,3 @@ def test_interrupted_while_it_writes(tmp_path, streamed):
     assert os.listdir(tmp_path) == ["S.parquet.part"]
     assert irpca.solve(M, engine=Banded(M), outliers_to=tmp_path / "S.parquet").converged
     assert os.listdir(tmp_path) == ["S.parquet"]
-
-
-def test_a_result_with_a_path_is_saved(tmp_path):
-    result = irpca.solve(noisy(), outliers_to=tmp_path / "S.parquet")
-    persistence.save(result, tmp_path / "r.irpca")
-    again = persistence.load_result(tmp_path / "r.irpca")
-    assert again.outliers_path == result.outliers_path
-    assert again.summary() == result.summary()

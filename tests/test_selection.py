@@ -62,23 +62,10 @@ def found(problem):
 # What it finds
 
 
-def test_the_true_rank(problem):
-    found = compare(problem, {"rank": [1, 2]}, InductiveRobustPCA(extra_rank=0), cv=2)
-    assert found.best_params == {"rank": 2}
-    assert found.best_estimator.rank_ == 2
-
-
-@pytest.mark.parametrize("extra", [0, 3])
-def test_the_true_number_of_free_directions(extra):
-    found = compare(problem_of(extra=extra), {"extra_rank": [0, 3]}, InductiveRobustPCA(2), cv=2)
-    assert found.best_params == {"extra_rank": extra}
-    assert found.best_estimator.rank_ == 2 + extra
-
-
-def test_the_true_rank_without_features():
-    M, _, _ = problem_of(70, 60)
-    found = cross_validate(InductiveRobustPCA(), M, param_grid={"rank": [1, 2]}, cv=2)
-    assert found.best_params == {"rank": 2}
+def test_the_true_number_of_free_directions():
+    found = compare(problem_of(extra=3), {"extra_rank": [0, 3]}, InductiveRobustPCA(2), cv=2)
+    assert found.best_params == {"extra_rank": 3}
+    assert found.best_estimator.rank_ == 5
 
 
 def test_an_option_of_the_solver():
@@ -88,20 +75,6 @@ def test_an_option_of_the_solver():
     assert found.best_params == {"solver_options__noise": NOISE}
     assert found.best_estimator.solver_options == {"noise": NOISE}
     assert found.best_estimator.noise_ == NOISE
-
-
-def test_a_solver(problem):
-    grid = {"solver": ["pca", "irpca"], "rank": [2]}
-    found = compare(problem, grid, InductiveRobustPCA(), cv=2)
-    assert found.best_params == {"solver": "irpca", "rank": 2}
-
-
-def test_typical_errors_are_those_of_the_noise(found):
-    """E log |g| = −0.635 for a standard Gaussian g; a tenth of the entries is 20 off."""
-    mean = found.table["log_error"][1]
-    assert mean == pytest.approx(0.9 * (np.log(NOISE) - 0.635) + 0.1 * np.log(20), abs=0.1)
-    assert found.table["median_error"][1] == pytest.approx(0.674 * NOISE, rel=0.3)
-    assert found.table["rmse"][1] == pytest.approx(20 * np.sqrt(0.1), rel=0.1)
 
 
 def test_scores_are_those_of_a_fit_without_the_fold():
@@ -161,13 +134,9 @@ def test_settings_that_differ_by_rounding_tie():
     assert "rank=2: the " in found.summary() and "one standard error" not in found.reason
 
 
-def test_the_order_of_a_grid(exact):
+def test_the_order_of_settings(exact):
     found = compare(exact, {"rank": [2, 1], "tol": [1e-9, 1e-6]}, cv=2)
     assert [tuple(params.values()) for params in found.params] == [(2, 1e-9), (2, 1e-6), (1, 1e-9), (1, 1e-6)]
-    assert found.table.dtype.names[:2] == ("rank", "tol")
-
-
-def test_several_grids(exact):
     grids = [{"rank": [1]}, {"tol": [1e-8], "solver_options": [{"nu": 0.4}]}]
     found = compare(exact, grids, cv=2)
     assert found.params == ({"rank": 1}, {"tol": 1e-8, "solver_options": {"nu": 0.4}})
@@ -186,7 +155,7 @@ def test_without_a_grid_it_is_the_model_that_is_judged(exact):
 # What it tells
 
 
-def test_the_table(found):
+def test_the_table_and_the_summary(found):
     table = found.table
     assert table["rank"].tolist() == [1, 2, 3, 4]
     assert table["status"].tolist() == ["CONVERGED"] * 4 and table["message"].tolist() == [""] * 4
@@ -196,6 +165,10 @@ def test_the_table(found):
         assert_allclose(table[name], scores.mean(axis=1))
         assert_allclose(table[f"{name}_se"], scores.std(axis=1, ddof=1) / np.sqrt(5))
     assert list(pd.DataFrame(table).columns) == list(table.dtype.names)
+    text = found.summary()
+    assert "4 settings, 5 folds" in text and f"{found.n_held_out} held-out cells" in text
+    assert "→ rank=2" in text and "  rank=1" in text
+    assert f"chosen: rank=2: {found.reason}" in text
 
 
 def test_the_curve(exact, found):
@@ -212,27 +185,13 @@ def test_the_curve(exact, found):
     assert_array_equal(mean, found.table["log_error"][at])
 
 
-def test_the_summary(found):
-    text = found.summary()
-    assert "4 settings, 5 folds" in text and f"{found.n_held_out} held-out cells" in text
-    assert "→ rank=2" in text and "  rank=1" in text
-    assert f"chosen: rank=2: {found.reason}" in text
-    assert repr(found) == "CrossValidation(4 settings, best: rank=2)"
-
-
-def test_the_best_is_fitted_to_all_of_M_once(problem):
+def test_the_best_is_fitted_to_all_of_M_once_and_can_be_kept(problem, found):
     M, F1, F2 = problem
-    found = compare(problem, {"rank": [1, 2]}, cv=2)
-    assert "best_estimator" not in vars(found)
+    found = pickle.loads(pickle.dumps(found))
     best = found.best_estimator
     alone = clone(QUICK).fit(M, row_features=F1, col_features=F2)
     assert_array_equal(best.low_rank_.dense(), alone.low_rank_.dense())
     assert found.best_estimator is best
-
-
-def test_it_can_be_kept(found):
-    again = pickle.loads(pickle.dumps(found))
-    assert again.summary() == found.summary() and again.best_estimator.rank_ == 2
 
 
 # What goes wrong
@@ -291,19 +250,16 @@ def test_when_all_fail_the_first_message_is_raised(problem):
 
 
 def test_fits_that_do_not_converge_count_and_are_told_without_a_warning(problem):
-    found = compare(problem, {"max_iter": [1, 100]}, cv=2)
+    """Only the best warns, when it is fitted."""
+    M, F1, F2 = problem
+    twice = np.column_stack([F1, F1[:, 0]])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = compare((M, twice, F2), {"max_iter": [1, 100]}, cv=2)
+    assert told == []
     assert found.table["status"].tolist() == ["MAX_ITER", "CONVERGED"]
     assert np.isfinite(found.log_error).all()
     assert "max_iter=1 did not always converge: MAX_ITER" in found.summary()
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        _ = compare(problem, {"max_iter": [1]}, cv=2)
-    assert told == []
-
-
-def test_the_best_warns_when_it_is_fitted(problem):
-    M, F1, F2 = problem
-    twice = np.column_stack([F1, F1[:, 0]])
     found = compare((M, twice, F2), {"max_iter": [1]}, cv=2)
     with pytest.warns(FeatureWarning), pytest.warns(ConvergenceWarning):
         _ = found.best_estimator
@@ -326,13 +282,6 @@ def test_every_entry_is_held_out_once_and_every_row_in_all_folds(problem, found)
     for row in range(100):
         here = np.bincount(folds[rows == row], minlength=5)
         assert np.ptp(here) <= 1
-
-
-def test_folds_follow_the_random_state(problem):
-    entries, *_ = entries_of(problem[0])
-    one, same, other = (_folds(entries, 5, "entries", (True, True), np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert_array_equal(one, same)
-    assert (one != other).mean() == pytest.approx(0.8, abs=0.05)
 
 
 def test_without_features_no_line_loses_all():
@@ -398,25 +347,15 @@ def test_all_kinds_of_M_give_the_same_table():
     M, F1, F2 = problem_of(50, 40)
     M[0, 0] = 0.0  # which a sparse array stores
     expected = compare((M, F1, F2), {"rank": [1, 2]}, cv=2)
-    for kind in kinds_of(M).values():
-        same(compare((kind, F1, F2), {"rank": [1, 2]}, cv=2), expected)
-
-
-def test_labels_are_kept():
-    M, F1, F2 = problem_of(50, 40)
     kinds = kinds_of(M)
-    found = compare((kinds["frame"], F1, F2), {"rank": [1, 2]}, cv=2)
-    assert list(found.best_estimator.predict(F1[:1]).columns)[:2] == ["item 0", "item 1"]
+    for kind in kinds.values():
+        found = compare((kind, F1, F2), {"rank": [1, 2]}, cv=2)
+        same(found, expected)
+        if kind is kinds["frame"]:
+            assert list(found.best_estimator.predict(F1[:1]).columns)[:2] == ["item 0", "item 1"]
     wrong = pd.DataFrame(F1, [f"item {i}" for i in range(50)])
     with pytest.raises(ValueError, match="the index of row_features does not match the rows of M"):
         compare((kinds["frame"], wrong, F2), {"rank": [1, 2]})
-
-
-def test_a_full_matrix_and_single_precision():
-    M, F1, F2 = problem_of(50, 40, holes=0.0)
-    found = compare((M.astype(np.float32), F1, F2), {"rank": [1, 2]}, cv=2)
-    assert found.best_params == {"rank": 2} and found.n_observed == 2000
-    assert_allclose(found.log_error, compare((M, F1, F2), {"rank": [1, 2]}, cv=2).log_error, rtol=1e-3)
 
 
 def test_two_processes_give_the_same_answer(problem, found):
@@ -444,12 +383,9 @@ def test_the_model_is_left_alone(problem):
     ("options", "message"),
     [
         ({"cv": 1}, "cv must be a whole number, at least 2; got 1"),
-        ({"cv": True}, "cv must be a whole number, at least 2"),
-        ({"cv": 2.0}, "cv must be a whole number, at least 2"),
         ({"hold_out": "users"}, "hold_out='users' is unknown; choose 'entries', 'rows' or 'columns'"),
         ({"hold_out": "rows", "cv": 101}, "too few rows with observed entries for 101 folds"),
         ({"param_grid": {"rank": 3}}, r"param_grid\['rank'\] must be a list of values to try, got 3"),
-        ({"param_grid": {"solver": "irpca"}}, r"param_grid\['solver'\] must be a list"),
         ({"param_grid": {"rank": []}}, "no setting to try"),
         ({"param_grid": "rank"}, "param_grid must be a dict of lists"),
         ({"param_grid": {"ranks": [1]}}, "Invalid parameter 'ranks'"),
