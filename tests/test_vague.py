@@ -29,24 +29,23 @@ def test_rows_without_features_are_judged_by_their_own_values(stations):
     assert np.abs(model.expected().iloc[:20] - table.iloc[:20]).to_numpy().mean() < 1.5 * NOISE
 
 
-def test_prediction_for_an_unknown_level_is_as_uncertain_as_regions_differ(stations):
+def test_of_an_unknown_level_little_is_known(stations):
+    """A prediction is as uncertain as regions differ, no row is an outlier, and without values nothing is expected."""
     table, regions = stations
     model = InductiveRobustPCA().fit(table, row_features=pd.DataFrame({"region": regions}))
     with pytest.warns(FeatureWarning, match="region 9"):
         _, std = model.predict(pd.DataFrame({"region": ["region 9", "region 1"]}), return_std=True)
     unknown, known = std.to_numpy()
     assert (known < 1.5 * NOISE).all() and (unknown > 2 * known).all()
-
-
-def test_new_rows_of_an_unknown_level_are_no_outliers(stations):
-    table, regions = stations
-    model = InductiveRobustPCA().fit(table, row_features=pd.DataFrame({"region": regions}))
+    for known in (20, 10):  # from which row on
+        told = pd.DataFrame({"region": ["region 9"] * known + regions[known:20]})
+        with pytest.warns(FeatureWarning, match="region 9"):
+            assert len(model.outliers(table.iloc[:20] + 0.0001, row_features=told)) <= 1
+    rows = table.iloc[:3].copy()
+    rows.iloc[0] = np.nan
     with pytest.warns(FeatureWarning, match="region 9"):
-        found = model.outliers(table.iloc[:20] + 0.0001, row_features=pd.DataFrame({"region": ["region 9"] * 20}))
-    assert len(found) <= 1
-    mixed = pd.DataFrame({"region": ["region 9"] * 10 + regions[10:20]})
-    with pytest.warns(FeatureWarning, match="region 9"):
-        assert len(model.outliers(table.iloc[:20] + 0.0001, row_features=mixed)) <= 1
+        result = model.decompose(rows, row_features=pd.DataFrame({"region": ["region 9", "region 9", regions[2]]}))
+    assert result.known[0].tolist() == [False, True, True]
 
 
 def test_the_fitted_table_is_recognised(tmp_path, stations):
@@ -66,13 +65,3 @@ def test_the_fitted_table_is_recognised(tmp_path, stations):
     other = table.copy()
     other.iloc[7, 7] += 50.0
     assert (7, 7) in set(zip(loaded.outliers(other)["row"], loaded.outliers(other)["column"], strict=True))
-
-
-def test_new_rows_without_values_and_without_known_features_have_nothing_expected(stations):
-    table, regions = stations
-    model = InductiveRobustPCA().fit(table, row_features=pd.DataFrame({"region": regions}))
-    rows = table.iloc[:3].copy()
-    rows.iloc[0] = np.nan
-    with pytest.warns(FeatureWarning, match="region 9"):
-        result = model.decompose(rows, row_features=pd.DataFrame({"region": ["region 9", "region 9", regions[2]]}))
-    assert result.known[0].tolist() == [False, True, True]
