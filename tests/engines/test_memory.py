@@ -12,17 +12,17 @@ from all_pairs import all_pairs
 from engines.conformance import (
     CASES,
     DTYPES,
-    LAYOUTS,
+    SPACINGS,
     Case,
     EngineSuite,
     EvenRows,
     LeanSuite,
     LinesCase,
     ask_lines,
+    few_at_a_time,
     given_by,
     laid_out,
     same_answers,
-    same_lines,
     same_sparse,
     same_trim,
 )
@@ -33,7 +33,6 @@ from irpca.engines import (
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
-    body,
     choose,
     holes,
     kernels,
@@ -52,18 +51,7 @@ from irpca.threads import in_order
 
 @pytest.fixture
 def many_tiles(monkeypatch):
-    """Tiles of a few entries, and threads for the smallest matrix."""
-    monkeypatch.setattr(walks, "TILE_BYTES", 512)
-    monkeypatch.setattr(walks, "TILE_ROWS", 5)
-    monkeypatch.setattr(listing, "TILE_BYTES", 512)
-    monkeypatch.setattr(listing, "CHUNK", 700)
-    monkeypatch.setattr(listing, "STRIP", 700)
-    monkeypatch.setattr(pieces, "INLINE_ENTRIES", 0)
-    monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
-    monkeypatch.setattr(pieces, "WEIGHED_ENTRIES", 64)
-    monkeypatch.setattr(lines, "LINES_AT_ONCE", 8)
-    monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
-    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
+    few_at_a_time(monkeypatch)
 
 
 class TestOneTile(EngineSuite):
@@ -71,10 +59,6 @@ class TestOneTile(EngineSuite):
     def one_tile(self, monkeypatch):
         monkeypatch.setattr(walks, "TILE_BYTES", 1 << 30)
         monkeypatch.setattr(pieces, "INLINE_ENTRIES", 1 << 30)
-
-    @pytest.fixture(params=DTYPES)
-    def dtype(self, request):
-        return request.param
 
     def make(self, M):
         return MemoryEngine(M)
@@ -88,7 +72,7 @@ class TestManyTiles(LeanSuite):
         return MemoryEngine(M, threads=3)
 
 
-class TestWithoutNumba(EngineSuite):
+class TestWithoutNumba(LeanSuite):
     @pytest.fixture(autouse=True)
     def numpy_kernels(self, monkeypatch):
         for name, plain in kernels.PLAIN.items():
@@ -99,9 +83,9 @@ class TestWithoutNumba(EngineSuite):
 
 
 @pytest.mark.usefixtures("many_tiles")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_type_and_layout(dtype, layout):
+@pytest.mark.parametrize(("spacing", "order", "dtype"), all_pairs(SPACINGS, ["C", "Fortran"], DTYPES))
+def test_every_type_and_layout(dtype, order, spacing):
+    layout = f"{order} {spacing}"
     case, lines_case = Case((33, 129), dtype, layout), LinesCase((33, 129))
     assert_right(ask(MemoryEngine(case.M, threads=2), case), case.M, case, dtype)
     M = laid_out(lines_case.M.astype(dtype), layout)
@@ -136,7 +120,7 @@ def assert_right(answers, M, case, precision=np.float64):
 # Memory.
 
 
-@pytest.mark.parametrize(("offset", "dtype", "order"), all_pairs([0, 128, 3], DTYPES, ["C", "F"]))
+@pytest.mark.parametrize(("offset", "dtype", "order"), [(128, np.float64, "C"), (3, np.float32, "F")])
 def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     case = Case((300, 200), dtype)
     path = tmp_path / "M.bin"
@@ -152,16 +136,14 @@ def test_a_memory_mapped_file_is_never_copied(tmp_path, dtype, order, offset):
     np.testing.assert_array_equal(engine.block(np.array([5, 2]), np.array([7])), case.M[[5, 2]][:, [7]])
 
 
-@pytest.mark.parametrize("layout", ["C", "F", "strided", "memmap"])
+@pytest.mark.parametrize("layout", ["strided", "memmap"])
 def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
     n, d = 2000, 8
     rng = np.random.default_rng(0)
     M = rng.standard_normal((n, n))
-    if layout == "F":
-        M = np.asfortranarray(M)
-    elif layout == "strided":
+    if layout == "strided":
         M = np.repeat(M, 2, axis=1)[:, ::2]
-    elif layout == "memmap":
+    else:
         path = tmp_path / "M.bin"
         M.tofile(path)
         M = np.memmap(path, M.dtype, "r", 0, M.shape)
@@ -172,8 +154,7 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
     questions = {
         "core": lambda: engine.core(L, 1.0, Q1, Q2),
         "normal": lambda: engine.normal(L, 1.0, Q1, Q2).times(np.eye(d)),
-        "products along rows": lambda: engine.products(L, 1.0, Q2),
-        "products along columns": lambda: engine.products(L, 1.0, Y=Q1),
+        "products": lambda: engine.products(L, 1.0, Q2, Q1),
         "products of the kept": lambda: engine.products(L, 1.0, Q2, Q1, kept=True),
         "corruption": lambda: engine.corruption(L, 4.0),
         "write": lambda: engine.write(L, 4.0, EvenRows(tmp_path)),
@@ -189,18 +170,8 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
     assert min(peak.values()) > 8 * n * d  # else the allocations of NumPy were not seen
 
 
-@pytest.mark.parametrize(
-    ("where", "order"),
-    [
-        ("everywhere", "C"),
-        ("first rows", "F"),
-        ("last rows", "F"),
-        ("first columns", "C"),
-        ("one row", "F"),
-        ("nowhere", "C"),
-    ],
-)
-def test_S_is_written_once_and_right_wherever_it_is(monkeypatch, order, where):
+@pytest.mark.parametrize(("where", "order"), [("everywhere", "C"), ("last rows", "F"), ("one row", "F")])
+def test_S_is_right_wherever_it_is_and_has_no_room_left_over(monkeypatch, order, where):
     """Room for S is made by what the first rows suggest; here they suggest too much or too little."""
     for module, name in (listing, "TILE_BYTES"), (listing, "CHUNK"), (listing, "STRIP"), (pieces, "FEW_CHUNKS"):
         monkeypatch.setattr(module, name, getattr(module, name) // 8)  # as if M were eight times as large
@@ -209,34 +180,16 @@ def test_S_is_written_once_and_right_wherever_it_is(monkeypatch, order, where):
     M = rng.uniform(-0.5, 0.5, (n1, n2)).astype(np.float32)
     at = {
         "everywhere": rng.random(M.shape) < 0.6,
-        "first rows": (np.arange(n1) < 500)[:, None],
         "last rows": (np.arange(n1) >= 400)[:, None],
-        "first columns": np.arange(n2) < 450,
         "one row": (np.arange(n1) == 233)[:, None],
-        "nowhere": np.zeros(1, bool),
     }[where]
     M = np.asarray(np.where(at, M + 9, M), order=order)
     engine, L = MemoryEngine(M, threads=2), LowRank.zero(M.shape)
-    engine.corruption(L, 1.0)  # whatever is loaded and compiled once
-    peaks, resize = [], listing.GrowingRows._resize
-
-    def resized(rows, size):  # for a moment NumPy 2.5 counts what it resizes twice
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        resize(rows, size)
-        tracemalloc.reset_peak()
-
-    monkeypatch.setattr(listing.GrowingRows, "_resize", resized)
-    tracemalloc.start()
     S, trim = engine.corruption(L, 1.0)
-    peak = max(*peaks, tracemalloc.get_traced_memory()[1])
-    tracemalloc.stop()
     same_sparse(S, csr_array(np.where(np.abs(M) > 1, M, 0)), np.float32)
     assert trim.trimmed == S.nnz == np.count_nonzero(np.broadcast_to(at, M.shape))
-    size = S.data.nbytes + S.indices.nbytes + S.indptr.nbytes
     for part in S.data, S.indices:
         assert len(part) == S.nnz and (part.base is None or part.base.nbytes == part.nbytes)  # no room left over
-    room = 1.6 if where in ("first rows", "last rows") else 1.1
-    assert peak < room * size + 0.75 * M.nbytes  # S and what is on its way; a second copy would be more
 
 
 def test_M_cannot_be_written_through_the_engine_but_by_its_owner():
@@ -246,28 +199,12 @@ def test_M_cannot_be_written_through_the_engine_but_by_its_owner():
         engine.piece.A[0, 0] = 2
     M[0, 0] = 2
     assert engine.block(np.array([0]), np.array([0])) == 2
+    for M in (np.ones((7, 3)), np.ones((7, 3), order="F")):
+        whole = MemoryEngine(M).whole()
+        assert np.shares_memory(whole, M) and not whole.flags.writeable
 
 
 # Threads.
-
-
-def test_the_number_of_threads(monkeypatch):
-    M = np.ones((3, 2))
-    assert MemoryEngine(M, threads=5).threads == 5
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 5}, raising=False)
-    assert MemoryEngine(M).threads == 3
-    monkeypatch.delattr(os, "sched_getaffinity")  # as on macOS
-    monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert MemoryEngine(M).threads == 4
-    assert MemoryEngine(M, threads=5).threads == 5
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert MemoryEngine(M).threads == 1
-
-
-@pytest.mark.usefixtures("many_tiles")
-def test_more_threads_than_rows():
-    case = Case((2, 300))
-    assert_right(ask(MemoryEngine(case.M, threads=8), case), case.M, case)
 
 
 @pytest.mark.usefixtures("many_tiles")
@@ -309,21 +246,15 @@ def test_two_engines_at_work_in_two_threads():
             assert_right(one, case.M, case, case.dtype)
 
 
-def test_blas_is_held_to_one_thread_while_any_pass_is_under_way():
-    hold = single_threaded_blas
-    with threadpool_limits(2, user_api="blas"):
-        hold.__enter__()
-        hold.__enter__()
-        hold.__exit__()
-        assert set(blas_threads()) == {1}
-        hold.__exit__()
-        assert set(blas_threads()) == {2}
-
-
 @pytest.mark.usefixtures("many_tiles")
-def test_blas_is_let_go_when_a_pass_fails():
+def test_blas_is_held_to_one_thread_while_any_pass_is_under_way_and_let_go_when_one_fails():
     engine = MemoryEngine(np.full((30, 20), np.nan), threads=2)
     with threadpool_limits(2, user_api="blas"):
+        with single_threaded_blas:
+            with single_threaded_blas:
+                pass
+            assert set(blas_threads()) == {1}
+        assert set(blas_threads()) == {2}
         with pytest.raises(ValueError, match="every cell of M is missing"):
             engine.corruption(LowRank.zero((30, 20)), 1.0)
         with pytest.raises(ValueError, match="mismatch"):
@@ -399,7 +330,13 @@ atexit.register(lambda: print(solve(problem.M, problem.F1, problem.F2, rank=2).s
 
 
 @pytest.mark.parametrize(
-    ("zeta", "dtype", "want_kept", "holes"), all_pairs([-1.0, 0.0, 0.7, np.inf], DTYPES, [False, True], [None, True])
+    ("zeta", "dtype", "want_kept", "holes"),
+    [
+        (-1.0, np.float32, True, None),
+        (0.0, np.float64, False, True),
+        (0.7, np.float32, False, True),
+        (np.inf, float, True, None),
+    ],
 )
 def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
     assert kernels.trim is not kernels._trim
@@ -423,7 +360,7 @@ def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
 
 @pytest.mark.parametrize(
     ("width", "dtype", "holes"),
-    all_pairs([1, 63, 64, 65, 200], DTYPES, [None, True]),  # around what is looked at together
+    [(1, np.float32, True), (63, np.float32, None), (64, np.float64, True), (65, np.float64, None)],  # around a word
 )
 def test_compiled_and_numpy_flag_agree(dtype, width, holes):
     assert kernels.flag is not kernels._flag
@@ -466,7 +403,8 @@ def test_compiled_and_numpy_turn_agree(dtype):
 
 
 @pytest.mark.parametrize(
-    ("bad", "zeta", "holes"), all_pairs([np.nan, np.inf, -np.inf, "L"], [0.5, np.inf], [None, True])
+    ("bad", "zeta", "holes"),
+    [(np.nan, 0.5, None), (np.nan, np.inf, True), (-np.inf, np.inf, None), (np.inf, 0.5, True), ("L", np.inf, None)],
 )
 def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
     M, L = np.zeros((2, 4, 6))
@@ -481,7 +419,7 @@ def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
 
 @pytest.mark.parametrize(
     ("shape", "dtype"),
-    [((40, 29), np.float32), ((40, 29), np.float64), ((7, 2300), np.float64), ((700, 3), np.float64)],
+    [((40, 29), np.float32), ((7, 2300), np.float64), ((700, 3), np.float64)],
 )
 def test_compiled_and_numpy_weights_agree(shape, dtype):
     """On a tile, rows that lie apart in memory too, and on the list of what is observed of it."""
@@ -509,8 +447,7 @@ def test_compiled_and_numpy_weights_agree(shape, dtype):
             np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12 * np.abs(one).max())
 
 
-@pytest.mark.parametrize("n", [1, 64, 70])  # around a block of lanes
-@pytest.mark.parametrize("K", [1, 2, 5])
+@pytest.mark.parametrize(("n", "K"), [(1, 2), (64, 1), (70, 5)])  # around a block of lanes
 def test_compiled_posteriors_equal_the_arithmetic(n, K):
     rng = np.random.default_rng(0)
     prior = LinesCase.prior(rng, n, 9, rng.standard_normal((9, K)), K, "basis")
@@ -525,14 +462,6 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
 
 
-def test_powers():
-    from irpca.engines.compiled_lines import BEYOND, power
-
-    for x in np.r_[0.0, np.geomspace(1e-300, 699.9, 2000)]:
-        assert power(x) == pytest.approx(np.exp(-x), rel=1e-15, abs=0)
-    assert power(BEYOND) == power(1e300) == power(np.inf) == 0
-
-
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     """Of several threads, and of questions of other sizes in between."""
     monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
@@ -540,23 +469,10 @@ def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
     alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]
     many = [MemoryEngine(case.M, threads=5) for case in cases]
-    for _ in range(5):
+    for _ in range(3):
         for engine, case, right in zip(many, cases, alone, strict=True):
             for (answer,), mean in zip(ask_lines((engine,), case), right, strict=True):
                 np.testing.assert_allclose(answer.mean, mean, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("kind", "K"), [("basis", 1), ("constant", 3), ("tied", 7), ("partly tied", 3), ("mean", 1)])
-def test_coefficients_of_few_lines_are_found_in_one_call_as_those_of_many_in_several(monkeypatch, kind, K):
-    case = LinesCase((37, 22), K, prior=kind)
-    engine, calls, at_once = MemoryEngine(case.M), [], kernels.coefficients
-    monkeypatch.setattr(kernels, "coefficients", lambda *given: calls.append(1) or at_once(*given))
-    few = [answer for (answer,) in ask_lines((engine,), case)]
-    assert len(calls) == (0 if kind == "mean" else 2)
-    monkeypatch.setattr(lines, "PARALLEL_FLOPS", 0)
-    for one, (other,) in zip(few, ask_lines((engine,), case), strict=True):
-        same_lines(one, other, 1e-12)
-    assert len(calls) == (0 if kind == "mean" else 2)
 
 
 def test_dense_matrices_larger_than_the_memory_are_refused(monkeypatch):
@@ -566,19 +482,6 @@ def test_dense_matrices_larger_than_the_memory_are_refused(monkeypatch):
         MemoryEngine(np.broadcast_to(1.0, (10_000, 10_000))).whole()
     with pytest.raises(MemoryError, match=r"0\.8 GB more"):
         MemoryEngine(csr_array(([1.0], ([0], [0])), shape=(10_000, 5_000))).whole()
-
-
-def test_a_dense_matrix_is_whole_without_a_copy():
-    for M in (np.ones((7, 3)), np.ones((7, 3), order="F")):
-        whole = MemoryEngine(M).whole()
-        assert np.shares_memory(whole, M) and not whole.flags.writeable
-
-
-def test_the_kernels_are_compiled_on_demand_and_then_plain_names():
-    for name in kernels.PLAIN:
-        assert getattr(kernels, name) is vars(kernels)[name] is not kernels.PLAIN[name]
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        _ = kernels.nothing
 
 
 def test_without_numba():
@@ -607,14 +510,12 @@ from numba.core.caching import FunctionCache
 def refuse(*args, **kwargs):
     raise RuntimeError("cannot cache function: no locator available")
 FunctionCache.__init__ = refuse
-import numpy as np
-from irpca.engines import MemoryEngine
-from irpca.lowrank import LowRank
-print(MemoryEngine(np.eye(3)).corruption(LowRank.zero((3, 3)), 0.5)[0].nnz)
+from irpca.engines import kernels
+print(all(getattr(kernels, name) is not plain for name, plain in kernels.PLAIN.items()))
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip() == "3"
+    assert done.stdout.strip() == "True"
 
 
 # The choice of an engine.
@@ -635,16 +536,13 @@ def test_choose():
         choose(M, "abacus")
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_as_matrix_takes_floats_as_they_are(dtype):
-    M = np.ones((3, 2), dtype)
-    assert as_matrix(M) is M
-
-
-@pytest.mark.parametrize("M", [[[1, 2], [3, 4]], np.eye(2, dtype=bool), np.eye(2, dtype=np.float16), [["1", "2"]]])
-def test_as_matrix_makes_float64_of_the_rest(M):
-    assert as_matrix(M).dtype == np.float64
-    np.testing.assert_array_equal(as_matrix(M), np.asarray(M).astype(float))
+def test_as_matrix_takes_floats_as_they_are_and_makes_float64_of_the_rest():
+    for dtype in DTYPES:
+        M = np.ones((3, 2), dtype)
+        assert as_matrix(M) is M
+    for M in [[1, 2], [3, 4]], np.eye(2, dtype=bool), np.eye(2, dtype=np.float16), [["1", "2"]]:
+        assert as_matrix(M).dtype == np.float64
+        np.testing.assert_array_equal(as_matrix(M), np.asarray(M).astype(float))
 
 
 @pytest.mark.parametrize(
@@ -655,20 +553,9 @@ def test_as_matrix_makes_float64_of_the_rest(M):
         (np.ones((2, 2), complex), "M is complex"),
         (np.array([["a", "b"]]), "M has dtype <U1 and does not convert to numbers"),
         (np.ma.masked_array(np.ones((2, 2)), mask=np.eye(2)), "M is a masked array: some entries are missing"),
+        (csr_array(np.eye(3)), r"M is a sparse matrix: .* all are needed; pass M.toarray\(\)"),
     ],
 )
 def test_as_matrix_refuses(M, message):
     with pytest.raises(ValueError, match=message):
         as_matrix(M)
-
-
-def test_as_matrix_refuses_sparse():
-    from scipy.sparse import eye_array
-
-    with pytest.raises(ValueError, match=r"M is a sparse matrix: .* all are needed; pass M.toarray\(\)"):
-        as_matrix(eye_array(3).tocsr())
-
-
-def test_counts_of_an_array_without_any_cell():
-    with pytest.raises(ValueError, match="every cell of M is missing"):
-        _ = MemoryEngine(np.full((4, 3), np.nan), holes=True).counts
