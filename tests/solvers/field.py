@@ -13,8 +13,6 @@ from irpca.features import Features
 from irpca.problem import Problem as Asked
 from irpca.solvers import subspace
 
-SHAPES = [(200, 200), (300, 150), (150, 300)]
-
 
 def gaussian(n1, n2, rank=3, corruption=0.1, seed=0, *, even=False, d=8) -> Problem:
     """L of Gaussian factors, well conditioned; F1 and F2 are those factors and noise beside them, d columns in all.

@@ -1,7 +1,6 @@
-"""The model of noisy data, step by step: units, the finest noise, the part of M, lines outside it, how sweeps end."""
+"""The model of noisy data: units, the finest noise, components beyond the features, how sweeps end."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,21 +9,7 @@ from solvers.field import to_solve
 import irpca
 from irpca import Status, constants
 from irpca.datasets import make_problem
-from irpca.features import Features
 from irpca.model.columns import Columns, find_spreads, find_units
-from irpca.model.noise import NoiseModel
-from irpca.problem import Problem
-from irpca.sample import Sample
-from irpca.solvers import SOLVERS
-from irpca.solvers.bayes import _constant, _in_features, _limit, _one_component
-from irpca.solvers.part import Part, Setup, lines_of_part
-
-
-def sample(values, cols=None):
-    values = np.asarray(values, float)
-    rows = np.arange(len(values))
-    return Sample(rows, np.zeros(len(values), int) if cols is None else cols, values)
-
 
 # Units
 
@@ -38,9 +23,6 @@ def test_the_spread_is_the_standard_deviation_of_gaussian_values_and_robust():
     assert spread_of(5 + 3 * x) == pytest.approx(3, rel=0.02)
     x[:1000] = 1e9
     assert spread_of(x) == pytest.approx(1, rel=0.1)
-
-
-def test_the_spread_of_values_most_of_which_are_the_same():
     few = np.r_[np.zeros(90), np.full(10, 4.0)]
     assert spread_of(few) == pytest.approx(few.std())
     assert np.isnan(spread_of(np.full(50, 3.0)))
@@ -92,29 +74,13 @@ def test_the_finest_noise_is_rounding_of_what_was_stored():
 # Exact answers
 
 
-@pytest.mark.parametrize(
-    ("same", "value", "constant"), [(96, 5.0, True), (94, 5.0, False), (100, 0.0, True), (99, 0.0, False)]
-)
-def test_a_table_of_one_number(same, value, constant):
+def test_a_table_of_one_number():
     """Nineteen of twenty entries; zeros may be no measurements, so all."""
-    values = np.r_[np.full(same, value), 7 + np.arange(100.0 - same)]
-    rows, cols = np.divmod(np.arange(100) * 37 % 100, 10)
-    state = _constant((10, 10), Sample(rows, cols, values))
-    assert (state is not None) == constant
-    if state is not None:
-        np.testing.assert_allclose(state.L.dense(), np.full((10, 10), value), rtol=1e-14)
-        np.testing.assert_allclose(state.L.left.T @ state.L.left, 1.0)
-        assert state.expected_corruption == pytest.approx(1 - same / 100) and state.noise == 0
-        assert 0 <= state.zeta < 1e-12
-
-
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize(("wrong", "constant"), [(15, True), (16, False)])
-def test_a_line_that_mostly_differs_is_no_constant(axis, wrong, constant):
-    M = np.full((40, 30) if axis == 0 else (30, 40), 5.0)
-    (M if axis == 0 else M.T)[3, :wrong] = 8.0
-    rows, cols = (index.ravel() for index in np.indices(M.shape))
-    assert (_constant(M.shape, Sample(rows, cols, M.ravel())) is not None) == constant
+    M = np.full((20, 15), 5.0)
+    M[3, 4], M[7, 1] = 8.0, -2.0
+    result = irpca.solve(M)
+    np.testing.assert_allclose(result.L.dense(), 5.0, rtol=1e-14)
+    assert result.noise == 0 and result.S.nnz == 2
 
 
 @pytest.mark.parametrize(
@@ -127,131 +93,7 @@ def test_why_an_exact_fit_has_its_rank(rank, reason):
     assert choice.value == rank and reason in choice.reason and result.noise == 0
 
 
-# What is asked for, and what is looked at
-
-
-def test_extra_components():
-    asked = to_solve(np.ones((9, 8)))
-    for extra_rank, extra in (("auto", None), (0, 0), (np.int64(7), 7)):
-        assert Setup.of(asked, extra_rank, None, False).extra == extra
-    for wrong in (8, -1):
-        with pytest.raises(
-            ValueError, match=f"extra_rank={wrong} is out of range for a 9 × 8 table.*0 to 7, or 'auto'"
-        ):
-            Setup.of(asked, wrong, None, False)
-
-
-@pytest.mark.parametrize(
-    ("extra_rank", "imperfect", "ties"),
-    [
-        ("auto", False, [(True, False), (False, False)]),
-        (0, False, [(True, False)]),
-        (0, True, [(True, False)]),  # what is asked for goes before what is known of the features
-        ("auto", True, [(False, False)]),
-    ],
-)
-def test_the_simplest_model_first(extra_rank, imperfect, ties):
-    F1 = np.random.default_rng(0).standard_normal((9, 2))
-    assert Setup.of(to_solve(np.ones((9, 8)), F1), extra_rank, None, imperfect).ties == ties
-    assert Setup.of(to_solve(np.ones((9, 8))), extra_rank, None, imperfect).ties == [(False, False)]
-
-
-def of_shape(n1, n2, rank=None, d=(None, None)):
-    """A problem of which nothing is looked at but its shape and features."""
-    rng = np.random.default_rng(0)
-    F = (Features.of(None if k is None else rng.standard_normal((n, k)), n) for n, k in zip((n1, n2), d, strict=True))
-    return Problem(SimpleNamespace(shape=(n1, n2)), *F, rank, np.random.SeedSequence(7))
-
-
-@pytest.mark.parametrize(
-    ("rank", "offered", "share", "entries"),
-    [
-        (None, 20, 1.0, 12_000),
-        (10, 10, 1.0, 24_000),
-        (1, 1, 1.0, 48_000),
-        (None, 20, 0.4, 120_000),
-        (15, 15, 1.0, 180 * 180),
-        (None, 40, 1.0, 480 * 480),
-    ],
-)
-def test_more_entries_are_compared_where_fits_are_cheap_or_entries_few(rank, offered, share, entries):
-    counts = np.full(2000, share * 1500), np.full(1500, share * 2000)
-    rows, cols = lines_of_part(of_shape(2000, 1500, rank), offered, counts)
-    assert len(rows) * len(cols) == pytest.approx(entries, rel=0.02)
-
-
-def test_fits_are_compared_on_many_lines_for_every_feature():
-    rows, cols = lines_of_part(of_shape(2000, 1500, d=(100, None)), 20)
-    assert (len(rows), len(cols)) == (400, 109)
-
-
-def test_lines_without_entries_are_not_in_the_part():
-    counts = np.where(np.arange(60) % 3 > 0, 40, 0), np.full(40, 40)
-    rows, cols = lines_of_part(of_shape(60, 40), 20, counts)
-    np.testing.assert_array_equal(rows, np.flatnonzero(counts[0]))
-    assert len(cols) == 40
-
-
-def test_what_will_be_looked_at():
-    looks = SOLVERS["irpca"].looks
-    (look,) = looks(of_shape(40, 30))
-    assert [len(lines) for lines in look.lines] == [40, 30]
-    large = looks(of_shape(5000, 4000))
-    assert [look.size for look in large] == [1 << 15, 0, 64 * 4000]  # a sample, the part, the units of columns
-    assert sorted(len(lines) for lines in large[1].lines) == [109, 110]
-    assert len(looks(of_shape(1 << 16, 500))) == 2  # the sample has 64 entries of every column
-    given = of_shape(5000, 4000, 3, (5, 5))
-    blocks = looks(given)[3:]
-    sizes = [len(look.lines[0]) * len(look.lines[1]) for look in blocks]
-    assert sizes and sizes == sorted(sizes) and sizes[-1] <= 1 << 22
-    assert len(looks(given, noise=0.5)) == len(looks(given, imperfect=True)) == 3
-    assert len(looks(given, noise=0)) == len(blocks) + 3
-    assert len(SOLVERS["bayes"].looks(given, noise=0)) == 3
-
-
-def test_expected_factors_as_coefficients_of_the_features():
-    rng = np.random.default_rng(0)
-    F = rng.standard_normal((40, 3))
-    turn = rng.standard_normal((2, 2))
-    expected = 2.0 + F @ rng.standard_normal((3, 2))
-    found = _in_features(Features.of(F, 40), expected, turn)
-    np.testing.assert_allclose(found.offset + F @ found.coefficients, expected @ turn, atol=1e-10)
-    np.testing.assert_allclose(found.offset, 2.0 * turn.sum(axis=0), atol=1e-10)
-
-
-# Noise
-
-
-def noise(s=0.5, **parameters):
-    return NoiseModel(s, np.full(5, 1e-9), np.ones(4), np.ones(5), broad=30.0, **parameters)
-
-
-def test_the_limit_of_gross_errors_is_in_the_unit_of_the_residuals():
-    rng = np.random.default_rng(0)
-    residuals = 0.5 * rng.standard_normal(5000)
-    residuals[:500] = 20.0
-    assert 3 * 0.5 < _limit(noise(), residuals) <= 20.0
-    assert _limit(noise(), 1e-6 * residuals) == pytest.approx(0.5e-3)  # a thousandth of the noise
-
-
-def test_gaussian_noise_is_one_component_of_the_scale_of_the_residuals():
-    residuals = 0.8 * np.random.default_rng(0).standard_normal(5000)
-    found = _one_component(SimpleNamespace(residuals=residuals), noise(shares=np.array([0.95, 0.04, 0.01])))
-    assert found.s == pytest.approx(0.8, rel=0.03)
-    np.testing.assert_array_equal(found.shares, [1, 0, 0])
-
-
 # Tables too large to be held in memory
-
-
-def in_steps(p, **options):
-    """The fit to a table with features, and the error of least squares on the clean entries."""
-    result = irpca.solve(p.M, p.F1, p.F2, **options)
-    Q1, Q2 = np.linalg.qr(p.F1)[0], np.linalg.qr(p.F2)[0]
-    clean = ~p.corrupted
-    K = np.einsum("ia,jb->ijab", Q1, Q2)[clean].reshape(clean.sum(), -1)
-    C = np.linalg.lstsq(K, p.M[clean], rcond=None)[0].reshape(Q1.shape[1], -1)
-    return result, p.relative_error(Q1 @ C @ Q2.T)
 
 
 @pytest.fixture
@@ -259,12 +101,15 @@ def large(monkeypatch):
     monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=14_000, race=4_000))
 
 
-@pytest.mark.parametrize("rank", [3, None])
-def test_where_features_determine_L_two_steps_of_least_squares_are_enough(large, rank):
+def test_where_features_determine_L_two_steps_of_least_squares_are_enough(large):
     p = make_problem(200, 150, d1=3, d2=4, rank=3, corruption=0.1, noise=0.01, features="conditioned")
-    result, least_squares = in_steps(p, rank="auto" if rank is None else rank)
+    result = irpca.solve(p.M, p.F1, p.F2)
+    Q1, Q2 = np.linalg.qr(p.F1)[0], np.linalg.qr(p.F2)[0]
+    clean = ~p.corrupted
+    K = np.einsum("ia,jb->ijab", Q1, Q2)[clean].reshape(clean.sum(), -1)
+    C = np.linalg.lstsq(K, p.M[clean], rcond=None)[0].reshape(Q1.shape[1], -1)
     assert result.rank == 3 and result.usable == "usable"
-    assert p.relative_error(result.L) <= 1.05 * least_squares
+    assert p.relative_error(result.L) <= 1.05 * p.relative_error(Q1 @ C @ Q2.T)
     assert result.noise == pytest.approx(0.01, rel=0.05)
     assert result.n_iter == 1  # no sweep over all of M
 
@@ -280,32 +125,13 @@ def test_without_features_lines_outside_the_part_are_placed(large):
     np.testing.assert_array_equal((np.abs(result.S.toarray()) > 10), wrong)
 
 
-def test_lines_outside_the_part_are_placed_by_their_entries_within_it(monkeypatch):
-    """In units of their columns, some at a time; not those of a side that features determine."""
-    M, unit = np.arange(30.0).reshape(6, 5), np.array([1.0, 2.0, 4.0, 8.0, 16.0])
-    lines = np.array([0, 2, 3]), np.array([1, 4])
-    part = SimpleNamespace(
-        table=SimpleNamespace(lines=lines),
-        columns=SimpleNamespace(unit=unit),
-        M=SimpleNamespace(shape=M.shape, dear=False, block=lambda rows, cols: M[np.ix_(rows, cols)]),
-        lift=lambda fit: fit,
-    )
-    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, block=4))
-    placed = []
-    fit = SimpleNamespace(tied=(False, False), place=lambda *block: placed.append(block))
-    Part.extend(part, fit)
-    assert [(axis, *some) for _, axis, some, _ in placed] == [(0, 1, 4), (0, 5), (1, 0), (1, 2), (1, 3)]
-    for block, axis, some, others in placed:
-        np.testing.assert_array_equal(others, lines[1 - axis])
-        whole = M / unit if axis == 0 else (M / unit).T
-        np.testing.assert_array_equal(block, whole[np.ix_(some, others)])
-    placed.clear()
-    fit.tied = (True, False)
-    Part.extend(part, fit)
-    assert {axis for _, axis, *_ in placed} == {1}
-
-
 # Components beyond the features
+
+
+@pytest.mark.parametrize("wrong", [8, -1])
+def test_extra_components_are_as_many_as_a_table_can_have(wrong):
+    with pytest.raises(ValueError, match=f"extra_rank={wrong} is out of range for a 9 × 8 table.*0 to 7, or 'auto'"):
+        irpca.solve(np.random.default_rng(0).standard_normal((9, 8)), np.ones((9, 1)), extra_rank=wrong)
 
 
 @pytest.mark.parametrize("extra_rank", [0, 1, "auto"])
@@ -375,19 +201,6 @@ def test_the_scale_of_entries_is_in_units_of_M():
     units = 2.0 ** np.random.default_rng(1).permutation(np.repeat([-3, 0, 3], 10))
     plain, scaled = (irpca.solve(table, rank=2).scale.std_table() for table in (M, M * units))
     np.testing.assert_allclose(scaled, plain * units, rtol=1e-6)
-
-
-def test_shares_of_L_within_and_outside_the_span_of_the_features():
-    """Three quarters of its energy are outside."""
-    rng = np.random.default_rng(0)
-    F1, F2 = rng.standard_normal((150, 4)), rng.standard_normal((100, 4))
-    within = F1[:, :1] @ F2[:, :1].T
-    beyond = rng.standard_normal((150, 2)) @ rng.standard_normal((2, 100))
-    beyond -= F1 @ np.linalg.lstsq(F1, beyond, rcond=None)[0]
-    L = within / np.linalg.norm(within) + np.sqrt(3) * beyond / np.linalg.norm(beyond)
-    M = L / L.std() + 0.05 * rng.standard_normal(L.shape)
-    shares = irpca.solve(M, F1, F2, extra_rank="auto").shares
-    assert shares["free"] == pytest.approx(0.75, abs=0.02) and sum(shares.values()) == pytest.approx(1.0)
 
 
 # How the sweeps over all of M end

@@ -1,8 +1,9 @@
 """What holds for every method alike: one word is changed, and the same question gets the same kind of answer."""
 
+from functools import cache
+
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from solvers.field import conditioned, distance, gaussian, recovers
 
 import irpca
@@ -33,12 +34,40 @@ def run(name, problem, M=None, **more):
     return irpca.solve(problem.M if M is None else M, *F, solver=name, **(rank | OPTIONS[name] | more))
 
 
+@pytest.fixture(scope="module")
+def solved(problem):
+    """What a method finds, and the engine that it asked; made once."""
+
+    @cache
+    def solve(name):
+        engine = MemoryEngine(problem.M)
+        return run(name, problem, engine=engine), engine
+
+    return solve
+
+
 # Answers
 
 
-@every_robust_method
-def test_recovers(problem, name):
-    recovers(problem, run(name, problem))
+@every_method
+def test_the_answer_and_what_is_told_of_it(problem, solved, name):
+    result, engine = solved(name)
+    if name in ROBUST:
+        recovers(problem, result)
+    R, S = problem.M - result.L.dense(), result.S.toarray()
+    np.testing.assert_array_equal(S != 0, np.abs(R) > result.zeta)
+    np.testing.assert_allclose(S[S != 0], R[S != 0], rtol=0, atol=1e-12 * np.abs(problem.M).max())
+    assert result.corruption == pytest.approx((S != 0).mean(), rel=1e-12)
+    history = result.history
+    assert len(history) == len(history.step) == len(history.zeta)
+    assert result.n_iter == history.stage.count("")  # others led to the first
+    assert result.n_iter > 1 or name in ("irpca", "trimmed", "bayes")  # exact at once, with features of both sides
+    assert result.reads <= engine.reads  # the checks look at some entries, too
+    assert result.reads == pytest.approx(history.reads[-1] + 1)  # S is one more
+    assert (np.diff(history.reads) >= 0).all() and history.reads[-1] > 0
+    assert (np.diff(history.seconds) >= 0).all()
+    assert history.step[-1] <= 1e-6
+    assert not [doubt for doubt in result.doubts if doubt.kind == "unused-features"]
 
 
 @every_robust_method
@@ -50,16 +79,6 @@ def test_finds_errors_of_all_sizes(problem, name):
     recovers(varied, run(name, varied))
 
 
-@every_method
-def test_engines_give_the_same_answer(problem, name):
-    one, other = (run(name, problem, engine=engine) for engine in ("memory", "reference"))
-    assert (one.engine, other.engine) == ("memory", "reference")
-    assert (one.status, one.n_iter, one.reads) == (other.status, other.n_iter, other.reads)
-    assert distance(one.L.dense(), other.L.dense()) <= 1e-12
-    np.testing.assert_array_equal(one.S.toarray() != 0, other.S.toarray() != 0)
-    np.testing.assert_allclose(one.S.toarray(), other.S.toarray(), atol=1e-12 * np.abs(problem.M).max())
-
-
 @every_robust_method
 def test_single_precision(problem, name):
     result = run(name, problem, problem.M.astype(np.float32))
@@ -68,44 +87,27 @@ def test_single_precision(problem, name):
 
 
 @every_method
-def test_order_in_memory_does_not_matter(problem, name):
-    one, other = run(name, problem), run(name, problem, np.asfortranarray(problem.M))
+def test_neither_engine_nor_units_nor_sides_matter(problem, solved, name):
+    one, _ = solved(name)
+    other = run(name, problem, engine="reference")
+    assert (other.engine, other.status, other.n_iter, other.reads) == ("reference", one.status, one.n_iter, one.reads)
     assert distance(other.L.dense(), one.L.dense()) <= 1e-12
-    assert one.n_iter == other.n_iter
-
-
-@every_method
-@pytest.mark.parametrize("scale", [1e-6, 1e6])
-def test_units_of_M_do_not_matter(problem, name, scale):
-    one, other = run(name, problem), run(name, problem, scale * problem.M)
-    assert distance(other.L.dense() / scale, one.L.dense()) <= 1e-12
-    np.testing.assert_array_equal(other.S.toarray() != 0, one.S.toarray() != 0)
-    assert one.n_iter == other.n_iter
-
-
-@every_method
-def test_integers_are_numbers_too(problem, name):
-    M = np.round(problem.M).astype(int)
-    one, other = (run(name, problem, A, max_iter=2) for A in (M, M.astype(float)))
-    assert distance(one.L.dense(), other.L.dense()) <= 1e-12
-
-
-@every_method
-def test_the_transposed_matrix_has_the_transposed_answer(problem, name):
-    turned = Problem(problem.M.T, problem.F2, problem.F1, problem.W.T, problem.L.T, problem.S.T, problem.N.T)
-    one, other = run(name, problem), run(name, turned)
-    assert distance(other.L.dense().T, one.L.dense()) <= 1e-8  # random starts differ, and rows drawn
-    np.testing.assert_array_equal(other.S.toarray().T != 0, one.S.toarray() != 0)
+    scaled = run(name, problem, np.asfortranarray(1e6 * problem.M))
+    assert distance(scaled.L.dense() / 1e6, one.L.dense()) <= 1e-12 and scaled.n_iter == one.n_iter
+    sides = Problem(problem.M.T, problem.F2, problem.F1, problem.W.T, problem.L.T, problem.S.T, problem.N.T)
+    turned = run(name, sides)
+    assert distance(turned.L.dense().T, one.L.dense()) <= 1e-8  # random starts differ, and rows drawn
+    for S in (other.S.toarray(), scaled.S.toarray(), turned.S.toarray().T):
+        np.testing.assert_array_equal(S != 0, one.S.toarray() != 0)
 
 
 @every_method
 def test_the_random_state_decides(problem, name):
-    one, same, other = (run(name, problem, random_state=seed) for seed in (1, 1, 2))
-    np.testing.assert_array_equal(same.L.dense(), one.L.dense())
-    assert (same.S != one.S).nnz == 0 and same.history.step == one.history.step
+    one, same, other = (run(name, problem, random_state=seed) for seed in (1, np.random.default_rng(1), 2))
+    again = run(name, problem, random_state=np.random.default_rng(1))
+    np.testing.assert_array_equal(same.L.dense(), again.L.dense())
+    assert (same.S != again.S).nnz == 0 and same.history.step == again.history.step
     assert distance(other.L.dense(), one.L.dense()) <= 1e-8
-    first, second = (run(name, problem, random_state=np.random.default_rng(1)) for _ in range(2))
-    np.testing.assert_array_equal(first.L.dense(), second.L.dense())
 
 
 @pytest.mark.parametrize("make", [gaussian, conditioned])
@@ -127,92 +129,58 @@ def test_all_with_features_agree():
         assert distance(irpca.solve(problem.M, problem.F1, problem.F2, solver=name).L.dense(), default) <= 1e-7
 
 
-# What a Result holds
+# How a run ends
 
 
 @every_method
-@pytest.mark.parametrize("stop", [{}, {"max_iter": 3}])
-def test_S_is_what_L_leaves_beyond_the_threshold(problem, name, stop):
-    result = run(name, problem, **stop)
-    R, S = problem.M - result.L.dense(), result.S.toarray()
-    np.testing.assert_array_equal(S != 0, np.abs(R) > result.zeta)
-    np.testing.assert_allclose(S[S != 0], R[S != 0], rtol=0, atol=1e-12 * np.abs(problem.M).max())
-    assert result.corruption == pytest.approx((S != 0).mean(), rel=1e-12)
-
-
-@every_method
-def test_history_and_reads(problem, name):
-    engine = MemoryEngine(problem.M)
-    result = run(name, problem, engine=engine)
-    history = result.history
-    assert len(history) == len(history.step) == len(history.zeta)
-    assert result.n_iter == history.stage.count("")  # others led to the first
-    assert result.n_iter > 1 or name in ("irpca", "trimmed", "bayes")  # exact at once, with features of both sides
-    assert result.reads <= engine.reads  # the checks look at some entries, too
-    assert result.reads == pytest.approx(history.reads[-1] + 1)  # S is one more
-    assert (np.diff(history.reads) >= 0).all() and history.reads[-1] > 0
-    assert (np.diff(history.seconds) >= 0).all()
-    assert history.step[-1] <= 1e-6
-
-
-@every_method
-def test_without_S(problem, name):
-    result, full = run(name, problem, sparse=False), run(name, problem)
+def test_without_S(solved, problem, name):
+    result, full = run(name, problem, sparse=False), solved(name)[0]
     assert result.S is None
     assert result.reads == pytest.approx(full.reads - 1)
     np.testing.assert_array_equal(result.L.dense(), full.L.dense())
     assert np.isfinite(result.corruption)
 
 
-def noisy(problem):
-    """Few are done with this after one iteration.
+@every_method
+def test_it_ends_when_it_is_told_to(problem, name):
+    """After one iteration, or when a callback says so; noise, so that few are done by then.
 
     With features of both sides two steps of least squares are enough for the default; for "trimmed" it is known then
     that there is no exact fit.
     """
-    return problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
-
-
-@every_method
-def test_one_iteration_is_a_result(problem, name):
-    result = run(name, problem, noisy(problem), max_iter=1)
+    M = problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
+    result = run(name, problem, M, max_iter=1)
     ends = {"irpca": Status.CONVERGED, "bayes": Status.CONVERGED, "trimmed": Status.SATURATED}
     assert result.n_iter == 1 and result.status is ends.get(name, Status.MAX_ITER)
     assert np.isfinite(result.L.dense()).all() and result.L.shape == result.S.shape == problem.M.shape
     assert result.status.name in result.summary() and name in result.summary()
-
-
-@every_method
-def test_a_callback_stops_it(problem, name):
     seen = []
 
     def stop(state, history):
         seen.append(state)
         return len(seen) == 2
 
-    result = run(name, problem, noisy(problem), callbacks=stop)
+    result = run(name, problem, M, callbacks=stop)
     assert result.status is Status.STOPPED and len(result.history) == len(seen) == 2
     np.testing.assert_array_equal(result.L.dense(), seen[-1].L.dense())
 
 
 @every_method
-@pytest.mark.parametrize("shape", [(2, 2), (3, 30), (30, 3)])
-def test_small_matrices(name, shape):
+def test_small_matrices(name):
     """Spare columns of subspaces, drawn rows, counts per column: all of them meet their limits here."""
-    p = gaussian(*shape, rank=1, corruption=0.1, d=2)
-    for rank in (1, min(p.F1.shape[1], *shape)):
-        more = {} if SOLVERS[name].rank == "found" else {"rank": rank}
-        result = run(name, p, **more)
+    for shape in ((2, 2), (3, 30), (30, 3)):
+        p = gaussian(*shape, rank=1, corruption=0.1, d=2)
+        result = run(name, p, **({} if SOLVERS[name].rank == "found" else {"rank": min(p.F1.shape[1], *shape)}))
         assert np.isfinite(result.L.dense()).all() and result.S.shape == shape
 
 
 @every_method
-def test_the_estimator(problem, name):
+def test_the_estimator(problem, solved, name):
     solver = SOLVERS[name]
     model = InductiveRobustPCA("auto" if solver.rank == "found" else 2, solver=name, solver_options=OPTIONS[name])
     F = {"row_features": problem.F1, "col_features": problem.F2} if solver.features else {}
     model.fit(problem.M, **F)
-    np.testing.assert_array_equal(model.low_rank_.dense(), run(name, problem).L.dense())
+    np.testing.assert_array_equal(model.low_rank_.dense(), solved(name)[0].L.dense())
     assert model.converged_ and model.rank_ == 2 and model.components_.shape == (2, 100)
     assert name in model.summary()
     if name in ROBUST:
@@ -228,27 +196,27 @@ def test_the_estimator(problem, name):
 
 
 @every_method
-def test_a_rank_that_is_needed_is_asked_for(problem, name):
-    F = (problem.F1, problem.F2) if SOLVERS[name].features else ()
+def test_what_every_method_refuses(problem, name):
+    infinite = problem.M.copy()
+    infinite[17, 3] = np.inf
+    for M, told in (
+        (np.zeros(problem.M.shape), "M is all zero: there is nothing to find"),
+        (1e-120 * problem.M, "too large or too small to square in double precision; rescale M"),
+        (1e120 * problem.M, "too large or too small to square in double precision; rescale M"),
+        (infinite, "M holds infinite values; replace"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            run(name, problem, M)
+    for rank in (0, 101, 2.0, True):
+        with pytest.raises(ValueError, match="rank"):
+            run(name, problem, rank=rank)
+    with pytest.raises(TypeError, match=f"solver='{name}' takes no option sparsity; it takes"):
+        run(name, problem, sparsity=0.1)
     if SOLVERS[name].rank == "needed":
+        F = (problem.F1, problem.F2) if SOLVERS[name].features else ()
         most = problem.F1.shape[1] if F else 100
         with pytest.raises(ValueError, match=f"solver='{name}' needs the rank: pass rank=r with 1 <= r <= {most}"):
             irpca.solve(problem.M, *F, solver=name, **OPTIONS[name])
-    else:
-        recovers(problem, irpca.solve(problem.M, *F, solver=name, **OPTIONS[name]))
-
-
-@every_method
-@pytest.mark.parametrize("rank", [0, 101, 2.0, True])
-def test_a_rank_that_cannot_be(problem, name, rank):
-    with pytest.raises(ValueError, match="rank"):
-        run(name, problem, rank=rank)
-
-
-@every_method
-def test_unknown_options(problem, name):
-    with pytest.raises(TypeError, match=f"solver='{name}' takes no option sparsity; it takes"):
-        run(name, problem, sparsity=0.1)
 
 
 def test_an_unknown_solver():
@@ -256,17 +224,14 @@ def test_an_unknown_solver():
         irpca.solve(np.eye(3), solver="rpca")
 
 
-@every_method
-def test_features_that_are_not_used_are_told(problem, name):
-    result = run(name, problem)
-    told = [doubt for doubt in result.doubts if doubt.kind == "unused-features"]
-    assert not told
-    if not SOLVERS[name].features:
-        rank = 2 if SOLVERS[name].rank == "needed" else "auto"
-        given = irpca.solve(problem.M, problem.F1, rank=rank, solver=name, **OPTIONS[name])
-        assert given.doubts[0].text == f"solver='{name}' does not use features: those given had no effect"
-        assert given.W is None
-        np.testing.assert_array_equal(given.L.dense(), result.L.dense())
+@pytest.mark.parametrize("name", [name for name in FIELD if not SOLVERS[name].features])
+def test_features_that_are_not_used_are_told(problem, solved, name):
+    given = irpca.solve(
+        problem.M, problem.F1, rank=2 if SOLVERS[name].rank == "needed" else "auto", solver=name, **OPTIONS[name]
+    )
+    assert given.doubts[0].text == f"solver='{name}' does not use features: those given had no effect"
+    assert given.W is None
+    np.testing.assert_array_equal(given.L.dense(), solved(name)[0].L.dense())
 
 
 @pytest.mark.parametrize("name", [name for name in FIELD if SOLVERS[name].rank == "found"])
@@ -276,27 +241,9 @@ def test_a_rank_that_is_not_used_is_told(problem, name):
     recovers(problem, result)
 
 
-@every_method
-@pytest.mark.parametrize("engine", ["memory", "reference"])
-def test_a_matrix_of_zeros(problem, name, engine):
-    with pytest.raises(ValueError, match="M is all zero: there is nothing to find"):
-        run(name, problem, np.zeros(problem.M.shape), engine=engine)
-
-
-@every_method
-@pytest.mark.parametrize("scale", [1e-120, 1e120])
-def test_entries_that_cannot_be_squared(problem, name, scale):
-    with pytest.raises(ValueError, match="too large or too small to square in double precision; rescale M"):
-        run(name, problem, scale * problem.M)
-
-
-@every_method
-@pytest.mark.parametrize("engine", ["memory", "reference", "auto"])
-def test_infinite_entries(problem, name, engine):
-    M = problem.M.copy()
-    M[17, 3] = np.inf
-    with pytest.raises(ValueError, match=r"M holds infinite values; replace"):
-        run(name, problem, M, engine=engine)
+@pytest.mark.parametrize("name", [name for name in ROBUST if SOLVERS[name].rank not in ("found", "needed")])
+def test_the_rank_is_found_where_none_is_given(problem, name):
+    recovers(problem, run(name, problem, rank="auto"))
 
 
 # Holes
@@ -307,22 +254,15 @@ def holey(problem, share, seed=1):
 
 
 @pytest.mark.parametrize("name", GET_OVER_HOLES)
-@pytest.mark.parametrize("share", [0.001, 0.1])
-def test_holes_do_not_matter_to_most(problem, name, share):
-    M = holey(problem, share)
-    result = run(name, problem, M)
+def test_holes_do_not_matter_to_most(problem, name):
+    M = holey(problem, 0.1)
+    result, other = (run(name, problem, M, engine=engine) for engine in (observed(M), "reference"))
     assert result.n_observed == np.count_nonzero(~np.isnan(M)) < M.size
     assert result.status is Status.CONVERGED and result.rank == 2
     assert problem.relative_error(result.L) <= 1e-8
     np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted & ~np.isnan(M))
-
-
-@pytest.mark.parametrize("name", GET_OVER_HOLES)
-def test_engines_agree_on_holes(problem, name):
-    M = holey(problem, 0.05)
-    one, other = (run(name, problem, M, engine=engine) for engine in (observed(M), "reference"))
-    assert (one.status, one.n_iter, one.reads) == (other.status, other.n_iter, other.reads)
-    assert distance(one.L.dense(), other.L.dense()) <= 1e-11
+    assert (result.status, result.n_iter, result.reads) == (other.status, other.n_iter, other.reads)
+    assert distance(result.L.dense(), other.L.dense()) <= 1e-11
 
 
 def test_pca_takes_holes_for_zeros(problem):
@@ -332,41 +272,29 @@ def test_pca_takes_holes_for_zeros(problem):
     assert distance(run("pca", problem, M).L.dense(), filled.L.dense()) <= 1e-9
 
 
-@pytest.mark.parametrize("engine", ["auto", "memory", observed, "reference"])
-def test_ircur_refuses_holes(problem, engine):
+def test_ircur_refuses_holes(problem, monkeypatch):
+    """Those too few to be seen at a glance, too: the engine meets them while it reads."""
     M = problem.M.copy()
     M[17, 3] = np.nan
-    engine = engine if isinstance(engine, str) else engine(M)
-    with pytest.raises(ValueError, match=r"solver='ircur' needs complete rows and columns.*1 in all.*such as 'irpca'"):
-        run("ircur", problem, M, engine=engine)
-
-
-def test_ircur_refuses_a_hole_that_is_met_late(monkeypatch, problem):
-    """Too few to be seen at a glance: the engine for full matrices meets it while it reads."""
+    told = r"solver='ircur' needs complete rows and columns.*1 in all.*such as 'irpca'"
+    for engine in ("auto", observed(M), "reference"):
+        with pytest.raises(ValueError, match=told):
+            run("ircur", problem, M, engine=engine)
     monkeypatch.setattr("irpca.engines.holes.seem_there", lambda M: False)
-    test_ircur_refuses_holes(problem, "auto")
+    with pytest.raises(ValueError, match=told):
+        run("ircur", problem, M)
 
 
 # Failure
 
 
-@pytest.mark.parametrize(
-    ("name", "corruption", "seed"),
-    all_pairs(["altproj", "accaltproj", "ircur"], [0.6, 0.9], range(3)),
-)
-def test_far_too_much_corruption_is_told(name, corruption, seed):
-    """Their thresholds fall until S holds everything, and L stands still then: no convergence in our words."""
-    problem = conditioned(150, 120, corruption=corruption, seed=seed)
-    result = run(name, problem)
-    assert problem.relative_error(result.L) > 0.1
-    assert result.status is Status.SATURATED
-    assert any("count as outliers (S)" in doubt.text for doubt in result.doubts)
-
-
 @pytest.mark.parametrize("name", [name for name in ROBUST if not SOLVERS[name].features])
-@pytest.mark.parametrize("corruption", [0.6, 0.9])
-def test_nothing_fails_silently(name, corruption):
-    problem = conditioned(150, 120, corruption=corruption)
+def test_nothing_fails_silently(name):
+    """Of some the threshold falls until S holds everything, and L stands still then: no convergence in our words."""
+    problem = conditioned(150, 120, corruption=0.6)
     result = run(name, problem)
     assert problem.relative_error(result.L) > 0.1
     assert not result.converged or result.doubts
+    if name in ("altproj", "accaltproj", "ircur"):
+        assert result.status is Status.SATURATED
+        assert any("count as outliers (S)" in doubt.text for doubt in result.doubts)

@@ -4,7 +4,6 @@ from itertools import islice, pairwise
 
 import numpy as np
 import pytest
-from all_pairs import all_pairs
 from oracle import algorithm_1, incoherence
 from scipy.linalg import block_diag
 from solvers.field import to_solve
@@ -15,7 +14,7 @@ from irpca.datasets import Problem, make_problem
 from irpca.diagnostics import iteration_bound
 from irpca.features import Features
 from irpca.solvers import irpca_iht
-from irpca.solvers.irpca_iht import paper_schedule, paper_start
+from irpca.solvers.irpca_iht import paper_schedule
 
 
 def run(M, F1, F2, rank, T, **options):
@@ -44,38 +43,9 @@ def assert_same_iterates(mine, theirs, rtol):
 # Its thresholds
 
 
-def test_paper_start_is_the_formula_of_algorithm_1():
-    rng = np.random.default_rng(0)
-    F1, F2 = rng.standard_normal((40, 3)), 10 * rng.standard_normal((70, 5))
-    mu, sigma = [], []
-    for F in (F1, F2):
-        n, d = F.shape
-        projector = F @ np.linalg.pinv(F)
-        mu.append(np.sqrt(projector.diagonal().max() * n / d))
-        sigma.append(np.linalg.norm(F, 2))
-    expected = mu[0] * mu[1] * sigma[0] * sigma[1] * np.sqrt(3 * 5 / (40 * 70)) * 0.7
-    assert paper_start(Features.of(F1, 40), Features.of(F2, 70), 0.7) == pytest.approx(expected, rel=1e-12)
-
-
-def test_paper_start_bounds_the_entries_of_L():
-    rng = np.random.default_rng(1)
-    F1, F2, W = (rng.standard_normal(shape) for shape in [(40, 3), (70, 5), (3, 5)])
-    bound = paper_start(Features.of(F1, 40), Features.of(F2, 70), np.linalg.norm(W, 2))
-    assert np.abs(F1 @ W @ F2.T).max() <= bound
-    # Flat features and one direction meet it with equality.
-    flat = Features.of(np.ones((9, 1)), 9)
-    assert paper_start(flat, flat, 2.5) == pytest.approx(2.5, rel=1e-12)
-
-
-@pytest.mark.parametrize("decay", [5.0, 2.0])
-def test_paper_schedule_falls_to_nu(decay):
-    zetas = list(islice(paper_schedule(3.0, 0.25, decay), 30))
-    np.testing.assert_allclose(zetas, [3.0 / decay**t + 0.25 for t in range(30)], rtol=1e-12, atol=0)
-    assert next(paper_schedule(3.0, 0.25)) == 3.25
-
-
-def test_paper_schedule_falls_by_five_unless_told():
-    assert [a / b for a, b in pairwise(islice(paper_schedule(1.0, 0.0), 4))] == pytest.approx([5, 5, 5], rel=1e-12)
+def test_thresholds_fall_to_nu_as_fast_as_told():
+    zetas = list(islice(paper_schedule(3.0, 0.25, 2.0), 30))
+    np.testing.assert_allclose(zetas, [3.0 / 2.0**t + 0.25 for t in range(30)], rtol=1e-12, atol=0)
 
 
 # The oracle
@@ -83,9 +53,7 @@ def test_paper_schedule_falls_by_five_unless_told():
 
 @pytest.mark.parametrize(
     ("features", "noise", "shape"),
-    all_pairs(
-        ["literal", "conditioned"], [0.0, 1e-4], [(120, 120, 5, 5), (150, 100, 6, 4), (100, 150, 6, 4), (90, 90, 3, 6)]
-    ),
+    [("literal", 0.0, (120, 120, 5, 5)), ("conditioned", 1e-4, (150, 100, 6, 4)), ("literal", 1e-4, (90, 120, 3, 6))],
 )
 def test_paper_variant_is_algorithm_1(shape, noise, features):
     problem = make_problem(*shape, rank=2, noise=noise, features=features)
@@ -97,7 +65,7 @@ def test_paper_variant_is_algorithm_1(shape, noise, features):
 
 
 def test_paper_variant_is_algorithm_1_where_that_fails():
-    problem = make_problem()  # κ(F) = 78
+    problem = make_problem(300, 300, 30, 30)
     c_W = np.linalg.norm(problem.W, 2)
     mine = run(problem.M, problem.F1, problem.F2, 5, 10, variant="paper", c_W=c_W)
     theirs = algorithm_1(problem.M, problem.F1, problem.F2, 5, 0.0, c_W, 10)
@@ -174,6 +142,8 @@ PROVABLE = {
     "wide": lambda **kw: provable_problem(flat_features(200, 1), flat_features(600, 4), 1, **kw),
 }
 
+VARIANTS = ["paper", "whitened", "paper", "paper", "whitened"]  # of each of these in turn
+
 
 def bound(F1, F2, c_W):
     """μ1 μ2 σ1 σ2 √(d1 d2 / (n1 n2)) c_W, the bound on L* that falls by 5 per iteration."""
@@ -182,8 +152,7 @@ def bound(F1, F2, c_W):
     return incoherence(F1) * incoherence(F2) * sigma * np.sqrt(d1 * d2 / (n1 * n2)) * c_W
 
 
-@pytest.mark.parametrize("kind", PROVABLE)
-@pytest.mark.parametrize("variant", ["paper", "whitened"])
+@pytest.mark.parametrize(("kind", "variant"), list(zip(PROVABLE, VARIANTS, strict=True)))
 def test_noiseless_lemmas(kind, variant):
     problem = PROVABLE[kind]()
     rank, c_W = np.linalg.matrix_rank(problem.W), np.linalg.norm(problem.W, 2)
@@ -205,21 +174,20 @@ def test_noiseless_lemmas(kind, variant):
 
 
 @pytest.mark.parametrize("kind", PROVABLE)
-@pytest.mark.parametrize("accuracy", [1e-2, 1e-6, 1e-10])
-def test_theorem_1_counts_iterations(kind, accuracy):
+def test_theorem_1_counts_iterations(kind):
     problem = PROVABLE[kind](seed=1)
     rank, c_W = np.linalg.matrix_rank(problem.W), np.linalg.norm(problem.W, 2)
-    epsilon = accuracy * np.abs(problem.L).max()
-    T = iteration_bound(problem.F1, problem.F2, c_W, epsilon)
-    iterates = run(problem.M, problem.F1, problem.F2, rank, T, variant="paper", c_W=c_W)
+    accuracies = np.array([1e-2, 1e-6, 1e-10]) * np.abs(problem.L).max()
+    counts = [iteration_bound(problem.F1, problem.F2, c_W, epsilon) for epsilon in accuracies]
+    iterates = run(problem.M, problem.F1, problem.F2, rank, max(counts), variant="paper", c_W=c_W)
     errors = [max(np.abs(problem.L - L).max(), np.abs(problem.S - S).max()) for _, S, L, _ in iterates]
-    assert errors[-1] <= epsilon and errors[-2] <= epsilon  # its strict > is one more than its proof needs
-    assert errors[-5] > epsilon  # and hardly more than needed
+    for T, epsilon in zip(counts, accuracies, strict=True):
+        assert errors[T - 1] <= epsilon and errors[T - 2] <= epsilon  # its strict > is one more than its proof needs
+        assert errors[T - 5] > epsilon  # and hardly more than needed
 
 
 @pytest.mark.parametrize(
-    ("kind", "variant", "noise"),
-    all_pairs(list(PROVABLE), ["paper", "whitened"], [1e-6, 1e-1]),
+    ("kind", "variant", "noise"), list(zip(PROVABLE, VARIANTS[::-1], [1e-1, 1e-6, 1e-1, 1e-6, 1e-1], strict=True))
 )
 def test_theorem_2_with_noise(kind, variant, noise):
     problem = PROVABLE[kind](noise=noise, seed=2)
@@ -244,12 +212,11 @@ def embed(A):
     return np.block([[np.zeros((len(A), len(A))), A], [A.T, np.zeros((A.shape[1], A.shape[1]))]])
 
 
-@pytest.mark.parametrize("features", ["literal", "conditioned"])
-def test_claim_1_iterates_commute_with_the_symmetric_embedding(features):
+def test_claim_1_iterates_commute_with_the_symmetric_embedding():
     # It holds exactly when both runs have the same ζ_t, and P_r cuts where σ_r > σ_{r+1}: singular values of
     # the embedding come in pairs, so that it needs rank 2r. The two ζ_t are *not* the same by themselves, see
     # below, hence c_W is chosen so that they are. n2/n1 = d2/d1 is not needed for this.
-    problem = make_problem(70, 50, 4, 3, rank=2, corruption=0.02, features=features)
+    problem = make_problem(70, 50, 4, 3, rank=2, corruption=0.02)
     F, c_W = block_diag(problem.F1, problem.F2), np.linalg.norm(problem.W, 2)
     matched = c_W * bound(problem.F1, problem.F2, c_W) / bound(F, F, c_W)
     mine = run(problem.M, problem.F1, problem.F2, 2, 8, variant="paper", c_W=c_W)
@@ -311,33 +278,30 @@ def test_the_chain_of_section_3_1_does_not_hold():
     )
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_rounding_does_not_decide_the_first_threshold(dtype):
+def test_rounding_does_not_decide_the_first_threshold():
     # Constant features and c_W = ‖W‖₂: |L*| = ζ_1 everywhere, and "<=" is a matter of the last bit.
     lost = 0
-    for n in range(20, 60):
+    for n in range(20, 40):
         F = np.ones((n, 1))
-        M = np.full((n, n), 1.1, dtype=dtype)
+        M = np.full((n, n), 1.1)
         M[0, 0] = 9
         result = irpca.solve(M, F, F, rank=1, solver="irpca_iht", c_W=1.1)
         assert result.converged
         assert np.abs(result.L.dense() - 1.1).max() <= 1e-5
         lost += np.abs(algorithm_1(M, F, F, 1, 0.0, 1.1, 5)[-1][2] - 1.1).max() > 1e-3
-    assert lost > 5
+    assert lost > 2
 
 
 # variant="whitened", and what both share
 
 
-@pytest.mark.parametrize(("d", "seed"), [(20, 0), (20, 1), (50, 0), (50, 1), (50, 2)])
-def test_whitened_recovers_where_the_paper_fails(d, seed):
-    problem = make_problem(d1=d, d2=d, random_state=seed)
+@pytest.mark.parametrize("d", [20, 50])
+def test_whitened_recovers_where_the_paper_fails(d):
+    problem = make_problem(d1=d, d2=d)
     whitened = irpca.solve(problem.M, problem.F1, problem.F2, rank=5, solver="irpca_iht")
     assert whitened.status is Status.CONVERGED
     assert problem.relative_error(whitened.L) <= 1e-9
     np.testing.assert_array_equal(whitened.S.toarray() != 0, problem.corrupted)
-    if (d, seed) == (20, 1):  # κ(F) is lower there
-        return
     printed = irpca.solve(problem.M, problem.F1, problem.F2, rank=5, solver="irpca_iht", variant="paper", max_iter=12)
     assert printed.status is Status.SATURATED
     assert problem.relative_error(printed.L) > 1e-3
@@ -375,8 +339,7 @@ def test_whitened_is_invariant_to_mixing_features():
     assert np.linalg.norm(A @ mixed.W @ B.T - plain.W) <= 1e-9 * np.linalg.norm(plain.W)
 
 
-@pytest.mark.parametrize("variant", ["paper", "whitened"])
-@pytest.mark.parametrize("side", ["rows", "columns"])
+@pytest.mark.parametrize(("side", "variant"), [("rows", "paper"), ("columns", "whitened")])
 def test_one_sided_features_recover(side, variant):
     problem = make_problem(300, 200, 5, 4, rank=2, corruption=0.05, features="conditioned")
     F1, F2 = (problem.F1, None) if side == "rows" else (None, problem.F2)
@@ -393,13 +356,9 @@ def test_clean_data_converge(variant):
     assert result.status is Status.CONVERGED
     assert result.S.nnz == 0
     assert problem.relative_error(result.L) <= 1e-12
-
-
-def test_clean_noisy_data_converge():
-    problem = make_problem(200, 150, 5, 4, rank=2, corruption=0.0, noise=1e-3)
-    result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht", nu=6e-3)
-    assert result.status is Status.CONVERGED
-    assert result.S.nnz == 0
+    noisy = problem.M + 1e-3 * np.random.default_rng(0).standard_normal(problem.M.shape)
+    result = irpca.solve(noisy, problem.F1, problem.F2, rank=2, solver="irpca_iht", variant=variant, nu=6e-3)
+    assert result.status is Status.CONVERGED and result.S.nnz == 0
 
 
 def test_small_outliers_are_not_forgotten_below_huge_ones():
@@ -410,15 +369,6 @@ def test_small_outliers_are_not_forgotten_below_huge_ones():
     assert result.converged
     np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
     assert problem.relative_error(result.L) <= 1e-6
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_single_precision_converges(seed):
-    problem = make_problem(300, 250, 10, 8, rank=3, corruption=0.1, dtype=np.float32, random_state=seed)
-    result = irpca.solve(problem.M, problem.F1, problem.F2, rank=3, solver="irpca_iht")
-    assert result.converged
-    assert problem.relative_error(result.L) <= 1e-6
-    np.testing.assert_array_equal(result.S.toarray() != 0, problem.corrupted)
 
 
 @pytest.mark.parametrize("variant", ["paper", "whitened"])

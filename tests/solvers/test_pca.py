@@ -2,15 +2,14 @@
 
 import numpy as np
 import pytest
-from solvers.field import SHAPES, conditioned, distance, gaussian
+from solvers.field import conditioned, distance, gaussian
 from transcriptions import best
 
 import irpca
 from irpca import Status
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("make", [gaussian, conditioned])
+@pytest.mark.parametrize(("shape", "make"), [((200, 150), gaussian), ((150, 200), conditioned)])
 def test_it_is_the_truncated_svd(shape, make):
     M = make(*shape).M
     result = irpca.solve(M, rank=3, solver="pca", max_iter=500)
@@ -18,13 +17,6 @@ def test_it_is_the_truncated_svd(shape, make):
     # The step of a subspace iteration is smaller than its error by the gap between singular values.
     assert distance(result.L.dense(), best(M, 3)) <= 1e-8
     np.testing.assert_allclose(result.L.singular_values, np.linalg.svd(M, compute_uv=False)[:3], rtol=1e-10)
-
-
-@pytest.mark.parametrize("shape", [(4, 6), (6, 4), (2, 2)])
-def test_of_full_rank_it_is_the_matrix(shape):
-    M = np.random.default_rng(0).standard_normal(shape)
-    result = irpca.solve(M, rank=min(shape), solver="pca")
-    np.testing.assert_allclose(result.L.dense(), M, atol=1e-12)
 
 
 def test_nothing_is_a_gross_error():
@@ -37,11 +29,6 @@ def test_nothing_is_a_gross_error():
     thin = irpca.solve(problem.M, rank=3, solver="pca", max_iter=500, sparse=False)
     assert thin.explained == pytest.approx(result.explained, rel=1e-6)
     assert problem.relative_error(result.L) > 0.05  # gross errors pull it, which is what it is here to show
-
-
-def test_eight_reads_an_iteration():
-    result = irpca.solve(gaussian(100, 80).M, rank=3, solver="pca", max_iter=500)
-    np.testing.assert_array_equal(np.diff(result.history.reads), 8)
 
 
 def test_converges_where_the_spectrum_is_flat():

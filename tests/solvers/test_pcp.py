@@ -3,16 +3,11 @@
 import numpy as np
 import pytest
 import transcriptions
-from all_pairs import all_pairs
 from sklearn.exceptions import ConvergenceWarning
-from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
+from solvers.field import conditioned, distance, gaussian, recovers
 
 import irpca
 from irpca import Status
-from irpca.engines import MemoryEngine
-from irpca.engines.base import Trim
-from irpca.lowrank import LowRank
-from irpca.solvers.convex import multipliers
 from irpca.solvers.dense import DenseMatrix
 
 
@@ -22,35 +17,15 @@ def objective(M, L, lam=None):
     return np.linalg.norm(L, "nuc") + lam * np.abs(M - L).sum()
 
 
-@pytest.mark.parametrize(
-    ("shape", "make", "seed"),
-    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
-)
-def test_recovers(shape, make, seed):
-    problem = make(*shape, seed=seed)
+@pytest.mark.parametrize(("shape", "make"), [((300, 150), gaussian), ((150, 300), conditioned)])
+def test_recovers(shape, make):
+    problem = make(*shape)
     recovers(problem, irpca.solve(problem.M, solver="pcp"), error=1e-7)
 
 
-def test_the_rank_is_found_although_many_values_fade_slowly():
-    problem = conditioned(300, 300, rank=5, corruption=0.3)
-    recovers(problem, irpca.solve(problem.M, solver="pcp", max_iter=300), error=1e-7)
-
-
-def test_what_is_cut_from_L_does_not_turn_up_in_S():
-    """Singular values that have not quite faded go from L, and the threshold stays above what that changes."""
-    rng = np.random.default_rng(0)
-    U, V = (np.linalg.qr(rng.standard_normal((n, 2)))[0] for n in (90, 60))
-    L = LowRank(U, np.diag([1.0, 5e-8]), V)
-    rule = multipliers(MemoryEngine(L.dense()), None, 1.5, None, rng)
-    state = rule.state(L, Trim(kept=90 * 60, trimmed=0, energy=0.0, largest=0.0), np.dtype(float))
-    assert state.L.rank == 1
-    assert np.abs(L.dense() - state.L.dense()).max() <= state.zeta <= 1e-4 * np.abs(L.dense()).max()
-
-
-@pytest.mark.parametrize("outlier_scale", [1e3, 1e6])
-def test_recovers_from_errors_of_any_size(outlier_scale):
+def test_recovers_from_errors_of_any_size():
     """Residuals are measured beside L: beside M, which the errors make large, all would look small."""
-    problem = conditioned(200, 160, corruption=0.05, outlier_scale=outlier_scale)
+    problem = conditioned(200, 160, corruption=0.05, outlier_scale=1e6)
     recovers(problem, irpca.solve(problem.M, solver="pcp"), error=1e-6)
 
 
@@ -68,8 +43,7 @@ def test_one_huge_error_hides_nothing():
 # The optimum
 
 
-@pytest.mark.parametrize("shape", [(60, 60), (80, 50), (50, 80)])
-@pytest.mark.parametrize("lam", [None, 0.1, 0.2])
+@pytest.mark.parametrize(("shape", "lam"), [((60, 60), None), ((80, 50), 0.2), ((50, 80), 0.1)])
 def test_the_optimum_of_the_transcription(shape, lam):
     M = gaussian(*shape, rank=2).M
     result = irpca.solve(M, solver="pcp", lam=lam, max_iter=1000)
@@ -78,7 +52,7 @@ def test_the_optimum_of_the_transcription(shape, lam):
     assert distance(result.L.dense(), L) <= 1e-4
 
 
-@pytest.mark.parametrize(("shape", "corruption"), [((40, 30), 0.3), ((30, 40), 0.3), ((80, 50), 0.4), ((40, 30), 0.6)])
+@pytest.mark.parametrize(("shape", "corruption"), [((30, 40), 0.3), ((40, 30), 0.6)])
 def test_hard_problems_do_not_freeze_it(shape, corruption):
     """No answer is known here but the optimum, which a penalty that only grows, by 1.5 a step, does not reach."""
     M = gaussian(*shape, corruption=corruption, seed=2).M
@@ -90,8 +64,7 @@ def test_hard_problems_do_not_freeze_it(shape, corruption):
     assert usual > mine * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("make", [gaussian, conditioned])
-@pytest.mark.parametrize("corruption", [0.1, 0.3])
+@pytest.mark.parametrize(("make", "corruption"), [(gaussian, 0.3), (conditioned, 0.1)])
 def test_the_multiplier_proves_the_optimum(monkeypatch, make, corruption):
     M = make(90, 70, rank=2, corruption=corruption).M
     Y = np.zeros(M.shape)
@@ -155,37 +128,10 @@ def test_the_bound_is_kept_and_the_optimum_is_that_of_the_transcription(bounded)
     assert objective(M, mine) > objective(M, plain) * (1 + 1e-3)  # it costs something
 
 
-def test_a_large_bound_changes_nothing(bounded):
-    problem, plain, _ = bounded
-    for bound in (10 * np.abs(problem.M).max(), np.inf):
-        result = irpca.solve(problem.M, solver="pcp", linf_bound=bound, max_iter=1000)
-        assert distance(result.L.dense(), plain) <= 1e-9
-
-
-# The cost
-
-
-def test_two_reads_an_iteration_where_the_rank_stays():
-    problem = conditioned(200, 160)
-    ranks = []
-    result = irpca.solve(problem.M, solver="pcp", callbacks=lambda state, _: ranks.append(state.L.rank))
-    per_iteration = np.diff(result.history.reads)
-    assert (per_iteration[-10:] == 2).all() and ranks[-10:] == [3] * 10
-    assert (per_iteration % 2 == 0).all()
-
-
-def test_single_precision_ends_too():
-    problem = conditioned(200, 160)
-    result = irpca.solve(problem.M.astype(np.float32), solver="pcp")
-    recovers(problem, result, error=1e-5)
-    assert result.S.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"lam": 0}, "lam must be a number, positive and finite; got 0"),
-        ({"lam": np.nan}, "lam must be a number, positive and finite; got nan"),
         ({"growth": 0.9}, "growth must be a number, at least 1 and finite; got 0.9"),
         ({"linf_bound": 0.0}, "linf_bound must be a number, positive and finite; got 0.0"),
     ],
@@ -195,10 +141,9 @@ def test_refusals(options, sentence):
         irpca.solve(np.eye(5), solver="pcp", **options)
 
 
-@pytest.mark.parametrize("solver", ["pcp", "pcpf"])
-def test_a_loose_tol_ends_sooner(solver):
-    problem = conditioned(120, 100)
-    runs = [irpca.solve(problem.M, problem.F1, problem.F2, solver=solver, tol=tol) for tol in (1e-3, 1e-10)]
+def test_a_loose_tol_ends_sooner():
+    M = conditioned(120, 100).M
+    runs = [irpca.solve(M, solver="pcp", tol=tol) for tol in (1e-3, 1e-10)]
     assert runs[0].n_iter < runs[1].n_iter
     assert all(run.history.step[-1] <= tol for run, tol in zip(runs, (1e-3, 1e-8), strict=True))
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 import transcriptions
-from all_pairs import all_pairs
-from solvers.field import SHAPES, conditioned, distance, gaussian, recovers
+from solvers.field import conditioned, distance, gaussian, recovers
 
 import irpca
 from irpca.datasets import make_problem
@@ -20,19 +19,10 @@ def orthonormal(F):
     return np.linalg.qr(F)[0]
 
 
-@pytest.mark.parametrize(
-    ("shape", "make", "seed"),
-    all_pairs(list(SHAPES), [gaussian, conditioned], range(3)),
-)
-def test_recovers(shape, make, seed):
-    problem = make(*shape, seed=seed)
+@pytest.mark.parametrize(("shape", "make"), [((300, 150), gaussian), ((150, 300), conditioned)])
+def test_recovers(shape, make):
+    problem = make(*shape)
     recovers(problem, irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf"), error=1e-7)
-
-
-@pytest.mark.parametrize("outlier_scale", [1e3, 1e6])
-def test_recovers_from_errors_of_any_size(outlier_scale):
-    problem = conditioned(200, 160, corruption=0.05, outlier_scale=outlier_scale)
-    recovers(problem, irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf"), error=1e-6)
 
 
 def test_features_survive_more_than_none():
@@ -62,7 +52,7 @@ def test_units_and_mixtures_of_features_do_not_matter():
 
 @pytest.mark.parametrize(
     ("shape", "corruption", "lam"),
-    all_pairs([(60, 60), (80, 50), (50, 80)], [0.1, 0.6], [None, 0.2]),
+    [((60, 60), 0.1, 0.2), ((80, 50), 0.6, None), ((50, 80), 0.6, 0.2)],
 )
 def test_the_optimum_of_the_transcription(shape, corruption, lam):
     problem = gaussian(*shape, corruption=corruption)
@@ -86,21 +76,10 @@ def test_a_side_without_features_has_the_identity(side):
     recovers(problem, result, error=1e-6)
 
 
-@pytest.mark.parametrize("corruption", [0.1, 0.4])
-def test_identity_features_make_it_pcp(corruption):
-    problem = gaussian(60, 50, rank=2, corruption=corruption)
-    with_eyes = irpca.solve(problem.M, np.eye(60), np.eye(50), solver="pcpf", max_iter=3000)
-    plain = irpca.solve(problem.M, solver="pcp", max_iter=3000)
-    assert with_eyes.converged and plain.converged
-    assert distance(with_eyes.L.dense(), plain.L.dense()) <= 1e-4
-    objectives = [objective(problem.M, L, L) for L in (with_eyes.L.dense(), plain.L.dense())]
-    assert objectives[0] == pytest.approx(objectives[1], rel=1e-7)
-
-
 # The raw program
 
 
-@pytest.mark.parametrize(("shape", "condition"), [((40, 30), 1.0), ((30, 40), 3.0), ((40, 30), 10.0)])
+@pytest.mark.parametrize(("shape", "condition"), [((30, 40), 3.0), ((40, 30), 10.0)])
 def test_the_raw_program_has_the_optimum_of_the_transcription(shape, condition):
     problem = make_problem(*shape, 5, 4, rank=2, corruption=0.1, features="conditioned", condition=condition)
     M, F1, F2 = problem.M, problem.F1, problem.F2
@@ -133,29 +112,10 @@ def test_the_raw_program_is_another_one():
     assert distance(raw.L.dense(), whitened.L.dense()) > 1e-3
 
 
-# The cost
-
-
-def test_one_read_an_iteration():
-    problem = conditioned(200, 160)
-    result = irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf")
-    assert result.n_iter > 10
-    np.testing.assert_array_equal(np.diff(result.history.reads), 1)
-
-
-def test_single_precision_ends_too():
-    problem = conditioned(200, 160)
-    result = irpca.solve(problem.M.astype(np.float32), problem.F1, problem.F2, solver="pcpf")
-    recovers(problem, result, error=1e-5)
-    assert result.S.dtype == np.float32
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"program": "bleached"}, "program='bleached' is unknown; choose 'whitened' or 'raw'"),
-        ({"lam": -1}, "lam must be a number, positive and finite; got -1"),
-        ({"growth": 0}, "growth must be a number, at least 1 and finite; got 0"),
     ],
 )
 def test_refusals(options, sentence):

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 import transcriptions
-from all_pairs import all_pairs
-from solvers.field import SHAPES, densest, first_iterates, gaussian, recovers, same_steps, start_exactly
+from solvers.field import densest, first_iterates, gaussian, recovers, same_steps, start_exactly
 
 import irpca
 from irpca import Status
 from irpca.solvers import rpca_gd
 
 
-@pytest.mark.parametrize("shape", [(80, 80), (100, 60), (60, 100)])
-@pytest.mark.parametrize("corruption", [0.0, 0.05, 0.4])
-@pytest.mark.parametrize(("inflation", "step_size"), [(1.5, 0.5), (1.0, 0.3)])
+@pytest.mark.parametrize(
+    ("shape", "corruption", "inflation", "step_size"),
+    [((80, 80), 0.0, 1.5, 0.5), ((100, 60), 0.05, 1.0, 0.3), ((60, 100), 0.4, 1.5, 0.5)],
+)
 def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption, inflation, step_size):
     start_exactly(monkeypatch)
     problem = gaussian(*shape, corruption=0.05)
@@ -22,10 +22,9 @@ def test_iterates_are_those_of_the_transcription(monkeypatch, shape, corruption,
     same_steps(mine, theirs)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("seed", range(3))
-def test_recovers(shape, seed):
-    problem = gaussian(*shape, corruption=0.05, seed=seed, even=True)
+@pytest.mark.parametrize("shape", [(200, 150), (150, 200)])
+def test_recovers(shape):
+    problem = gaussian(*shape, corruption=0.05, even=True)
     result = irpca.solve(problem.M, rank=3, solver="rpca_gd", corruption=densest(problem), max_iter=500)
     recovers(problem, result)
 
@@ -40,21 +39,11 @@ def test_a_share_is_counted_as_it_was_meant():
     recovers(problem, result)
 
 
-def test_three_reads_an_iteration():
-    problem = gaussian(100, 80, corruption=0.05, even=True)
-    result = irpca.solve(problem.M, rank=3, solver="rpca_gd", corruption=0.05)
-    assert result.n_iter > 10
-    np.testing.assert_array_equal(np.diff(result.history.reads), 3)
-
-
-@pytest.mark.parametrize(
-    ("step_size", "dtype", "engine"),
-    all_pairs([5.0, 50.0, 1e300], [np.float64, np.float32], ["memory", "reference"]),
-)
-def test_too_long_a_step_is_told(step_size, dtype, engine):
-    problem = gaussian(60, 50, corruption=0.05)
-    M = problem.M.astype(dtype)
-    result = irpca.solve(M, rank=3, solver="rpca_gd", corruption=0.1, step_size=step_size, engine=engine)
+@pytest.mark.parametrize("solver", ["rpca_gd", "scaledgd"])
+@pytest.mark.parametrize(("step_size", "dtype"), [(5.0, np.float64), (1e300, np.float32)])
+def test_too_long_a_step_is_told(solver, step_size, dtype):
+    M = gaussian(60, 50, corruption=0.05).M.astype(dtype)
+    result = irpca.solve(M, rank=3, solver=solver, corruption=0.1, step_size=step_size)
     assert result.status is Status.DIVERGED
     assert result.S is None and np.isfinite(result.L.dense()).all()
 
@@ -64,9 +53,6 @@ def test_too_long_a_step_is_told(step_size, dtype, engine):
     [
         ({}, "solver='rpca_gd' needs the share of outliers: pass corruption=…"),
         ({"corruption": 1.0}, "corruption must be a number, at least 0 and below 1; got 1.0"),
-        ({"corruption": -0.1}, "corruption must be a number, at least 0 and below 1; got -0.1"),
-        ({"corruption": True}, "corruption must be a number, at least 0 and below 1; got True"),
-        ({"corruption": np.nan}, "corruption must be a number, at least 0 and below 1; got nan"),
         ({"corruption": 0.1, "inflation": 0.9}, "inflation must be a number, at least 1 and finite; got 0.9"),
         ({"corruption": 0.1, "step_size": 0}, "step_size must be a number, positive and finite; got 0"),
     ],
@@ -76,8 +62,7 @@ def test_refusals(options, sentence):
         irpca.solve(np.eye(5), rank=1, solver="rpca_gd", **options)
 
 
-@pytest.mark.parametrize("solver", ["rpca_gd", "scaledgd"])
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize(("solver", "scale"), [("rpca_gd", 1e-30), ("scaledgd", 1e30)])
 def test_single_precision_that_cannot_be_squared_is_refused(solver, scale):
     M = (scale * np.random.default_rng(0).standard_normal((60, 50))).astype(np.float32)
     with pytest.raises(ValueError, match="to square in float32; rescale M"):
