@@ -134,21 +134,20 @@ def noisy(n1=150, n2=80, seed=0, features=False):
     return M * unit, F2 * unit[:, None] if features else None, wrong & np.isfinite(M)
 
 
-@pytest.fixture(params=[False, True], ids=["below", "above"])
-def budget(request, monkeypatch):
-    """Whether tables are larger than the memory budget."""
-    if request.param:
-        monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=4000))
-    return request.param
+def larger_than_the_budget(monkeypatch):
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=4000))
 
 
-@pytest.mark.parametrize("kind", ["noisy", "exact"])
-@pytest.mark.parametrize("chunks", [None, (40, 80)], ids=["memory", "chunks"])
-def test_probabilities_in_files_are_those_of_the_list(tmp_path, budget, kind, chunks):
+@pytest.mark.parametrize(
+    ("kind", "chunks", "large"), [("noisy", None, False), ("noisy", (40, 80), True), ("exact", (40, 80), False)]
+)
+def test_probabilities_in_files_are_those_of_the_list(tmp_path, monkeypatch, kind, chunks, large):
+    if large:
+        larger_than_the_budget(monkeypatch)
     M = noisy()[0] if kind == "noisy" else make_problem(150, 80, d1=4, d2=3, rank=2, corruption=0.1).M
     given = M if chunks is None else da.from_array(M, chunks=chunks)
     result = irpca.solve(given, rank=3 if kind == "noisy" else 2, outliers_to=tmp_path / "S.parquet")
-    assert (result.S is None) == budget and (result.noise == 0) == (kind == "exact")
+    assert (result.S is None) == large and (result.noise == 0) == (kind == "exact")
     model = irpca.InductiveRobustPCA(result.rank).fit(given)
     listed = pd.DataFrame(model.outliers()).sort_values(["row", "column"], ignore_index=True)
     written = pd.read_parquet(tmp_path / "S.parquet").sort_values(["row", "column"], ignore_index=True)
@@ -168,20 +167,23 @@ def same(result, right):
 @pytest.mark.parametrize("features", [False, True])
 def test_neither_size_nor_storage_makes_a_difference(tmp_path, monkeypatch, features):
     """Just below and just above the memory budget; as an array, in chunks of dask, and in those of a zarr array."""
-    M, F2, _ = noisy(400, 300, features=features)  # larger than the part on which fits are compared
+    M, F2, _ = noisy(300, 200, features=features)  # larger than the part on which fits are compared
     stored = zarr.create_array(tmp_path / "M.zarr", shape=M.shape, dtype=M.dtype, chunks=(150, 100))
     stored[:] = M
     right = irpca.solve(M, None, F2)
     assert right.rank == 3 and right.S.nnz > 100
-    for most in (M.size, M.size - 1):
+    given = {M.size: [da.from_array(M, chunks=(170, 133))], M.size - 1: [np.asfortranarray(M), stored]}
+    for most, tables in given.items():
         monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=most))
-        for given in (M, np.asfortranarray(M), da.from_array(M, chunks=(170, 133)), stored):
-            same(irpca.solve(given, None, F2), right)
+        for table in tables:
+            same(irpca.solve(table, None, F2), right)
 
 
-@pytest.mark.parametrize("features", [False, True])
-def test_columns_in_units_of_their_own(features, budget):
+@pytest.mark.parametrize(("features", "large"), [(False, True), (True, False)])
+def test_columns_in_units_of_their_own(features, large, monkeypatch):
     """So many columns that the sample has eleven entries of each."""
+    if large:
+        larger_than_the_budget(monkeypatch)
     M, F2, wrong = noisy(150, 3000, seed=1, features=features)
     result = irpca.solve(M, None, F2)
     found = result.S.toarray() != 0

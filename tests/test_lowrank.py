@@ -15,7 +15,7 @@ from irpca.lowrank import (
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 9)
-properties = settings(deadline=None, max_examples=50)
+properties = settings(deadline=None, max_examples=20)
 
 
 def orthonormal(rng, n, k):
@@ -44,40 +44,18 @@ def test_triplets_put_the_matrix_together(seed, n1, n2):
     np.testing.assert_allclose(u.T @ u, np.eye(len(s)), rtol=0, atol=1e-12)
     np.testing.assert_allclose(v.T @ v, np.eye(len(s)), rtol=0, atol=1e-12)
     assert (np.diff(s) <= 0).all()
+    assert (v[np.abs(v).argmax(axis=0), np.arange(v.shape[1])] > 0).all()  # so that signs do not depend on chance
 
 
-@properties
-@given(seeds, sizes, sizes)
-def test_the_largest_entry_of_a_right_vector_is_positive(seed, n1, n2):
-    _, _, v = singular_triplets(np.random.default_rng(seed).standard_normal((n1, n2)))
-    assert (v[np.abs(v).argmax(axis=0), np.arange(v.shape[1])] > 0).all()
-
-
-def test_equal_problems_give_equal_signs(rng):
+def test_leading_triplets(rng):
     C = rng.standard_normal((6, 4))
-    u, _, v = singular_triplets(C)
-    turned, _, kept = singular_triplets(-C)
-    np.testing.assert_allclose(turned, -u, rtol=0, atol=1e-13)
-    np.testing.assert_allclose(kept, v, rtol=0, atol=1e-13)
-    order = [3, 1, 0, 2]
-    _, _, permuted = singular_triplets(C[:, order])
-    np.testing.assert_allclose(permuted, v[order], rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("rank", [0, 1, 3, 4, 99])
-def test_leading_triplets(rng, rank):
-    C = rng.standard_normal((6, 4))
-    u, s, v = singular_triplets(C, rank)
-    r = min(rank, 4)
-    assert (u.shape, s.shape, v.shape) == ((6, r), (r,), (4, r))
-    np.testing.assert_allclose(s, np.linalg.svd(C, compute_uv=False)[:r], rtol=1e-13, atol=0)
-
-
-def test_a_zero_matrix_has_triplets_without_nan():
+    for rank in (0, 3, 99):
+        u, s, v = singular_triplets(C, rank)
+        r = min(rank, 4)
+        assert (u.shape, s.shape, v.shape) == ((6, r), (r,), (4, r))
+        np.testing.assert_allclose(s, np.linalg.svd(C, compute_uv=False)[:r], rtol=1e-13, atol=0)
     u, s, v = singular_triplets(np.zeros((3, 2)))
-    assert np.isfinite(u).all()
-    assert np.isfinite(v).all()
-    assert not s.any()
+    assert np.isfinite(u).all() and np.isfinite(v).all() and not s.any()
 
 
 # How far a matrix moved.
@@ -112,11 +90,6 @@ def test_relative_distance_of_zero_matrices(L):
     assert relative_distance(L, nothing) == pytest.approx(1, rel=1e-14)
 
 
-def test_a_small_relative_distance(L):
-    moved = LowRank(L.left, L.core * (1 + 1e-12), L.right)
-    assert relative_distance(moved, L) == pytest.approx(1e-12, rel=1e-2)
-
-
 # The matrix.
 
 
@@ -127,15 +100,11 @@ def test_dense_shape_rank(L):
     assert repr(L) == "LowRank(shape=(6, 5), rank=2)"
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-def test_thin_has_as_few_columns_as_the_core_allows(L, transposed):
-    L = L.T if transposed else L
-    U, V = L.thin()
-    assert U.shape[1] == V.shape[1] == 2
-    np.testing.assert_allclose(U @ V.T, L.left @ L.core @ L.right.T, rtol=0, atol=1e-13)
-
-
-def test_transpose(L):
+def test_transpose_and_thin_which_has_as_few_columns_as_the_core_allows(L):
+    for A in (L, L.T):
+        U, V = A.thin()
+        assert U.shape[1] == V.shape[1] == 2
+        np.testing.assert_allclose(U @ V.T, A.left @ A.core @ A.right.T, rtol=0, atol=1e-13)
     assert L.T.shape == (5, 6)
     np.testing.assert_allclose(L.T.dense(), L.dense().T, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(L.T.T.dense(), L.dense())
@@ -172,11 +141,6 @@ def test_single_precision_stays(L):
     L = LowRank(*(B.astype(np.float32) for B in (L.left, L.core, L.right)))
     for B in (L.dense(), L.rows([0]), L.entries([0], [0]), *L.thin(), L.truncate(1).dense()):
         assert B.dtype == np.float32
-
-
-def test_it_does_not_change(L):
-    with pytest.raises(AttributeError):
-        L.core = L.core * 2
 
 
 # Best approximations.
@@ -232,14 +196,7 @@ def test_truncate(rng):
     np.testing.assert_allclose(L.truncate(2).truncate(2).dense(), L.truncate(2).dense(), rtol=0, atol=1e-12)
 
 
-def test_truncate_of_a_matrix_that_is_short_already(rng):
-    Q1, Q2, (a, b) = orthonormal(rng, 9, 4), orthonormal(rng, 8, 4), rng.standard_normal((2, 4))
-    L = LowRank.from_core(Q1, np.outer(a, b), Q2, 1)
-    np.testing.assert_allclose(L.dense(), np.outer(Q1 @ a, Q2 @ b), rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("condition", [1.0, 1e3, 1e8, 1e15])
-@pytest.mark.parametrize("shape", [(3000, 6), (20, 6), (6, 6)])
+@pytest.mark.parametrize(("shape", "condition"), [((3000, 6), 1.0), ((3000, 6), 1e8), ((20, 6), 1e15), ((6, 6), 1e3)])
 def test_tall_qr(shape, condition):
     rng = np.random.default_rng(0)
     d = shape[1]
@@ -252,7 +209,7 @@ def test_tall_qr(shape, condition):
     np.testing.assert_allclose(Q @ R / size, B / size, rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("size", [1e-170, 1e-161, 1e-150, 1e150, 1e160])
+@pytest.mark.parametrize("size", [1e-161, 1e160])
 def test_tall_qr_where_squares_leave_the_range_of_numbers(size):
     B = np.random.default_rng(0).standard_normal((3000, 4)) * [1, size, 1, 1]
     Q, R = tall_qr(B)
@@ -270,16 +227,7 @@ def test_tall_qr_of_what_only_looks_well_conditioned():
     np.testing.assert_allclose(Q @ R, B, rtol=0, atol=1e-14)
 
 
-def test_tall_qr_of_a_column_of_zeros():
-    B = np.random.default_rng(0).standard_normal((3000, 4))
-    B[:, 2] = 0
-    Q, R = tall_qr(B)
-    np.testing.assert_allclose(Q.T @ Q, np.eye(4), rtol=0, atol=1e-14)
-    np.testing.assert_allclose(Q @ R, B, rtol=0, atol=1e-13)
-
-
-@pytest.mark.parametrize("shape", [(9000, 20), (300, 500)])
-@pytest.mark.parametrize("rank", [None, 2])
+@pytest.mark.parametrize(("shape", "rank"), [((3000, 20), 2), ((300, 500), None)])
 def test_from_spans(rng, shape, rank):
     """The product of what each side spans, with orthonormal factors; what was given stays as it was."""
     sides = [(rng.standard_normal((n, 5)), rng.standard_normal((5, 3))) for n in shape]
@@ -296,15 +244,14 @@ def test_from_spans(rng, shape, rank):
         np.testing.assert_array_equal(B, old)
 
 
-@pytest.mark.parametrize("n", [3, 5000, 40_000])
-def test_squared_lengths(rng, n):
-    B, A = rng.standard_normal((n, 4)), rng.standard_normal((4, 3))
-    np.testing.assert_allclose(squared_lengths(B, A), ((B @ A) ** 2).sum(axis=1), rtol=1e-12)
-    np.testing.assert_allclose(squared_lengths(B), (B**2).sum(axis=1), rtol=1e-12)
+def test_squared_lengths(rng):
+    for n in (3, 40_000):
+        B, A = rng.standard_normal((n, 4)), rng.standard_normal((4, 3))
+        np.testing.assert_allclose(squared_lengths(B, A), ((B @ A) ** 2).sum(axis=1), rtol=1e-12)
+        np.testing.assert_allclose(squared_lengths(B), (B**2).sum(axis=1), rtol=1e-12)
 
 
-@pytest.mark.parametrize("shape", [(40, 3), (3, 40), (20, 20)])
-@pytest.mark.parametrize("core", [(2, 3), (3, 2), (2, 2)])
+@pytest.mark.parametrize(("shape", "core"), [((40, 3), (2, 2)), ((3, 40), (2, 2)), ((20, 20), (3, 2))])
 def test_the_core_goes_to_the_shorter_side(rng, shape, core):
     L = LowRank(
         rng.standard_normal((shape[0], core[0])), rng.standard_normal(core), rng.standard_normal((shape[1], core[1]))
@@ -315,11 +262,11 @@ def test_the_core_goes_to_the_shorter_side(rng, shape, core):
         assert (U is L.left) == (shape[0] > shape[1])
 
 
-@pytest.mark.parametrize("entries", [1, 30, 5000])
-def test_entries_however_many(rng, entries):
+def test_entries_however_many(rng):
     L = LowRank(rng.standard_normal((90, 3)), rng.standard_normal((3, 2)), rng.standard_normal((70, 2)))
-    rows, cols = rng.integers(90, size=entries), rng.integers(70, size=entries)
-    np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)
+    for entries in (1, 30, 5000):
+        rows, cols = rng.integers(90, size=entries), rng.integers(70, size=entries)
+        np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)
 
 
 def test_a_deferred_matrix_is_made_once_and_only_if_asked_for(L):

@@ -5,7 +5,7 @@ import pytest
 
 from irpca import constants
 from irpca.engines.base import Sums
-from irpca.model.noise import NoiseModel, _capped, _converged, _step, refit_mixture, scales, widened, with_piles
+from irpca.model.noise import NoiseModel, _converged, _step, refit_mixture, scales, widened, with_piles
 
 
 def model(s=1.0, n1=4, n2=5, **parameters):
@@ -23,27 +23,20 @@ def test_equal_lines_share_one_scale_and_unequal_ones_have_their_own():
     np.testing.assert_allclose(found, true, rtol=0.5)
 
 
-def test_a_line_of_few_entries_stays_with_the_others():
-    energy, trust = np.array([100.0, 100.0, 100.0, 100.0, 40.0]), np.array([100.0, 100.0, 100.0, 100.0, 2.0])
-    assert scales(energy, trust)[4] < 10  # its own would be 20
-
-
-@pytest.mark.parametrize(("k", "factor"), [(1, 2.0), (2, 4.0)])
-def test_a_scale_that_stopped_at_a_fraction_of_the_noise_is_corrected(k, factor):
+def test_a_scale_that_stopped_at_a_fraction_of_the_noise_is_corrected():
     """Most of the noise was in a wider component then; what is in the narrowest stays as it is."""
     z = np.random.default_rng(7).standard_normal(4000)
-    stuck = model(s=1 / factor, shares=np.where(np.arange(3) == k, 0.8, 0.1), gross=1e-4)
+    stuck = model(s=0.25, shares=np.array([0.1, 0.1, 0.8]), gross=1e-4)
     found = widened(stuck, z)
     assert found.s == pytest.approx(1.0, rel=0.06) and found.shares[0] > 0.85
     right = model(s=1.0, shares=np.array([0.6, 0.3, 0.1]))
     assert widened(right, z) is right
 
 
-@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
-def test_the_narrow_core_is_found_beside_many_gross_errors(share):
+def test_the_narrow_core_is_found_beside_many_gross_errors():
     rng = np.random.default_rng(7)
     z = 0.1 * rng.standard_normal(4000)
-    wrong = rng.random(4000) < share
+    wrong = rng.random(4000) < 0.3
     z[wrong] += rng.uniform(2, 6, wrong.sum())
     found = refit_mixture(model(s=3.0), z)
     assert found is not None
@@ -91,21 +84,14 @@ def test_where_lines_differ_much_none_is_broken():
     np.testing.assert_array_equal(noise.capped(np.ones(len(noise.cols))).rows, noise.rows)
 
 
-def test_what_was_left_out_counts_as_gross_errors():
-    found = with_piles(model(gross=0.1), np.full(100, 50.0), 100)
-    assert found.gross == pytest.approx(0.55)
-    assert found.broad > 30
-
-
 # The density, and what follows from it
 
 
-@pytest.mark.parametrize("var", [0.0, 0.7])
-def test_the_density_is_one(var):
+def test_the_density_is_one():
     """Its integral, with gross errors of both kinds; their tails beyond 1e6 hold 2e-5."""
     noise = model(s=1.0, gross=0.3, heavy=0.5)
     R = np.r_[0.0, np.logspace(-4, 6, 40_000)]
-    density = np.exp(noise.log_density(R, 0.25, var))
+    density = np.exp(noise.log_density(R, 0.25, 0.7))
     assert 2 * np.trapezoid(density, R) == pytest.approx(1.0, abs=2e-4)
 
 
@@ -153,30 +139,12 @@ def test_shares_are_those_of_the_sums_with_a_weak_prior():
     assert noise.heavy == pytest.approx((5 + 0.5 * 0.02 * 20) / (20 * 1.02))
 
 
-def test_limits_of_what_is_learned():
-    noise = model(s=0.5)
-    noise.learn_shares(sums_of([100, 0, 0, 0, 0, 0, 0]))
-    assert noise.gross == constants.GROSS_LIMITS[0] and noise.broad == 30.0 and noise.heavy == 0.5
-    noise.learn_shares(sums_of([50, 0, 0, 50, 50 * 2.0**2, 0, 25]))
-    assert noise.broad == 3.0  # six times s: narrower errors would be noise
-    noise.learn_shares(sums_of([1, 0, 0, 99, 99 * 1e4, 0, 25]))
-    assert noise.gross == constants.GROSS_LIMITS[1]
-
-
 @pytest.mark.parametrize(("rise", "energy", "expected"), [(True, 4.0, 2.0), (False, 4.0, 1 / 1.3), (True, 1e6, 30.0)])
 def test_s_rises_to_its_estimate_or_must_decrease(rise, energy, expected):
     noise = model()
     noise.learn(sums_of([80, 0, 0, 0, 0, 0, 0], rows=(10 * energy, 10.0)), rise)
     assert noise.s == pytest.approx(expected)
     assert noise.estimate == pytest.approx(np.sqrt(energy))
-
-
-def test_s_has_converged_within_two_per_cent():
-    for estimate, falling in ((0.975, True), (0.985, False)):
-        assert model(estimate=estimate).falling == falling
-    at_rounding = model(estimate=0.1)
-    at_rounding.least = np.ones(5)
-    assert not at_rounding.falling
 
 
 def test_scales_of_lines_have_the_geometric_mean_of_s():
@@ -195,22 +163,6 @@ def test_scales_of_lines_have_the_geometric_mean_of_s():
     assert empty.s == 2.0 and (empty.rows == 1).all()
 
 
-def test_scales_that_are_not_noise_are_limited():
-    for size, limit in ((1e-20, 1e-5), (1e20, 1e5)):
-        noise = model(n1=4)
-        energy = np.array([size, 1.0, 1.0, 1.0])
-        noise.learn_scales(Sums(np.column_stack([1e6 * energy, np.full(4, 1e6)]), np.ones((5, 2)), np.zeros(7)), 0)
-        np.testing.assert_allclose(noise.rows / noise.rows[1], [limit, 1, 1, 1], rtol=1e-2)
-
-
-def test_scales_below_rounding_are_rounding():
-    noise = model(s=0.5, n1=4)
-    noise.least = np.full(5, 0.1)
-    energy = np.array([1e-4, 1.0, 1.0, 1.0])
-    noise.learn_scales(Sums(np.column_stack([1e6 * energy, np.full(4, 1e6)]), np.ones((5, 2)), np.zeros(7)), 0)
-    assert noise.rows[0] / noise.rows[1] == pytest.approx((0.1 / 0.5) ** 2 / (4 / 3), rel=0.01)
-
-
 def test_lines_are_shrunk_by_what_chance_does_to_them():
     """Of log variances with sampling variance 3 / t: two groups of lines, e^a apart, a² / 4 between them."""
     for t, apart in ((30.0, 1.0), (30.0, 2.0), (300.0, 1.0)):
@@ -226,22 +178,6 @@ def test_lines_without_entries_have_the_common_scale():
     trust = np.array([100.0, 100.0, 100.0, 0.9, 0.0])
     np.testing.assert_allclose(scales(np.array([300.0, 300.0, 300.0, 9.0, 0.0]), trust), 3.0)
     np.testing.assert_array_equal(scales(np.array([300.0, 300.0, 9.0]), np.array([100.0, 100.0, 0.5])), 1.0)
-
-
-def test_what_makes_a_line_broken():
-    """Nine times the variance of equal others, five deviations of unequal ones; at most one in ten."""
-    equal = np.ones(60)
-    for ratio, capped in ((9.5, True), (8.5, False)):
-        equal[7] = ratio
-        assert (_capped(equal)[7] < ratio) == capped
-    equal[:7] = 1e4
-    np.testing.assert_array_equal(_capped(equal), equal)  # seven of sixty are too many
-    equal[6] = 1.0
-    assert _capped(equal)[:6] == pytest.approx(np.exp(2.2))
-    spread = 5 * np.exp(np.r_[np.tile([-1.0, 0.0, 1.0], 20), 0.0])  # a median deviation of 1: five are 7.4
-    for size, capped in ((7.6, True), (7.2, False)):
-        spread[-1] = 5 * np.exp(size)
-        assert (_capped(spread)[-1] < spread[-1]) == capped
 
 
 def test_a_column_is_broken_only_in_both_units():
@@ -270,13 +206,6 @@ def test_steps_raise_the_density_until_they_hardly_do():
     direct = end.log_density(z, end.s**2).mean()
     assert _step(end, z)[1] == pytest.approx(direct, rel=1e-6)
     assert score <= direct + 1e-3
-
-
-def test_a_step_keeps_a_little_of_every_component():
-    """Where all noise is in the narrowest, the others keep the weight of their prior."""
-    found, _ = _step(model(s=1.0, shares=np.array([1.0, 0.0, 0.0]), gross=1e-4), np.linspace(-1, 1, 1000))
-    expected = np.array([1.0, 0, 0]) + 0.02 * np.array(constants.CLEAN_SHARES)
-    np.testing.assert_allclose(found.shares, expected / expected.sum(), rtol=1e-3)
 
 
 def test_gross_errors_of_one_size_and_of_all_sizes_are_told_apart():

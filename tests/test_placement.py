@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from numpy.testing import assert_allclose, assert_array_equal
+from numpy.testing import assert_allclose
 
 from irpca import InductiveRobustPCA
 from irpca.datasets import make_problem
-from irpca.model.factors import covariance_of
-from irpca.model.placement import Placed, longest
+from irpca.model.placement import Placed
 
 
 def table(n1=150, n2=30, seed=0, noise=0.3):
@@ -93,13 +92,6 @@ def test_what_features_say_counts_where_data_are_few():
     assert errors[0] < 0.7 * errors[1] and errors[0] < by_features
 
 
-def test_scores_that_are_given_stay(model):
-    scores = np.array([[1.0, 2.0], [3.0, -1.0]])
-    placed = model._placement.given(scores)
-    assert_array_equal(placed.scores, scores)
-    assert_array_equal(placed.scale, 1)
-
-
 def test_rows_of_an_exact_fit_are_placed_to_rounding():
     problem = make_problem(80, 40, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
     model = InductiveRobustPCA(2).fit(problem.M[:60])
@@ -125,12 +117,6 @@ def test_a_row_with_holes_is_less_certain():
     std = InductiveRobustPCA(2).fit(M).expected(return_std=True)[1]
     rows = np.isnan(M).any(axis=1)
     assert np.median(std[rows].mean(axis=1)) > 1.02 * np.median(std[~rows].mean(axis=1))
-
-
-def test_covariance_and_length():
-    A = np.array([[3.0, 4.0], [0.0, 1.0]])
-    assert_allclose(covariance_of(A), A.T @ A / 2)
-    assert longest(A) == 5
 
 
 def test_a_batch_of_rows_without_entries_is_placed_as_well(model, monkeypatch):

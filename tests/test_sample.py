@@ -8,7 +8,7 @@ import pytest
 import irpca
 from irpca import constants
 from irpca.datasets import make_problem
-from irpca.engines import MemoryEngine, ReferenceEngine
+from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
 from irpca.sample import Sample, atoms, rounding_floor
@@ -47,41 +47,17 @@ def sizes(drawn):
 # Scattered entries
 
 
-def test_a_sample_of_a_small_matrix_is_all_of_it():
-    M = np.random.default_rng(0).standard_normal((6, 7))
-    engine = ReferenceEngine(M)
-    for size in (42, 1000):
-        sample = Sample.draw(engine, size, np.random.default_rng(0))
-        np.testing.assert_array_equal(sample.values.reshape(6, 7), M)
-        np.testing.assert_array_equal(M[sample.rows, sample.cols], sample.values)
-    assert engine.reads == 2.0
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere(order):
-    M = np.asarray(np.random.default_rng(0).standard_normal((300, 200)), order=order)
+def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere():
+    M = np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32)
     engine = MemoryEngine(M)
     sample = Sample.draw(engine, 5000, np.random.default_rng(1))
-    assert len(sample.values) == 5000
+    assert len(sample.values) == 5000 and sample.values.dtype == np.float64
     np.testing.assert_array_equal(M[sample.rows, sample.cols], sample.values)
     for lines, n in ((sample.rows, 300), (sample.cols, 200)):
         counts = np.bincount(lines, minlength=n)
         assert len(counts) == n
         assert np.sum((counts - 5000 / n) ** 2) / (5000 / n) < n + 5 * np.sqrt(2 * n)  # chi squared
     assert engine.reads == pytest.approx(5000 / 60_000, rel=1e-12)
-
-
-def test_a_sample_is_in_the_order_of_memory():
-    sample = Sample.draw(MemoryEngine(np.ones((300, 200))), 5000, np.random.default_rng(1))
-    assert (np.diff(sample.rows * 200 + sample.cols) >= 0).all()
-
-
-def test_a_sample_is_in_double_precision_and_repeats_with_its_seed():
-    engine = MemoryEngine(np.random.default_rng(0).standard_normal((300, 200)).astype(np.float32))
-    one, two = (Sample.draw(engine, 100, np.random.default_rng(7)) for _ in range(2))
-    assert one.values.dtype == np.float64
-    np.testing.assert_array_equal(one.values, two.values)
-    np.testing.assert_array_equal(one.cols, two.cols)
 
 
 def test_sizes_are_those_of_what_L_leaves():
@@ -99,42 +75,25 @@ def continuous(n=1000):
     return np.random.default_rng(0).standard_normal(n)
 
 
-@pytest.mark.parametrize("value", [0.0, -3.5])
-def test_an_atom_is_what_many_share_while_the_rest_differs(value):
+def test_an_atom_is_what_many_share_while_the_rest_differs():
     values = continuous()
-    values[:100] = value
-    np.testing.assert_array_equal(atoms(*np.unique(values, return_counts=True)), [value])
+    values[:50], values[50:120] = 1.5, 0.0
+    np.testing.assert_array_equal(atoms(*np.unique(values, return_counts=True)), [0.0, 1.5])
 
 
-def test_there_may_be_several_atoms():
-    values = continuous()
-    values[:50], values[50:120] = 1.0, 0.0
-    np.testing.assert_array_equal(atoms(*np.unique(values, return_counts=True)), [0.0, 1.0])
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
+def test_no_atoms_elsewhere():
+    for values in (
         continuous(),
         np.r_[np.zeros(9), continuous(991)],  # less than one in a hundred
         np.r_[np.zeros(960), continuous(40)],  # there is little else
         np.random.default_rng(0).integers(0, 10, 1000).astype(float),  # all of them come in steps
         np.round(20 * continuous()),  # so do these, some of them often and some not
         np.ones(1000),
-    ],
-    ids=["all different", "few", "most", "steps", "fine steps", "one"],
-)
-def test_no_atoms_elsewhere(values):
-    assert len(atoms(*np.unique(values, return_counts=True))) == 0
+    ):
+        assert len(atoms(*np.unique(values, return_counts=True))) == 0
 
 
 # Rounding
-
-
-@pytest.mark.parametrize("dtype, eps", [(np.float64, 2.0**-52), (np.float32, 2.0**-23)])
-def test_rounding_floor_follows_precision_and_size(dtype, eps):
-    assert rounding_floor(np.dtype(dtype), 3.0) == 64 * eps * 3.0
-    assert rounding_floor(np.dtype(dtype), 0.0) == 0.0
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -149,10 +108,9 @@ def test_rounding_stays_below_the_floor(dtype):
 # Blocks
 
 
-@pytest.mark.parametrize("features", ["literal", "conditioned"])
-def test_every_block_has_the_same_W(features):
+def test_every_block_has_the_same_W():
     """L on a block, lifted, is L."""
-    problem = make_problem(1900, 700, d1=7, d2=5, rank=3, corruption=0.0, features=features)
+    problem = make_problem(1900, 700, d1=7, d2=5, rank=3, corruption=0.0)
     F1, F2 = Features.of(problem.F1, 1900), Features.of(problem.F2, 700)
     assert F1.to_basis is not None and F2.to_basis is None  # one that has looked at some rows only, one at all
     drawn = list(draw_blocks(MemoryEngine(problem.M), F1, F2, np.random.default_rng(0)))
@@ -171,9 +129,9 @@ def test_every_block_has_the_same_W(features):
 def test_blocks_grow_and_the_last_is_the_whole():
     engine = MemoryEngine(np.ones((2000, 1500)))
     drawn = list(draw_blocks(engine, gaussian_features(2000, 5), gaussian_features(1500, 20), np.random.default_rng(0)))
-    assert sizes(drawn) == [(128, 128), (128, 160), (256, 320), (512, 640), (2000, 1500)]
-    assert [block.small for block in drawn] == [True] + [False] * 4
-    assert engine.reads == pytest.approx(sum(math.prod(size) for size in sizes(drawn)) / engine.n_observed, rel=1e-12)
+    entries = [math.prod(size) for size in sizes(drawn)]
+    assert len(entries) > 3 and entries == sorted(entries) and sizes(drawn)[-1] == (2000, 1500)
+    assert engine.reads == pytest.approx(sum(entries) / engine.n_observed, rel=1e-12)
 
 
 def test_a_small_matrix_is_its_own_only_block():
@@ -182,20 +140,7 @@ def test_a_small_matrix_is_its_own_only_block():
     assert block.engine.shape == (60, 50) and not block.small and engine.reads == 1
 
 
-def test_blocks_come_from_M_in_double_precision():
-    M = np.random.default_rng(0).standard_normal((800, 800)).astype(np.float32)
-    block = next(
-        draw_blocks(MemoryEngine(M), gaussian_features(800, 4), gaussian_features(800, 4), np.random.default_rng(0))
-    )
-    assert block.engine.dtype == np.float64
-    every = np.arange(128)
-    assert np.isin(block.engine.block(every, every), M.astype(float)).all()
-
-
-@pytest.mark.parametrize(
-    "shape, d1, d2",
-    [((400, 400), 4, 4), ((150, 2000), 60, 3), ((2000, 150), 3, 60), ((3000, 2000), 20, 3)],
-)
+@pytest.mark.parametrize(("shape", "d1", "d2"), [((150, 2000), 60, 3), ((3000, 2000), 20, 3)])
 def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
     limit = 1 << 14
     monkeypatch.setattr(blocks, "BLOCK_ENTRIES", limit)
@@ -211,41 +156,6 @@ def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
     assert entries[:-1] == sorted(entries[:-1])
     assert 0.9 * limit < entries[-1] <= limit
     assert all(m1 >= 2 * d1 and m2 >= 2 * d2 for m1, m2 in engine.asked)
-
-
-def test_blocks_stop_where_they_save_nothing():
-    engine = Sizes(1000, 1000)
-    drawn = list(
-        draw_blocks(engine, gaussian_features(1000, 20), gaussian_features(1000, 20), np.random.default_rng(0))
-    )
-    assert sizes(drawn) == [(128, 128), (160, 160), (320, 320), (1000, 1000)]  # 640 × 640 is two fifths of M
-
-
-def test_where_features_are_many_the_first_block_is_smaller():
-    engine = Sizes(1000, 1000)
-    drawn = list(
-        draw_blocks(engine, gaussian_features(1000, 100), gaussian_features(1000, 100), np.random.default_rng(0))
-    )
-    assert sizes(drawn) == [(400, 400), (1000, 1000)]  # 800 × 800 is most of M
-    assert not drawn[0].small  # there is none to wait for
-
-
-def test_a_block_that_misses_a_direction_is_skipped(monkeypatch):
-    """One row in 4000 speaks for the last feature; drawn without looking, it is hardly ever there."""
-    F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
-    monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
-    engine = Sizes(4000, 3000)
-    drawn = list(draw_blocks(engine, F1, F2, np.random.default_rng(0)))
-    assert sizes(drawn) == [(4000, 3000)]
-    assert engine.asked == [(4000, 3000)]  # nothing was read for those
-
-
-def test_when_every_block_misses_a_direction_the_whole_is_left(monkeypatch):
-    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 1 << 14)
-    monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
-    F1, F2 = Features.of(one_hot([2000, 1999, 1]), 4000), gaussian_features(3000, 3)
-    drawn = list(draw_blocks(Sizes(4000, 3000), F1, F2, np.random.default_rng(0)))
-    assert sizes(drawn) == [(4000, 3000)]
 
 
 def test_a_problem_whose_blocks_all_miss_a_direction_is_solved_all_the_same(monkeypatch):
@@ -277,22 +187,12 @@ def test_drawn_lines_are_distinct_sorted_and_everywhere():
     assert seen.min() > 3 and seen.max() < 45  # 20 ± 4.2 each: all alike
 
 
-@pytest.mark.parametrize("m", [50, 70])
-def test_as_many_lines_as_there_are_is_all_of_them(m):
-    np.testing.assert_array_equal(draw_lines(gaussian_features(50, 3), m, np.random.default_rng(0)), np.arange(50))
-
-
 def test_lines_that_alone_know_a_feature_are_drawn_much_more_often():
     """3 of 10,000 rows are of a rare kind. At random 80 lines would hit one of them in 2 % of the draws."""
     F = Features.of(one_hot([5000, 4997, 3]), 10_000)
     rng = np.random.default_rng(0)
     hits = sum(draw_lines(F, 80, rng)[-1] >= 9997 for _ in range(200))
     assert hits > 190
-
-
-def test_lines_without_features_are_drawn_alike():
-    lines = draw_lines(Features.identity(1000), 100, np.random.default_rng(0))
-    assert (np.diff(lines) > 0).all() and len(lines) == 100
 
 
 # Reads
@@ -306,8 +206,9 @@ def test_an_exact_problem_is_solved_from_a_small_block_and_one_read():
     assert result.reads == pytest.approx(1 + looked_at, abs=1e-8)
 
 
-@pytest.mark.parametrize(("rank", "sparse"), [(3, True), ("auto", False)])
-@pytest.mark.parametrize("sides", ["rows", "columns", "none"])
+@pytest.mark.parametrize(
+    ("sides", "rank", "sparse"), [("rows", 3, True), ("columns", "auto", False), ("none", 3, True)]
+)
 def test_without_features_an_exact_problem_takes_a_copy_and_one_read(sides, rank, sparse):
     """Scattered entries are looked at, fits race on a part of M, and it is copied into memory; S is a read more."""
     problem = make_problem(500, 400, d1=8, d2=6, rank=3, corruption=0.2, features="conditioned")
@@ -323,11 +224,10 @@ def test_without_features_an_exact_problem_takes_a_copy_and_one_read(sides, rank
         assert result.S is None
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_a_line_most_of_which_is_wrong_is_found(axis):
-    problem = make_problem(900, 700, d1=8, d2=6, rank=3, corruption=0.1, features="conditioned")
+def test_a_line_most_of_which_is_wrong_is_found():
+    problem = make_problem(500, 400, d1=8, d2=6, rank=3, corruption=0.1, features="conditioned")
     M, rng = problem.M.copy(), np.random.default_rng(0)
-    line = M[70] if axis == 0 else M[:, 70]
+    line = M[:, 70]
     wrong = rng.random(len(line)) < 0.75
     line[wrong] += rng.choice([-1, 1], wrong.sum()) * rng.uniform(0.5, 1, wrong.sum()) * np.abs(problem.L).max() * 5
     error = irpca.solve(M, rank=3).L.dense() - problem.L

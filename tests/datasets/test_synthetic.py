@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from irpca.datasets import Problem, make_problem
+from irpca.datasets import make_problem
 
 SMALL = dict(n1=60, n2=50, d1=6, d2=4, rank=3, corruption=0.2)
 SQUARE = dict(n1=60, n2=60, d1=6, d2=6, rank=3, corruption=0.2)
@@ -12,22 +12,18 @@ def test_defaults_are_the_size_of_the_paper():
     assert problem.M.shape == (1000, 1000)
     assert problem.F1.shape == problem.F2.shape == (1000, 20)
     assert problem.W.shape == (20, 20)
-    assert np.linalg.matrix_rank(problem.L) == 5
+    assert np.linalg.matrix_rank(problem.W) == 5
     assert problem.corrupted.mean() == pytest.approx(0.05, abs=5 * np.sqrt(0.05 * 0.95 / 1e6))
     assert not problem.N.any()
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_parts_add_up(dtype):
-    problem = make_problem(**SMALL, noise=0.01, dtype=dtype)
-    np.testing.assert_array_equal(problem.M, problem.L + problem.S + problem.N)
-    L = problem.F1 @ problem.W @ problem.F2.T
-    assert np.abs(problem.L - L).max() <= 20 * np.finfo(dtype).eps * np.abs(L).max()
-
-
-def test_every_part_has_the_dtype_asked_for():
-    problem = make_problem(**SMALL, noise=0.01, dtype=np.float32)
-    assert {part.dtype for part in vars(problem).values()} == {np.dtype(np.float32)}
+def test_the_parts_add_up():
+    for dtype in (np.float64, np.float32):
+        problem = make_problem(**SMALL, noise=0.01, dtype=dtype)
+        assert {part.dtype for part in vars(problem).values()} == {np.dtype(dtype)}
+        np.testing.assert_array_equal(problem.M, problem.L + problem.S + problem.N)
+        L = problem.F1 @ problem.W @ problem.F2.T
+        assert np.abs(problem.L - L).max() <= 20 * np.finfo(dtype).eps * np.abs(L).max()
 
 
 def test_float32_holds_the_problem_of_float64():
@@ -51,23 +47,11 @@ def test_literal_features_follow_section_5_1():
     np.testing.assert_allclose(F1, (U @ sigma @ V).T, rtol=0, atol=1e-14)
 
 
-def test_literal_features_are_not_well_conditioned():
-    # The paper calls them so, approximately; half of all seeds are above 60.
-    kappas = [np.linalg.cond(make_problem(100, 100, random_state=seed).F1) for seed in range(20)]
-    assert np.median(kappas) > 20
-
-
-@pytest.mark.parametrize("condition", [1.0, 3.0, 1e4])
-def test_conditioned_features_have_exactly_that_condition(condition):
-    problem = make_problem(**SMALL, features="conditioned", condition=condition)
+def test_singular_values_of_conditioned_features_fall_geometrically():
+    problem = make_problem(**SMALL, features="conditioned", condition=32.0)
     for F in (problem.F1, problem.F2):
-        assert np.linalg.cond(F) == pytest.approx(condition, rel=1e-9)
-        assert np.linalg.norm(F, 2) == pytest.approx(1, rel=1e-12)
-
-
-def test_singular_values_fall_geometrically():
-    F1 = make_problem(**SMALL, features="conditioned", condition=32.0).F1
-    np.testing.assert_allclose(np.linalg.svd(F1, compute_uv=False), 2.0 ** -np.arange(6), rtol=1e-12)
+        right = np.geomspace(1, 1 / 32, F.shape[1])
+        np.testing.assert_allclose(np.linalg.svd(F, compute_uv=False), right, rtol=1e-12)
 
 
 @pytest.mark.parametrize("features", ["literal", "conditioned"])
@@ -90,31 +74,18 @@ def test_latent_matrix_is_the_best_rank_r_part_of_a_uniform_draw():
     np.testing.assert_allclose(cut, U[:, :2] * sigma[:2] @ Vt[:2], rtol=0, atol=1e-13)
 
 
-@pytest.mark.parametrize("rank", [1, 2, 4])
-def test_low_rank_part_has_the_rank_asked_for(rank):
-    sigma = np.linalg.svd(make_problem(**SMALL | dict(rank=rank)).L, compute_uv=False)
-    assert sigma[rank - 1] > 1e-6 * sigma[0]
-    assert sigma[rank] < 1e-14 * sigma[0]
-
-
 # The corruption
 
 
-@pytest.mark.parametrize("corruption", [0.0, 0.02, 0.3, 0.9, 1.0])
-def test_random_support_has_its_share_of_entries(corruption):
-    share = make_problem(400, 300, corruption=corruption).corrupted.mean()
-    assert share == pytest.approx(corruption, abs=5 * np.sqrt(corruption * (1 - corruption) / 120_000))
+def test_random_support_has_its_share_of_entries():
+    for corruption in (0.0, 0.3, 1.0):
+        share = make_problem(400, 300, corruption=corruption).corrupted.mean()
+        assert share == pytest.approx(corruption, abs=5 * np.sqrt(corruption * (1 - corruption) / 120_000))
 
 
-def test_random_support_is_independent_from_entry_to_entry():
-    counts = make_problem(2000, 100, corruption=0.3).corrupted.sum(axis=1)
-    assert counts.var() == pytest.approx(100 * 0.3 * 0.7, rel=0.2)
-
-
-@pytest.mark.parametrize("scale", [1.0, 1000.0])
-def test_outliers_of_the_paper_fill_their_interval(scale):
-    problem = make_problem(400, 100, rank=3, corruption=0.5, outlier_scale=scale)
-    size = np.abs(problem.S[problem.corrupted]) / scale
+def test_outliers_of_the_paper_fill_their_interval():
+    problem = make_problem(400, 100, rank=3, corruption=0.5, outlier_scale=1000.0)
+    size = np.abs(problem.S[problem.corrupted]) / 1000.0
     unit = 3 / 200  # r / sqrt(n1 n2)
     assert 5 * unit <= size.min() < 5.01 * unit
     assert 9.99 * unit < size.max() <= 10 * unit
@@ -129,13 +100,13 @@ def test_uniform_outliers_leave_no_gap():
     assert size.mean() == pytest.approx(1.5, rel=0.02)
 
 
-@pytest.mark.parametrize("outliers", ["paper", "uniform"])
-def test_signs(outliers):
-    both = make_problem(300, 300, corruption=0.5, outliers=outliers).S
-    assert (both > 0).sum() / (both != 0).sum() == pytest.approx(0.5, abs=0.02)
-    positive = make_problem(300, 300, corruption=0.5, outliers=outliers, sign="positive").S
-    assert positive.min() == 0
-    np.testing.assert_array_equal(positive > 0, both != 0)
+def test_signs():
+    for outliers in ("paper", "uniform"):
+        both = make_problem(300, 300, corruption=0.5, outliers=outliers).S
+        assert (both > 0).sum() / (both != 0).sum() == pytest.approx(0.5, abs=0.02)
+        positive = make_problem(300, 300, corruption=0.5, outliers=outliers, sign="positive").S
+        assert positive.min() == 0
+        np.testing.assert_array_equal(positive > 0, both != 0)
 
 
 def test_block_is_full_and_of_the_share_asked_for():
@@ -154,10 +125,10 @@ def test_rows_are_corrupted_whole():
     assert np.ptp(rows) > 20
 
 
-@pytest.mark.parametrize("pattern", ["block", "rows"])
-def test_a_small_share_still_corrupts_something_and_none_nothing(pattern):
-    assert make_problem(**SMALL | dict(corruption=1e-6), pattern=pattern).corrupted.any()
-    assert not make_problem(**SMALL | dict(corruption=0.0), pattern=pattern).corrupted.any()
+def test_a_small_share_still_corrupts_something_and_none_nothing():
+    for pattern in ("block", "rows"):
+        assert make_problem(**SMALL | dict(corruption=1e-6), pattern=pattern).corrupted.any()
+        assert not make_problem(**SMALL | dict(corruption=0.0), pattern=pattern).corrupted.any()
 
 
 # Noise, symmetry, randomness
@@ -170,8 +141,7 @@ def test_noise_is_gaussian_with_the_deviation_asked_for():
     assert (np.abs(N) > 0.6).mean() == pytest.approx(0.0455, abs=0.005)
 
 
-@pytest.mark.parametrize("pattern", ["random", "block"])
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize(("pattern", "dtype"), [("random", np.float64), ("block", np.float32)])
 def test_symmetric_problems_are_symmetric_to_the_bit(pattern, dtype):
     problem = make_problem(**SQUARE, noise=0.1, symmetric=True, pattern=pattern, dtype=dtype)
     np.testing.assert_array_equal(problem.F1, problem.F2)
@@ -203,12 +173,6 @@ def test_a_generator_moves_on():
     assert not np.array_equal(first.M, second.M)
 
 
-def test_the_global_generator_is_left_alone():
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
-    make_problem(**SMALL)
-    np.testing.assert_array_equal(before, np.random.get_state()[1])  # noqa: NPY002
-
-
 def test_corruption_and_noise_leave_the_rest_of_a_seed_alone():
     plain, noisy = make_problem(**SMALL), make_problem(**SMALL, noise=0.1)
     np.testing.assert_array_equal(plain.S, noisy.S)
@@ -236,12 +200,6 @@ def test_relative_error():
 def test_repr_is_one_line_of_facts():
     problem = make_problem(**SMALL | dict(corruption=0.0), dtype="float32")
     assert repr(problem) == "Problem(60 × 50, features 6 and 4, rank 3, 0.0% corrupted, noise 0, float32)"
-
-
-def test_fields_cannot_be_replaced():
-    with pytest.raises(AttributeError):
-        make_problem(**SMALL).M = None
-    assert list(Problem.__dataclass_fields__) == ["M", "F1", "F2", "W", "L", "S", "N"]
 
 
 @pytest.mark.parametrize(
