@@ -102,10 +102,7 @@ class TestTriton(LeanSuite):
     setting = given_by([((17, 66), np.float32, "Fortran whole", True)])
     stored_setting = given_by([(np.float32, "C whole", True, False)])
     test_an_entry_at_the_threshold_is_kept = EngineSuite.test_an_entry_at_the_threshold_is_kept
-    test_a_threshold_beyond_the_range_of_float32 = EngineSuite.test_a_threshold_beyond_the_range_of_float32
-    test_the_energy_does_not_leave_the_range_of_float32 = (
-        EngineSuite.test_the_energy_does_not_leave_the_range_of_float32
-    )
+    test_extremes_of_single_precision = EngineSuite.test_extremes_of_single_precision
     product_error = 2.0**-15  # products with T have 16 bits
     border = (40, 35)  # an interpreter is slow
 
