@@ -118,7 +118,7 @@ def test_scales_of_entries_are_not_below_rounding():
     noise = model(s=0.5)
     noise.least = np.array([0.1, 0.5, 1.0, 0.1, 0.1])
     noise.rows = np.array([1.0, 4.0, 1e-9, 1.0])
-    weights = noise.weights(np.ones((4, 2)), np.ones((5, 2)))
+    weights = noise.for_engine(np.ones((4, 2)), np.ones((5, 2)))
     np.testing.assert_allclose(weights.rows, [0.25, 1.0, 0.01, 0.25])
     np.testing.assert_allclose(weights.cols, [1.0, 1.0, 4.0, 1.0, 1.0])
 

@@ -445,18 +445,18 @@ def test_names_of_candidates_are_in_plain_words():
 
     first = Recipe((False, False), few=True)
     second = Recipe((False, False), first, shifted=True)
-    third = Recipe((True, False), Recipe((True, False), "trimmed", piles=True), afresh=False)
+    third = Recipe((True, False), Recipe((True, False), "earlier", piles=True), afresh=False)
     assert plain_names([first.name, second.name, third.name]) == [
         "1: few components, started at column medians",
         "2: all components, started at fit 1, moved to the densest residuals",
-        "3: features only, started at (features only, started at a trimmed fit, repeated values left out), "
+        "3: features only, started at (features only, started at an earlier fit, repeated values left out), "
         "noise estimated once",
     ]
 
 
 def test_a_candidate_far_behind_is_not_to_scale(model, ax):
-    tried = (("from trimmed", -1.0, 0.1), ("from columns", -1.2, 0.2), ("few directions, from columns", -500.0, 9.0))
-    certificate = replace(model.result_.certificate, candidates=tried, chosen="from trimmed")
+    tried = (("from earlier", -1.0, 0.1), ("from columns", -1.2, 0.2), ("few directions, from columns", -500.0, 9.0))
+    certificate = replace(model.result_.certificate, candidates=tried, chosen="from earlier")
     plots.candidates(changed(model, certificate=certificate), ax=ax)
     assert ax.lines[0].get_xdata().min() > -3
     assert ax.texts[2].get_text().endswith("(-500, not to scale)")

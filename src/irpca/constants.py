@@ -18,7 +18,7 @@ class Budget:
     few: int = 5_000  # entries that tell a scale to 1 %, a correlation to 0.014, and whether 1 % are clean
     lines: int = 512  # rows and columns of a block that is looked at whole, such as to see whether components lack
     race: int = 12_000  # entries of the part on which candidate fits are compared. A choice: all of them in seconds
-    wider: float = 4.0  # times as many, where components or observed entries are few, or errors one-sided. A choice
+    wider: float = 4.0  # times as many, where components or observed entries are few. A choice
     fewest: int = 20  # entries from which anything is concluded: a fit is exact, a column has a unit. A choice
 
 
@@ -31,7 +31,7 @@ MAX_ODD_LINES = 0.1  # of all lines may be unlike the others; if more are, that 
 SIGNIFICANT_STANDARD_ERRORS = 5.0  # one false alarm in three million, so a dozen checks need no other correction
 MAX_STEPS = 40  # of an inner iteration; those that succeed need 4 to 12
 
-# The noise model (noise.py); docs/design.md, Noise model
+# The noise model (model/noise.py); docs/design.md, Noise model
 CLEAN_SHARES = (0.80, 0.15, 0.05)  # of the clean components at the start, and as a weak prior
 CLEAN_SHARES_WEIGHT = 0.02  # of all entries: the weight of that prior
 INITIAL_GROSS_SHARE = 0.3  # share of gross errors at the start
@@ -45,9 +45,14 @@ MAX_NOISY_LINES = 0.05  # of all lines may be that noisy without a doubt: not al
 MIN_NOISY_LINE_LOG_RATIO = 2.2  # log of the variance ratio of 3 standard deviations: no line less noisy is broken
 LOG_VARIANCE_SAMPLING = 3.0  # over t: sampling variance of the log variance of t entries; 2 if Gaussian, else more
 MIN_EM_GAIN = 1e-4  # nats: a smaller gain ends its steps, and is no reason for another mixture
-NOISE_RESTART_SWEEPS = (8, 16, 32, 64)  # sweeps after which the mixture is estimated from new starts
+NOISE_RESTART_SWEEPS = (
+    8,
+    16,
+    32,
+    64,
+)  # sweeps after which the mixture is fitted anew, from the peak of residuals
 
-# Factors (factors.py); docs/design.md, Factors and sweeps
+# Factors (model/factors.py); docs/design.md, Factors and sweeps
 FIRST_COMPONENTS = 20  # offered to rank="auto" at first; those without support in the data shrink to nothing
 USED_UP = 0.65  # of the components offered: where a fit uses or lacks more, more are offered
 LINES_PER_COMPONENT = 12  # rows and columns of the part on which more are compared
@@ -62,12 +67,12 @@ ROUNDING = 1e-14  # relative, of eigenvalues
 MIN_FEATURE_SINGULAR_VALUE = 1e-6  # relative: below, a feature is collinear with others, the constant among them
 MIN_DETECTABLE_NOISE = 1e-5  # of the spread of a column: only an exact fit can tell less noise from none
 
-# Comparison of fits by held-out entries (choice.py); docs/design.md, Comparison of fits
+# Comparison of fits by held-out entries (model/choice.py); docs/design.md, Comparison of fits
 TIE_STANDARD_ERRORS = 2.0  # within which two fits are equally good
 ERROR_TOLERANCE = 0.02  # relative difference of errors that is ignored: one-sided errors bias L by as much
 HELD_OUT_SHARE = 0.1  # of the entries
 
-# Candidate fits (solvers/race.py, solvers/bayes.py); docs/design.md, Starts
+# Candidate fits (solvers/race.py, solvers/part.py); docs/design.md, Starts
 COMPARED_LINES_PER_FEATURE = 4  # at least, as for an exact fit (solvers/blocks.py)
 COMPARISON_TOLERANCE = 3e-4  # relative step of L that ends a candidate fit
 SIMPLE_MODEL_RANK = 5  # components of the simplest model without features
@@ -78,7 +83,7 @@ MIN_MODE_OFFSET = 0.25  # of that interval's half width: a mode nearer to zero i
 MIN_REPEATED_SHARE = 0.02  # of the entries: a value that occurs as often may be stuck
 MIN_REPEATED_RATIO = 20.0  # times as often as the value of a typical entry
 
-# The exact fit (solvers/trimmed.py); docs/design.md, Exact fit
+# The exact fit (solvers/trimmed.py, model/peaks.py); docs/design.md, Exact fit
 WIDTH_STEP = 1.15  # from one width of the peak to the next
 PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
 PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4 standard deviations, if it is Gaussian
@@ -104,7 +109,7 @@ NEARLY_EXACT_NOISE = 10.0  # times the least possible s: below, an exact fit is 
 MIN_GAUSSIAN_SHARE = 0.9  # of the narrowest component, from which on noise is Gaussian enough for plain least squares
 REPORTED_THRESHOLD = 4.0  # standard deviations, for the one threshold that is reported beside the probabilities
 
-# Calibration (calibration.py); docs/design.md, Calibration
+# Calibration (model/calibration.py); docs/design.md, Calibration
 BINS_PER_DOUBLING = 8  # bins of |z| (9 % wide): finer than any feature wanted, some 70 bins in all
 STEPS_PER_DOUBLING = 32  # of scales and tables (2.2 %): averaged over, below the error of a scale at n = 10,000
 POWER_EXPONENTS = (0.7, 4.0, 14)  # exp(−|x|^p), p from, to, how many: Laplace, Gaussian, lighter tails

@@ -197,11 +197,11 @@ class _Run:
         self.doubts: tuple[Doubt, ...] = ()
         before = self.owner.reads
         _refuse_zero(self.owner, np.random.default_rng(seeds["glance"]))
-        self.looks = self.owner.reads - before  # those of solve() itself are few, and not the solver's
+        self.own_reads = self.owner.reads - before  # of solve() itself: few, and not the solver's
 
     @property
     def reads(self) -> float:
-        return round(self.owner.reads - self.looks, 9)
+        return round(self.owner.reads - self.own_reads, 9)
 
     def iterate(self, states: Iterator[State], watchers: Iterable[Callback], tol: float, max_iter: int) -> None:
         """Take states from a solver until one is final, a callback stops, or max_iter were made."""

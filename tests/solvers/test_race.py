@@ -57,9 +57,9 @@ def test_a_recipe_is_fitted_once_and_others_start_from_it():
 def test_names_say_how_a_fit_was_made():
     first = Recipe((True, False), few=True)
     assert first.name == "features only, few directions, from columns"
-    last = Recipe(FREE, Recipe(FREE, "trimmed"), shifted=True, piles=True, afresh=False)
-    assert last.name == "from (from trimmed), shifted, noise not looked for afresh, without piled-up values"
-    assert [recipe.name for recipe in last.lineage] == ["from trimmed", last.name]
+    last = Recipe(FREE, Recipe(FREE, "earlier"), shifted=True, piles=True, afresh=False)
+    assert last.name == "from (from earlier), shifted, noise not looked for afresh, without piled-up values"
+    assert [recipe.name for recipe in last.lineage] == ["from earlier", last.name]
 
 
 def a_table(X, rank=None, extra=0, bases=None, noise=None):

@@ -1,7 +1,8 @@
 """What a solver may ask of the owner of M.
 
-With R = M − L and T = R where ``|R| <= zeta``, else 0, every algorithm of this field needs only thin products
-with T. A solver sees those; M, and anything of its size, stays with the engine.
+With R = M − L and T = R where ``|R| <= zeta``, else 0, most algorithms of this field need only thin products with T;
+the default model asks for the regressions of all rows or columns, whose entries are weighed and not trimmed. A solver
+sees these answers; M, and anything of its size, stays with the engine.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def weigh_entries(
         R = np.float64(m[q]) - t[q] if seen else 0.0
         square = R * R
         v = var[q] * inverse[q]
-        x1, x2, x3 = 1.0 + v, 4.0 + v, 16.0 + v
+        x1, x2, x3 = 1.0 + v, 4.0 + v, 16.0 + v  # COMPONENTS², and below their inverses
         shared = inverse[q] / (x1 * x2 * x3)
         i1, i2, i3 = x2 * x3 * shared, x1 * x3 * shared, x1 * x2 * shared
         f1 = first * power(0.5 * square * i1) * math.sqrt(i1)
@@ -307,6 +307,7 @@ def within(f: Array, d: Array, x: Array) -> None:
 def prepare(
     packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
 ) -> None:
+    """H with the uncertainty of the other side, Cholesky factors of I + D H D (diagonals inverted), b = H mean + g."""
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     extra, uncertain, tied = np.empty(LANES), np.empty(LANES), len(factor) == 0
@@ -351,6 +352,7 @@ def prepare(
 
 @compiled
 def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
+    """``H x − H C H x`` of every line."""
     (n, K), tied = X.shape, len(factor) == 0
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     for block in range(len(H)):
@@ -368,6 +370,7 @@ def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
 
 @compiled
 def reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
+    """``b − H C b`` of every line."""
     n, K = b.shape
     y, d = np.empty((K, LANES)), np.empty((K, LANES))
     for block in range(len(H)):
@@ -393,6 +396,7 @@ def posterior(
     spread: Array,
     covariance: Array,
 ) -> None:
+    """Posterior means, variances and spreads, and the sum of the covariances."""
     n, K = b.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
@@ -579,6 +583,7 @@ def coefficients(
     H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, steps: int,
     digits: float,
 ) -> None:  # fmt: skip
+    """A of the prior mean Q A, in place, by conjugate gradients; and how precisely each direction is known."""
     (n, K), d = b.shape, len(A)
     X, Y, turned, inverse = np.empty((n, K)), np.empty((n, K)), np.empty((K, d)), np.empty((K, K))
     right, residual, product, direction = np.empty((d, K)), np.empty((d, K)), np.empty((d, K)), np.empty((d, K))

@@ -1,8 +1,9 @@
 """The work on one tile of M, or on a list of its entries: compiled by numba where it is installed, NumPy elsewhere.
 
-The functions below say what each kernel does; :mod:`irpca.engines.compiled` and, for regressions of lines,
-:mod:`irpca.engines.compiled_lines` do the same in loops. They are imported when a kernel is first asked for; a kernel
-is compiled, or fetched from the cache on disk, when it is first called.
+The functions below say what each kernel does, and :class:`.arithmetic.Posteriors` what the last five do;
+:mod:`irpca.engines.compiled` and, for regressions of lines, :mod:`irpca.engines.compiled_lines` do the same in loops.
+They are imported when a kernel is first asked for; a kernel is compiled, or fetched from the cache on disk, when it is
+first called.
 """
 
 from __future__ import annotations

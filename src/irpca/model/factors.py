@@ -207,7 +207,7 @@ class Fit:
     directions: int | None = None
     sweeps: int = 0
     step: float = np.inf
-    refitted: bool = False  # whether its noise was fitted again from new starts
+    refitted: bool = False  # whether its noise was fitted anew
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
     col_variances: Array | None = None  # see line_variances
@@ -256,12 +256,12 @@ class Fit:
         noise, before = self.noise, self.L
         learn = n > constants.SWEEPS_BEFORE_PRIORS
         own = n > constants.SWEEPS_BEFORE_LINE_SCALES
-        lines = self.engine.solve_lines(0, rows.mean, cols.mean, noise.weights(*self.spreads), rows.prior(cols))
+        lines = self.engine.solve_lines(0, rows.mean, cols.mean, noise.for_engine(*self.spreads), rows.prior(cols))
         rows.take(lines, learn, self.least)
         noise.learn_shares(lines.sums)
         if own:
             noise.learn_scales(lines.sums, 0)
-        lines = self.engine.solve_lines(1, rows.mean, cols.mean, noise.weights(*self.spreads), cols.prior(rows))
+        lines = self.engine.solve_lines(1, rows.mean, cols.mean, noise.for_engine(*self.spreads), cols.prior(rows))
         cols.take(lines, learn, self.least)
         self.trust = lines.sums.rows[:, 1], lines.sums.cols[:, 1]
         noise.learn(lines.sums, rise=learn)
@@ -277,7 +277,7 @@ class Fit:
         side, other = (self.rows, self.cols) if axis == 0 else (self.cols, self.rows)
         if side.tied or not self.rank:
             return np.zeros((len(side.mean), 0))
-        weights = self.noise.weights(*self.spreads)
+        weights = self.noise.for_engine(*self.spreads)
         return self.engine.solve_lines(axis, self.rows.mean, self.cols.mean, weights, side.given(other)).variance
 
     def principal(self) -> Fit:
@@ -521,7 +521,7 @@ def placed(
     while True:
         model = replace(noise, rows=scale**2)
         along = np.einsum("ik,ik->i", mean @ other.covariance, mean)
-        weights = model.weights(np.column_stack([spread, along]), np.column_stack([across, other.spread]))
+        weights = model.for_engine(np.column_stack([spread, along]), np.column_stack([across, other.spread]))
         lines = engine.solve_lines(0, mean, V, weights, prior)
         mean, spread = lines.mean, _in_units(lines.spread, typical)
         if scale.max(initial=1.0) <= 1.0:

@@ -59,8 +59,8 @@ class NoiseModel:
     estimate: float = np.inf
     units: Array | None = None
 
-    def weights(self, row_spread: Array, col_spread: Array) -> Noise:
-        """The model as an engine takes it: s² α² for rows and β² for columns, whose product is s² of an entry."""
+    def for_engine(self, row_spread: Array, col_spread: Array) -> Noise:
+        """The noise by which an engine weighs entries: its rows are s² α², its columns β²; s² of an entry is both."""
         cols = np.maximum(self.cols, (self.least / self.s) ** 2)
         rows = np.maximum(self.s**2 * self.rows, self.lowest**2)
         mixture = self.shares, self.gross, self.broad, self.heavy

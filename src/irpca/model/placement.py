@@ -235,7 +235,7 @@ class Placement:
             before = lines.mean
             along = np.einsum("ik,ik->i", before @ columns.covariance, before)
             rows = np.column_stack([lines.spread / max(typical, np.finfo(float).tiny), along])
-            weights = noise.weights(rows, np.column_stack([across, columns.spread]))
+            weights = noise.for_engine(rows, np.column_stack([across, columns.spread]))
             lines = engine.solve_lines(0, before, V, weights, prior)
             noise = replace(noise, rows=self._scales(lines.sums.rows, noise.rows))
             if np.abs(lines.mean - before).max() <= SETTLED * np.abs(lines.mean).max():

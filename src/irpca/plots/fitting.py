@@ -20,7 +20,7 @@ WORDS = {
     "features only": "features only",
     "few directions": "few components",
     "from columns": "started at column medians",
-    "from trimmed": "started at a trimmed fit",
+    "from earlier": "started at an earlier fit",
     "shifted": "moved to the densest residuals",
     "noise not looked for afresh": "noise estimated once",
     "without piled-up values": "repeated values left out",

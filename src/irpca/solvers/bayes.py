@@ -164,7 +164,7 @@ def _interim(part: Part, fit: Fit, stage: str, progress: float) -> State:
 def _with_scale(state: State, fit: Fit, part: Part) -> State:
     """A state of this fit with the scales of the noise and the uncertainty of L, in units of M; two reads."""
     unit = part.columns.unit
-    noise, square = fit.noise.capped(unit**2).weights(*fit.spreads), unit**2
+    noise, square = fit.noise.capped(unit**2).for_engine(*fit.spreads), unit**2
     rows, cols = fit.line_variances(0), fit.line_variances(1)
     row_spread = np.hstack([rows, fit.rows.mean[:, : cols.shape[1]] ** 2])
     col_spread = np.hstack([fit.cols.mean[:, : rows.shape[1]] ** 2, cols]) * square[:, None]

@@ -32,9 +32,9 @@ class Recipe:
     Attributes
     ----------
     tied : for rows and columns: whether features determine the factors
-    start : "columns": from their medians; "trimmed": from an earlier robust fit; or another recipe
+    start : "columns": from their medians; "earlier": from the earlier fit of the table; or another recipe
     few : whether it has few components: cheap, and robust to a bad start
-    afresh : whether the noise mixture is fitted again from new starts after some sweeps
+    afresh : whether the noise mixture is fitted anew, from the peak of the residuals, after some sweeps
     shifted : whether L starts shifted by the mode of the residuals: one-sided errors bias L, and the clean residuals
         are a narrow mode away from zero
     piles : whether entries with a value that occurs far too often (stuck, a code, a limit) are left out
@@ -75,7 +75,7 @@ class Table:
     noise : its standard deviation, if it is known
     offered : number of components that a fit begins with where it is to choose
     seeds : for random components, and for the entries by which the noise is looked for
-    trimmed : a robust fit of M to start from, if there is one
+    earlier : a fit of M to start from, if there is one: an exact search's, or the best with fewer components
     fits : those that were made
     """
 
@@ -88,7 +88,7 @@ class Table:
     noise: float | None
     offered: int
     seeds: np.random.SeedSequence
-    trimmed: LowRank | None = None
+    earlier: LowRank | None = None
     fits: dict[Recipe, Fit] = field(default_factory=dict)
 
     @cached_property
@@ -134,11 +134,11 @@ class Table:
             before = self.fits[recipe.start]
             L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
         else:
-            L0 = self.trimmed if self.trimmed is not None and recipe.start == "trimmed" else _column_medians(X)
+            L0 = self.earlier if self.earlier is not None and recipe.start == "earlier" else _column_medians(X)
             sizes = np.abs(X - L0.dense())
             sizes = sizes[np.isfinite(sizes)]
             s0 = 1.4826 * float(np.median(sizes))
-            if recipe.start == "trimmed":  # that one is close, and robust
+            if recipe.start == "earlier":  # that one is close, and robust
                 s0 = min(s0, 2 * find_peak(sizes, float(self.least.min())).deviation)
         if recipe.shifted:
             shift, s0 = find_mode(X - L0.dense(), constants.MODE_SHARE)
@@ -213,7 +213,7 @@ class Race:
 
     @property
     def _starts(self) -> tuple[str, ...]:
-        return ("columns",) if self.table.trimmed is None else ("trimmed", "columns")
+        return ("columns",) if self.table.earlier is None else ("earlier", "columns")
 
     @property
     def _with_piles(self) -> tuple[bool, ...]:
