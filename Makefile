@@ -13,9 +13,9 @@ demo: .venv/.demo
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Every study and benchmark at a tiny size, and the tools: about a minute.
+# Every study and benchmark at a tiny size, and the tools: a minute or two. Threads of BLAS would only wait for each other.
 test-lab: .venv/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal lab/tests lab/optspace.py
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal lab/tests lab/optspace.py
 
 # On a machine with a GPU: every question to the GPU engine, by kernels and by torch, and tensors in and out.
 test-gpu: .venv/.gpu

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 import irpca
 from irpca.solvers import SOLVERS
@@ -19,18 +18,11 @@ from lab.experiments.__main__ import main
 from lab.experiments.registry import EXPERIMENTS
 from lab.tests import made_up
 
-pytestmark = pytest.mark.usefixtures("short_fits", "one_thread")
+pytestmark = pytest.mark.usefixtures("short_fits")
 
 SOME = "irpca,irpca-auto,iht-whitened,altproj,pca"
 STUDIES = ("calibration", "dominance", "holes", "imperfect", "kept_right", "peers", "random_tables", "real_tables")
 STUDIES += ("seeds", "sensitivity", "timing", "traffic")
-
-
-@pytest.fixture(scope="module")
-def one_thread():
-    """Oracles multiply small matrices in NumPy: threads of BLAS would only wait for each other."""
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
