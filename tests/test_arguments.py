@@ -104,7 +104,7 @@ def test_an_argument_of_another_kind_is_named(name, call):
         "against": lambda model: plots.convergence(model, against=np.array("x")),
         "order": lambda model: plots.cell_map(model, order=M),
         "columns": lambda model: plots.cell_map(model, columns=0),
-        "two dimensions": lambda model: plots.cell_map(model, M=False),
+        "M: Expected 2D array": lambda model: plots.cell_map(model, M=False),
     }.items(),
 )
 def test_an_argument_of_an_answer_is_named(name, call, model):

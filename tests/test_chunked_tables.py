@@ -374,7 +374,7 @@ def test_pictures_and_reports(tmp_path):
     for kind, passed in (("dask array", True), ("dask DataFrame", False)):
         chunked = (ARRAYS | LONG)[kind](M, tmp_path / f"{kind}.zarr")
         model = fitted(chunked, NOISY, rank=2)
-        assert plots.fitted.engine_of(model) is model._M
+        assert plots.fitted.Fitted(model).engine is model._M
         again = chunked if passed else None
         for draw in (plots.cell_map, plots.residuals, plots.singular_values):
             assert draw(model, M=again, ax=Figure().subplots()).has_data()

@@ -573,10 +573,10 @@ def test_why_there_are_no_candidates(model):
 
 
 def test_samples_are_called_so(ax, model, monkeypatch):
-    monkeypatch.setattr("irpca.plots.noise.ENTRIES", 500)
+    monkeypatch.setattr("irpca.plots.remainder.ENTRIES", 500)
     plots.residuals(model, ax=ax)
     assert "500 cells at random. Beyond ±" in heading(ax)
-    monkeypatch.setattr("irpca.plots.noise.BLOCK", 20)
+    monkeypatch.setattr("irpca.plots.remainder.BLOCK", 20)
     ax.clear()
     plots.singular_values(model, ax=ax)
     assert heading(ax).endswith("of a random block of 20 × 20 cells")

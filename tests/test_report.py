@@ -178,7 +178,7 @@ def test_a_saved_model_reports_without_its_table_and_says_so(fitted, tmp_path):
 
 def test_another_table_than_that_of_the_fit_is_refused(fitted):
     model, M = fitted
-    with pytest.raises(ValueError, match=r"M is 59 × 40, and the model was fitted to 60 × 40"):
+    with pytest.raises(ValueError, match=r"M has shape \(59, 40\) and the fitted table \(60, 40\)"):
         payload(model, M.iloc[1:])
     with pytest.raises(ValueError, match="rows of M have other labels, or another order"):
         payload(model, M.iloc[::-1])

@@ -9,9 +9,9 @@ this fit (:func:`candidates`), how it got there (:func:`convergence`), and wheth
 from .cells import cell_map
 from .fitting import candidates, convergence
 from .images import decomposition
-from .lines import line
-from .noise import residuals, singular_values
 from .probabilities import reliability
+from .remainder import residuals, singular_values
+from .single_line import line
 
 __all__ = [
     "candidates",

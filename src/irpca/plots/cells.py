@@ -11,7 +11,7 @@ from ..arguments import text, whole
 from ..lowrank import Array
 from ..wording import count
 from .drawing import axes_of, below_and_above, label_ticks, title
-from .fitted import SIDES, engine_of, labels_of, name_of, outliers_of, positions, result_of, scores_of, texts_of
+from .fitted import SIDES, Fitted
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -72,51 +72,37 @@ def cell_map(
     if text(order, "order") not in ("trouble", "given"):
         raise ValueError(f"order must be 'trouble' or 'given', got {order!r}")
     most = whole(most, "most", least=1)
-    S, scores, engine = outliers_of(model), scores_of(model), engine_of(model, M)
-    shown = [_lines(model, scores, axis, wanted, most, order) for axis, wanted in enumerate((rows, columns))]
-    image = _image(scores, shown, engine.block(*shown))
+    fitted = Fitted(model, M)
+    S, scores, engine = fitted.outliers, fitted.scores, fitted.engine
+    shown = [_lines(fitted, axis, wanted, most, order) for axis, wanted in enumerate((rows, columns))]
+    image = scores[shown[0]][:, shown[1]].toarray()
+    image[np.isnan(engine.block(*shown))] = np.nan
     ax = axes_of(ax, min(max(4.8, 1.6 + LINE * len(image)), 12.0))
     drawn = ax.imshow(image, cmap=below_and_above(), norm=_norm(image, scores), aspect="auto", interpolation="nearest")
-    for which, axis in (("y", 0), ("x", 1)):
-        labels = texts_of(model, axis)
-        label_ticks(ax, which, np.arange(len(shown[axis])), [labels[i] for i in shown[axis]])
-    ax.set(ylabel=name_of(model, 0), xlabel=name_of(model, 1))
-    _colour_bar(ax, drawn, image, "multiples of the limit" if result_of(model).scale is None else "standard deviations")
-    inside = int(np.count_nonzero(np.nan_to_num(image)))
-    title(ax, _heading(S.nnz, engine.n_observed, S.nnz - inside), _left_out(shown, (rows, columns), S.shape))
+    for axis in (0, 1):
+        label_ticks(ax, "yx"[axis], np.arange(len(shown[axis])), [fitted.texts[axis][i] for i in shown[axis]])
+    ax.set(ylabel=fitted.names[0], xlabel=fitted.names[1])
+    _colour_bar(ax, drawn, image, "multiples of the limit" if fitted.result.scale is None else "standard deviations")
+    found = count(S.nnz, "outlier") if S.nnz else "No outliers"
+    hidden = S.nnz - np.count_nonzero(np.nan_to_num(image))
+    heading = f"{found} in {count(engine.n_observed, 'cell')}" + (f", {hidden:,} not shown" if hidden else "")
+    title(ax, heading, _left_out(shown, (rows, columns), S.shape))
     return ax
 
 
-def _lines(model: Any, scores: csr_array, axis: int, wanted: Any, most: int, order: str) -> Array:
+def _lines(fitted: Fitted, axis: int, wanted: Any, most: int, order: str) -> Array:
     """Positions of the rows, or columns, to show, in the order to show them."""
-    n = scores.shape[axis]
-    worst = _by_trouble(scores, axis)
+    n, at = fitted.shape[axis], fitted.cells[axis]
+    flagged = np.bincount(at, minlength=n)
+    # Those with more outliers first, then those with larger ones, then as in the table.
+    worst = np.lexsort((-np.bincount(at, np.abs(fitted.scores.data), n), -flagged))
     if wanted is None:
-        found = scores.tocoo()
-        flagged = np.bincount(found.col if axis else found.row, minlength=n)  # coords: SciPy 1.13 and newer
         shown = worst if n <= most else worst[: min(most, max(FEWEST, np.count_nonzero(flagged)))]
         return np.sort(shown) if order == "given" else shown
-    shown = positions(wanted, labels_of(model, axis), n, SIDES[axis])
+    shown = fitted.positions(wanted, axis)
     if not len(shown):
         raise ValueError(f"{SIDES[axis]}s is empty: name some, or leave it out")
-    if order == "given":
-        return shown
-    rank = np.empty(n, np.intp)
-    rank[worst] = np.arange(n)
-    return shown[np.argsort(rank[shown])]
-
-
-def _by_trouble(scores: csr_array, axis: int) -> Array:
-    """All lines: those with more outliers first, then those with larger ones, then as in the table."""
-    found, n = scores.tocoo(), scores.shape[axis]
-    line = found.col if axis else found.row
-    return np.lexsort((-np.bincount(line, np.abs(found.data), n), -np.bincount(line, minlength=n)))
-
-
-def _image(scores: csr_array, shown: list[Array], observed: Array) -> Array:
-    image = scores[shown[0]][:, shown[1]].toarray()
-    image[np.isnan(observed)] = np.nan
-    return image
+    return shown if order == "given" else shown[np.argsort(np.argsort(worst)[shown])]
 
 
 def _norm(image: Array, scores: csr_array) -> Any:
@@ -143,11 +129,6 @@ def _colour_bar(ax: Any, drawn: Any, image: Array, unit: str) -> None:
 
 def _two_digits(value: float) -> str:
     return "0" if value == 0 else f"{float(f'{value:.2g}'):+,g}".replace("-", "−")
-
-
-def _heading(outliers: int, observed: int, hidden: int) -> str:
-    found = count(outliers, "outlier") if outliers else "No outliers"
-    return f"{found} in {count(observed, 'cell')}" + (f", {hidden:,} not shown" if hidden else "")
 
 
 def _left_out(shown: list[Array], wanted: tuple[Any, Any], shape: tuple[int, int]) -> str:

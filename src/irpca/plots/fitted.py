@@ -1,144 +1,235 @@
-"""What pictures read of a fitted model: labels, entries of M, outliers, and how uncertain every cell is."""
+"""A fitted model as pictures and reports read it: labels, entries of M, outliers, and how uncertain every cell is."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..arguments import is_whole, naming, shown
-from ..engines import Engine, choose
+from ..cached import cached_property
+from ..engines.base import Engine
 from ..engines.sparse_part import places, to_host
 from ..labels import Labels, texts
 from ..lowrank import Array
-from ..outliers import standardised
+from ..model.calibration import most_certain_first
+from ..outliers import score_lines, standardised
 from ..result import Result
+from ..tables import Criterion, flagged
 from ..wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SIDES = ("row", "column")
+SAME = 1e-5  # relative difference between values that are taken for the same: M may come in another precision
 
 
-def result_of(model: Any) -> Result:
-    """The result of a fitted model; a Result itself is refused, since it has neither labels nor M."""
-    if isinstance(result := getattr(model, "result_", None), Result):
-        return result
-    raise ValueError(
-        f"model must be a fitted irpca.InductiveRobustPCA, got {type(model).__name__}"
-        + (": call fit first" if hasattr(model, "fit") else "")
-    )
+@dataclass(eq=False)
+class Fitted:
+    """A fitted model and its table. What takes time is found when it is first asked for. Axis 0 means rows.
 
+    Attributes
+    ----------
+    model : InductiveRobustPCA
+    M : what it was fitted to, or None for what the model remembers
+    cut : which cells are outliers
+    """
 
-def engine_of(model: Any, M: Any = None) -> Engine:
-    """What answers questions about the entries of the fitted M."""
-    from ..answers import owned  # scikit-learn, and with it pandas, would come with every import of pictures
+    model: Any
+    M: Any = None
+    cut: Criterion = field(default_factory=Criterion)
 
-    shape = result_of(model).L.shape
-    matrix = getattr(model, "_M", None) if M is None else owned(M).matrix
-    if matrix is None:
-        raise ValueError("a model that was loaded from a file has no table: pass M=, the table that was fitted")
-    engine = choose(matrix, "auto")
-    if engine.shape != shape:
+    @property
+    def result(self) -> Result:
+        """The result of the fit; a Result in place of the model is refused, since it has neither labels nor M."""
+        if isinstance(result := getattr(self.model, "result_", None), Result):
+            return result
         raise ValueError(
-            f"M has shape {engine.shape} and the fitted table {shape}: pass the table that was fitted, or None. "
-            "For new rows, see model.outliers(M)"
+            f"model must be a fitted irpca.InductiveRobustPCA, got {type(self.model).__name__}"
+            + (": call fit first" if hasattr(self.model, "fit") else "")
         )
-    return engine
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.result.L.shape
+
+    @property
+    def seed(self) -> int:
+        """A seed for what is drawn at random: that of the model, or 0."""
+        seed = getattr(self.model, "random_state", 0)
+        return int(seed) if is_whole(seed) else 0
+
+    # Labels
+
+    @property
+    def labels(self) -> tuple[Labels | None, Labels | None]:
+        return self.model.row_labels_, self.model.col_labels_
+
+    @cached_property
+    def texts(self) -> list[list[str]]:
+        """Labels of rows and of columns as text, or positions."""
+        return [texts(labels, n) for labels, n in zip(self.labels, self.shape, strict=True)]
+
+    @property
+    def names(self) -> list[str]:
+        """What the labels of each side are called, such as "country"; "row" or "column" if they have no name."""
+        levels = [() if labels is None else labels.names for labels in self.labels]
+        named = [", ".join(str(name) for name in names if name not in (None, "")) for names in levels]
+        return [name or side for name, side in zip(named, SIDES, strict=True)]
+
+    def position(self, wanted: Any, axis: int) -> int:
+        """Where a label is; where there are no labels, a position is meant."""
+        labels, n, side = self.labels[axis], self.shape[axis], SIDES[axis]
+        if labels is None:
+            if is_whole(wanted) and 0 <= wanted < n:
+                return int(wanted)
+            raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
+        if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
+            raise ValueError(f"{side} must be one label, got {shown(wanted)}")
+        found = _find(wanted, labels)
+        if len(found) == 1:
+            return int(found[0])
+        if len(found):
+            raise ValueError(
+                f"{side}={wanted!r} is the label of {len(found)} {side}s: make the labels unique, and fit again"
+            )
+        near = get_close_matches(str(wanted), labels.texts(), n=4)
+        advice = f"did you mean {few(near)}?" if near else f"there are {few(labels)}"
+        raise ValueError(f"{side}={wanted!r} is not the label of a {side}; {advice}")
+
+    def positions(self, wanted: Iterable[Any], axis: int) -> Array:
+        side = SIDES[axis]
+        if isinstance(wanted, str):
+            raise ValueError(f"{side}s must be a list of labels, got the text {wanted!r}: pass [{wanted!r}]")
+        with naming(f"{side}s"):
+            listed = list(wanted)
+        return np.array([self.position(label, axis) for label in listed], np.intp)
+
+    # Observed values
+
+    @property
+    def has_table(self) -> bool:
+        return self.M is not None or hasattr(self.model, "_M")
+
+    @cached_property
+    def engine(self) -> Engine:
+        """What answers questions about the entries of the fitted M."""
+        shape = self.shape
+        if not self.has_table:
+            raise ValueError("a model that was loaded from a file has no table: pass M=, the table that was fitted")
+        if self.M is None:
+            remembered: Engine = self.model._owner()
+            return remembered
+        from ..answers import owned  # scikit-learn, and with it pandas, would come with every import of pictures
+
+        given = owned(self.M, self.model.engine)
+        engine: Engine = self.model._new_rows(given, None)[0]
+        if engine.shape != shape:
+            raise ValueError(
+                f"M has shape {engine.shape} and the fitted table {shape}: pass the table that was fitted, or None. "
+                "For new rows, see model.outliers(M)"
+            )
+        rows = self.labels[0]
+        if given.rows is not None and rows is not None and given.rows.texts() != rows.texts():
+            raise ValueError(
+                "the rows of M have other labels, or another order, than in fit: pass the table of the fit"
+            )
+        return engine
+
+    @cached_property
+    def observed(self) -> Array:
+        """What was observed at the outliers; another M than that of the fit is refused."""
+        if self.M is None or not self.S.nnz:
+            return np.asarray(self.model._entries(*self.cells)) if self.S.nnz else np.zeros(0)
+        (rows, cols), found = self.cells, self.engine.entries(*self.cells)
+        fitted = self.result.L.entries(rows, cols) + self.S.data
+        near = np.isclose(found, fitted, rtol=SAME, atol=SAME * float(np.abs(fitted).max()))
+        if not near.all():
+            k = int(np.argmin(near))
+            raise ValueError(
+                f"M is not the table of the fit: in row {rows[k]}, column {cols[k]} (counted from 0) it holds "
+                f"{found[k]:g}, and the fit saw {fitted[k]:g}"
+            )
+        return found
+
+    # Outliers
+
+    @cached_property
+    def S(self) -> csr_array:
+        """The outliers, observed less expected; empty for a fit that failed."""
+        from scipy.sparse import csr_array
+
+        if self.result.S is None:
+            return csr_array(self.shape)
+        owner = self.model._owner if self.M is None else lambda: self.engine
+        return to_host(flagged(self.result, self.cut, owner), f"a list of cells with {self.cut}")
+
+    @property
+    def outliers(self) -> csr_array:
+        """S, or an error if the fit failed."""
+        result = self.result
+        if result.S is None:
+            raise ValueError(f"this fit has no outliers to show. {result.status.name}: {result.status.advice}")
+        return self.S
+
+    @cached_property
+    def cells(self) -> tuple[Array, Array]:
+        """Rows and columns of the entries of S."""
+        return places(self.S)
+
+    @cached_property
+    def standardised(self) -> csr_array:
+        """S in units of its uncertainty; without a noise model, in multiples of the threshold."""
+        return standardised(self.S, self.result.judge)
+
+    @cached_property
+    def scores(self) -> csr_array:
+        """S in standard deviations of clean cells there; without a noise model, in multiples of the threshold."""
+        if self.result.scale is None:
+            return self.standardised
+        scores = self.S.astype(float)
+        scores.data = self.S.data / self.std_at(*self.cells)
+        return scores
+
+    @cached_property
+    def probability(self) -> Array:
+        """Of each entry of S, that it is an outlier."""
+        found: Array = self.result.judge.probability(self.S.data, *self.cells)
+        return found
+
+    @cached_property
+    def order(self) -> Array:
+        """The entries of S, the most certain first."""
+        order: Array = most_certain_first(self.probability, self.scores.data)
+        return order
+
+    @cached_property
+    def scored(self) -> list[Array]:
+        """Rows, and columns, in the order of how surprising their outliers are."""
+        return [score_lines(self.standardised, axis, self.result.counts[axis]) for axis in (0, 1)]
+
+    # Expected values
+
+    @property
+    def known(self) -> tuple[Array, Array]:
+        """Of which rows and columns L is known."""
+        return self.result.known or (np.ones(self.shape[0], bool), np.ones(self.shape[1], bool))
+
+    def expected_at(self, rows: Array, cols: Array) -> Array:
+        """L at scattered entries; NaN where it is not known."""
+        known = self.known
+        return np.where(known[0][rows] & known[1][cols], self.result.L.entries(rows, cols).astype(float), np.nan)
+
+    def std_at(self, rows: Array, cols: Array) -> Array:
+        """Standard deviation of a clean measurement, as ``model.expected(return_std=True)`` has it."""
+        return np.asarray(self.model._std_at(self.result, *np.broadcast_arrays(rows, cols)))
 
 
-def labels_of(model: Any, axis: int) -> Labels | None:
-    return model.col_labels_ if axis else model.row_labels_
-
-
-def texts_of(model: Any, axis: int) -> list[str]:
-    """Labels of the rows (axis 0) or columns as text, or positions."""
-    return texts(labels_of(model, axis), result_of(model).L.shape[axis])
-
-
-def name_of(model: Any, axis: int) -> str:
-    """What the labels of a side are called, such as "country"; "row" or "column" if they have no name."""
-    labels = labels_of(model, axis)
-    names = [] if labels is None else [name for name in labels.names if name is not None]
-    return ", ".join(map(str, names)) or SIDES[axis]
-
-
-def outliers_of(model: Any) -> csr_array:
-    """S: M − L at the outliers."""
-    result = result_of(model)
-    if result.S is None:
-        raise ValueError(f"this fit has no outliers to show. {result.status.name}: {result.status.advice}")
-    return to_host(result.S, "a plot of the outliers")
-
-
-def scores_of(model: Any) -> csr_array:
-    """The signed scores of the outliers: their differences in standard deviations of clean cells there."""
-    result, S = result_of(model), outliers_of(model)
-    if result.scale is None:
-        return standardised(S, result.judge)
-    scores = S.astype(float)
-    scores.data = S.data / model._std_at(result, *places(S))
-    return scores
-
-
-def known_of(model: Any) -> tuple[Array, Array]:
-    """Of which rows and columns L is known."""
-    result = result_of(model)
-    n1, n2 = result.L.shape
-    return result.known or (np.ones(n1, bool), np.ones(n2, bool))
-
-
-def expected_at(model: Any, rows: Array, cols: Array) -> Array:
-    """L at scattered entries; NaN where it is not known."""
-    known = known_of(model)
-    L = result_of(model).L.entries(rows, cols).astype(float)
-    return np.where(known[0][rows] & known[1][cols], L, np.nan)
-
-
-def standardised_at(model: Any, residuals: Array, rows: Array, cols: Array) -> Array:
-    """Residuals in units of their uncertainty; NaN of solvers without a noise model, and of an exact fit."""
-    scale = result_of(model).scale
-    return residuals * np.nan if scale is None else residuals / scale.unit_at(residuals, rows, cols)
-
-
-def std_at(model: Any, rows: Array, cols: Array) -> Array:
-    """Standard deviation of a clean measurement, as ``model.expected(return_std=True)`` has it."""
-    std: Array = model._std_at(result_of(model), rows, cols)
-    return std
-
-
-def position(wanted: Any, labels: Labels | None, n: int, side: str) -> int:
-    """Where a label is; where there are no labels, a position is meant."""
-    if labels is None:
-        if is_whole(wanted) and 0 <= wanted < n:
-            return int(wanted)
-        raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
-    if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
-        raise ValueError(f"{side} must be one label, got {shown(wanted)}")
-    found = _found(wanted, labels)
-    if len(found) == 1:
-        return int(found[0])
-    if len(found):
-        raise ValueError(
-            f"{side}={wanted!r} is the label of {len(found)} {side}s: make the labels unique, and fit again"
-        )
-    near = get_close_matches(str(wanted), labels.texts(), n=4)
-    advice = f"did you mean {few(near)}?" if near else f"there are {few(labels)}"
-    raise ValueError(f"{side}={wanted!r} is not the label of a {side}; {advice}")
-
-
-def positions(wanted: Iterable[Any], labels: Labels | None, n: int, side: str) -> Array:
-    if isinstance(wanted, str):
-        raise ValueError(f"{side}s must be a list of labels, got the text {wanted!r}: pass [{wanted!r}]")
-    with naming(f"{side}s"):
-        listed = list(wanted)
-    return np.array([position(label, labels, n, side) for label in listed], np.intp)
-
-
-def _found(wanted: Any, labels: Labels) -> Array:
+def _find(wanted: Any, labels: Labels) -> Array:
     """Positions of a label: by value, dates by their moment, and else by how it reads."""
     if len(labels.levels) == 1 and labels.levels[0].dtype.kind == "M":
         try:
@@ -150,9 +241,3 @@ def _found(wanted: Any, labels: Labels) -> Array:
         text = Labels.of([wanted]).texts()[0] if not isinstance(wanted, (tuple, list)) else ", ".join(map(str, wanted))
         same = [i for i, label in enumerate(labels.texts()) if label == text]
     return np.array(same, np.intp)
-
-
-def seed_of(model: Any) -> int:
-    """A seed for what is drawn at random in a picture: that of the model, or 0."""
-    seed = getattr(model, "random_state", 0)
-    return int(seed) if is_whole(seed) else 0

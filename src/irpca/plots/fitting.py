@@ -13,7 +13,7 @@ from ..lowrank import Array
 from ..result import Result, Status
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, legend, plain_frame, sentence, title
-from .fitted import result_of
+from .fitted import Fitted
 
 FAR = 6.0  # times the range of the better half: a candidate further behind is drawn at the edge, with its number
 WORDS = {
@@ -55,7 +55,7 @@ def candidates(model: Any, ax: Any = None) -> Any:
     >>> ax.get_xlabel()
     'mean log predictive density at held-out cells (higher is better)'
     """
-    result, heading = result_of(model), "Candidate fits"
+    result, heading = Fitted(model).result, "Candidate fits"
     if result.certificate is None:
         return sentence(axes_of(ax), heading, _why_none(result))
     tried = sorted(result.certificate.candidates, key=lambda candidate: -np.nan_to_num(candidate[1], nan=-np.inf))
@@ -166,7 +166,7 @@ def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:
     across = {"seconds": "seconds since the start", "reads": "times that all of M was read", "iterations": "iteration"}
     if text(against, "against") not in across:
         raise ValueError(f"against must be one of {', '.join(map(repr, across))}, got {against!r}")
-    result = model if isinstance(model, Result) else result_of(model)
+    result = model if isinstance(model, Result) else Fitted(model).result
     history, ax = result.history, axes_of(ax)
     if not len(history):
         return sentence(ax, "Convergence", "Nothing was fitted iteratively here, so there are no steps to show.")

@@ -9,7 +9,7 @@ import numpy as np
 from ..arguments import text
 from ..lowrank import Array
 from .drawing import axes_of, below_and_above, from_low_to_high, label_ticks, title
-from .fitted import engine_of, expected_at, known_of, name_of, outliers_of, result_of, seed_of, texts_of
+from .fitted import Fitted
 
 PIXELS = 400  # of an image, to either side, at most: about as many as a picture in print has
 LOOK = 50_000  # entries of L that the scale is taken from
@@ -56,79 +56,64 @@ def decomposition(model: Any, part: str = "expected", ax: Any = None, *, M: Any 
     """
     if text(part, "part") not in PARTS:
         raise ValueError(f"part must be one of {', '.join(map(repr, PARTS))}, got {part!r}")
-    n1, n2 = result_of(model).L.shape
+    fitted = Fitted(model, M)
+    n1, n2 = fitted.shape
     size = -(-n1 // PIXELS), -(-n2 // PIXELS)
-    image = _image(model, part, size, M)
+    image = _image(fitted, part, size)
     if part in ("observed", "expected"):
-        (low, high), colours, what = _scale(model), from_low_to_high(), "value"
+        (low, high), colours, what = _scale(fitted), from_low_to_high(), "value"
     else:
-        high = _extent(image, RANGE[1])
+        sizes = np.abs(image[np.nan_to_num(image) != 0])
+        high = float(np.quantile(sizes, RANGE[1])) if sizes.size else 1.0
         low, colours, what = -high, below_and_above(), "observed less expected"
     ax = axes_of(ax)
-    place = (-0.5, n2 - 0.5, n1 - 0.5, -0.5)
-    drawn = ax.imshow(
-        image,
-        cmap=colours,
-        vmin=low,
-        vmax=high,
-        aspect="auto",
-        interpolation="nearest",
-        extent=_extended(place, size, image),
-    )
-    ax.set(xlim=place[:2], ylim=place[2:])
-    for which, axis in (("y", 0), ("x", 1)):
-        label_ticks(ax, which, np.arange((n1, n2)[axis]), texts_of(model, axis))
-    ax.set(ylabel=name_of(model, 0), xlabel=name_of(model, 1))
+    # The last blocks of the image may be cut short by the edge of the table.
+    place = (-0.5, image.shape[1] * size[1] - 0.5, image.shape[0] * size[0] - 0.5, -0.5)
+    drawn = ax.imshow(image, cmap=colours, vmin=low, vmax=high, aspect="auto", interpolation="nearest", extent=place)
+    ax.set(xlim=(-0.5, n2 - 0.5), ylim=(n1 - 0.5, -0.5), ylabel=fitted.names[0], xlabel=fitted.names[1])
+    for axis in (0, 1):
+        label_ticks(ax, "yx"[axis], np.arange(fitted.shape[axis]), fitted.texts[axis])
     ax.figure.colorbar(drawn, ax=ax, extend=_beyond(image, low, high)).set_label(what)
-    title(ax, PARTS[part], _blocks(part, size))
+    each = f"each pixel is the {'largest' if part == 'outliers' else 'mean'} of a block of {size[0]} × {size[1]} cells"
+    title(ax, PARTS[part], "" if size == (1, 1) else each)
     return ax
 
 
-def _image(model: Any, part: str, size: tuple[int, int], M: Any) -> Array:
+def _image(fitted: Fitted, part: str, size: tuple[int, int]) -> Array:
     if part == "expected":
-        return _expected(model, size)
-    engine = engine_of(model, M)
-    shape = engine.shape
-    S = outliers_of(model)
-    step = max(1, BAND // shape[1] // size[0]) * size[0]
+        return _expected(fitted, size)
+    S, engine, (n1, n2) = fitted.outliers, fitted.engine, fitted.shape
+    step, columns = max(1, BAND // n2 // size[0]) * size[0], np.arange(n2)
     bands = []
-    for first in range(0, shape[0], step):
-        rows = np.arange(first, min(first + step, shape[0]))
-        values = engine.block(rows, np.arange(shape[1])).astype(float)
+    for first in range(0, n1, step):
+        rows = np.arange(first, min(first + step, n1))
+        values = engine.block(rows, columns).astype(float)
         if part == "residual":
-            outliers = S[rows].toarray()
-            L = expected_at(model, rows[:, None], np.arange(shape[1])[None])
-            values = np.where(outliers != 0, np.nan, values - L)
+            values -= fitted.expected_at(rows[:, None], columns)
+            values[S[rows].toarray() != 0] = np.nan
         bands.append(_means(values, size))
     means = np.vstack(bands)
     return np.where(np.isnan(means), np.nan, _largest(S, size, means.shape)) if part == "outliers" else means
 
 
-def _starts(n: int, size: int) -> Array:
-    return np.arange(0, n, size)
-
-
 def _means(values: Array, size: tuple[int, int]) -> Array:
     """Means of blocks, of what is not NaN; NaN of nothing."""
     seen = ~np.isnan(values)
+    starts = [np.arange(0, n, step) for n, step in zip(values.shape, size, strict=True)]
     total, count = (
-        np.add.reduceat(np.add.reduceat(part, _starts(values.shape[0], size[0])), _starts(values.shape[1], size[1]), 1)
+        np.add.reduceat(np.add.reduceat(part, starts[0]), starts[1], axis=1)
         for part in (np.where(seen, values, 0.0), seen.astype(float))
     )
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 
-def _expected(model: Any, size: tuple[int, int]) -> Array:
-    """Means of L over blocks, from means of its factors."""
+def _expected(fitted: Fitted, size: tuple[int, int]) -> Array:
+    """Means of L over blocks, from means of its factors; a column of zeros beside them says where nothing is known."""
     means = [
-        _means(np.where(known[:, None], factor, np.nan), (step, 1))
-        for factor, known, step in zip(result_of(model).L.thin(), known_of(model), size, strict=True)
+        _means(np.where(known[:, None], np.column_stack([factor, np.zeros(len(factor))]), np.nan), (step, 1))
+        for factor, known, step in zip(fitted.result.L.thin(), fitted.known, size, strict=True)
     ]
-    lines = [
-        _means(np.where(known, 0.0, np.nan)[:, None], (step, 1))
-        for known, step in zip(known_of(model), size, strict=True)
-    ]
-    return means[0] @ means[1].T + lines[0] + lines[1].T  # where nothing is known: NaN, also of rank 0
+    return means[0] @ means[1].T + np.add.outer(means[0][:, -1], means[1][:, -1])
 
 
 def _largest(S: Any, size: tuple[int, int], shape: tuple[int, int]) -> Array:
@@ -140,20 +125,15 @@ def _largest(S: Any, size: tuple[int, int], shape: tuple[int, int]) -> Array:
     return image
 
 
-def _scale(model: Any) -> tuple[float, float]:
+def _scale(fitted: Fitted) -> tuple[float, float]:
     """Between which values colours run."""
-    n1, n2 = result_of(model).L.shape
-    rng = np.random.default_rng(seed_of(model))
+    n1, n2 = fitted.shape
+    rng = np.random.default_rng(fitted.seed)
     at = np.arange(n1 * n2) if n1 * n2 <= LOOK else rng.integers(n1 * n2, size=LOOK)
-    L = expected_at(model, *np.divmod(at, n2))
+    L = fitted.expected_at(*np.divmod(at, n2))
     L = L[np.isfinite(L)]
     low, high = np.quantile(L, RANGE) if L.size else (0.0, 0.0)
     return (float(low), float(high)) if low < high else (float(low) - 1.0, float(high) + 1.0)
-
-
-def _extent(image: Array, quantile: float) -> float:
-    sizes = np.abs(image[np.nan_to_num(image) != 0])
-    return float(np.quantile(sizes, quantile)) if sizes.size else 1.0
 
 
 def _beyond(image: Array, low: float, high: float) -> str:
@@ -162,14 +142,3 @@ def _beyond(image: Array, low: float, high: float) -> str:
     below = np.nanmin(image, initial=low) < low - rounding
     above = np.nanmax(image, initial=high) > high + rounding
     return "both" if below and above else "min" if below else "max" if above else "neither"
-
-
-def _extended(place: tuple[float, float, float, float], size: tuple[int, int], image: Array) -> tuple[float, ...]:
-    """Where the image lies: its last blocks may be cut short by the edge of the table."""
-    return place[0], image.shape[1] * size[1] - 0.5, image.shape[0] * size[0] - 0.5, place[3]
-
-
-def _blocks(part: str, size: tuple[int, int]) -> str:
-    if size == (1, 1):
-        return ""
-    return f"each pixel is the {'largest' if part == 'outliers' else 'mean'} of a block of {size[0]} × {size[1]} cells"

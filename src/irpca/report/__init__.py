@@ -59,12 +59,12 @@ def write(
     """
     from ..arguments import flag
     from ..arguments import text as text_of
-    from ..plots.fitted import result_of
+    from ..plots.fitted import Fitted
     from ..tables import Criterion
     from .page import render
     from .payload import payload
 
-    result_of(model)  # or an error: it is not fitted
+    _ = Fitted(model).result  # or an error: it is not fitted
     for name, given in (("title", title), ("command", command)):
         if given is not None:
             text_of(given, name)

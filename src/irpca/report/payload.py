@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
+from ..plots.fitted import SIDES, Fitted
 from ..tables import Criterion
 from . import words
-from .case import Case
-from .values import Values
 
 MOST_OUTLIERS = 1_000_000  # listed one by one: 22 MB of numbers, 30 MB of base64
 MOST_VALUES = 6_000_000  # bytes of observed and expected values
 MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
+LISTED = 0.4  # share of observed cells below which a list of them is smaller than the table with its holes
 WORST = 15  # rows and columns in the tables of the worst
 BLOCKS = 512  # along each side of the grid in which outliers are counted that are not listed
 TYPES = {"u1": "uint8", "u2": "uint16", "u4": "uint32", "f4": "float32", "f8": "float64"}
@@ -41,8 +41,8 @@ def payload(
     cut : Criterion or None
         Which cells are outliers.
     """
-    case = Case(model, M, cut or Criterion())
-    lines = {"row": _lines(case, 0), "column": _lines(case, 1)}
+    case = Fitted(model, M, cut or Criterion())
+    lines = {side: _lines(case, axis) for axis, side in enumerate(SIDES)}
     return {
         "title": title or "What was found in the table",
         "verdict": words.verdict(case),
@@ -52,7 +52,7 @@ def payload(
         "candidates": words.candidates(case.result),
         "reproduce": words.reproduce(case, command, written or datetime.now().astimezone()),
         "shape": list(case.shape),
-        "names": list(case.names),
+        "names": [name.capitalize() if name in SIDES else name for name in case.names],
         "ordered": [_ordered(labels) for labels in case.labels],
         "labels": [_labels(case, axis, lines) for axis in (0, 1)],
         "worst": {side: found["worst"] for side, found in lines.items()},
@@ -87,7 +87,7 @@ def _ordered(labels: Any) -> bool:
     )
 
 
-def _labels(case: Case, axis: int, lines: dict[str, Any]) -> dict[str, Any] | None:
+def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | None:
     """All labels; where they are too many, those of lines that are listed; None where positions are the labels."""
     if case.labels[axis] is None:
         return None
@@ -95,17 +95,17 @@ def _labels(case: Case, axis: int, lines: dict[str, Any]) -> dict[str, Any] | No
     if sum(map(len, labels)) <= MOST_LABELS:
         return {"text": labels}
     listed = case.cells[axis][case.order[:MOST_OUTLIERS]]
-    worst = [line["position"] for line in lines[("row", "column")[axis]]["worst"]]
+    worst = [line["position"] for line in lines[SIDES[axis]]["worst"]]
     at = np.unique(np.r_[listed, np.array(worst, int)])
     return {"text": [labels[k] for k in at], "at": packed(at)}
 
 
-def _unit(case: Case) -> float:
+def _unit(case: Fitted) -> float:
     """The size below which differences between values mean nothing."""
     return float(case.result.noise or 0.0)
 
 
-def _outliers(case: Case) -> dict[str, Any]:
+def _outliers(case: Fitted) -> dict[str, Any]:
     some = case.order[:MOST_OUTLIERS]
     rows, cols = (cells[some] for cells in case.cells)
     return {
@@ -115,13 +115,13 @@ def _outliers(case: Case) -> dict[str, Any]:
         "column": packed(cols),
         "observed": packed(case.observed[some], _unit(case)),
         "difference": packed(case.S.data[some].astype(float)),
-        "std": packed(case.deviation(rows, cols)),
-        "score": packed(np.abs(case.scores[some])),
+        "std": packed(case.std_at(rows, cols)),
+        "score": packed(np.abs(case.scores.data[some])),
         "probability": packed(case.probability[some]),
     }
 
 
-def _rest(case: Case) -> dict[str, Any] | None:
+def _rest(case: Fitted) -> dict[str, Any] | None:
     """Outliers that are not listed, counted in blocks, with the largest score in each; None if all are listed."""
     some = case.order[MOST_OUTLIERS:]
     if not len(some):
@@ -130,7 +130,7 @@ def _rest(case: Case) -> dict[str, Any] | None:
     rows, cols = (cells[some] // step for cells, step in zip(case.cells, size, strict=True))
     block, which, count = np.unique(rows * BLOCKS + cols, return_inverse=True, return_counts=True)
     largest = np.zeros(len(block))
-    z = case.scores[some]
+    z = case.scores.data[some]
     np.maximum.at(largest, which, np.abs(z))
     below = np.bincount(which, z < 0, len(block)) > count / 2
     return {
@@ -142,7 +142,7 @@ def _rest(case: Case) -> dict[str, Any] | None:
     }
 
 
-def _lines(case: Case, axis: int) -> dict[str, Any]:
+def _lines(case: Fitted, axis: int) -> dict[str, Any]:
     """Rows or columns in the order of how surprising their outliers are, and a table of the worst."""
     scored = case.scored[axis]
     worst = scored[scored["flagged"] > 0][:WORST]
@@ -163,21 +163,24 @@ def _lines(case: Case, axis: int) -> dict[str, Any]:
     }
 
 
-def _values(case: Case) -> dict[str, Any]:
+def _values(case: Fitted) -> dict[str, Any]:
     """Observed and expected values with standard deviations: of all cells, of some lines, or of the outliers only."""
-    values = case.values
-    if values is None or case.result.S is None:
+    if not case.has_table or case.result.S is None:
         return {"kind": "none"}
     U, V = case.result.L.thin()
-    cells = case.shape[0] * case.shape[1]
-    if 2 * cells + 4 * (values.numbers + U.size + V.size) > MOST_VALUES:
-        return {"kind": "lines", "row": _drawn(case, 0, values), "column": _drawn(case, 1, values)}
-    std = case.deviation(np.arange(case.shape[0])[:, None], np.arange(case.shape[1]))
+    (n1, n2), observed = case.shape, int(case.engine.counts[0].sum())
+    listed = observed < LISTED * n1 * n2
+    numbers = U.size + V.size + (2 * observed + n1 if listed else n1 * n2)
+    if 2 * n1 * n2 + 4 * numbers > MOST_VALUES:
+        return {"kind": "lines", **{side: _drawn(case, axis) for axis, side in enumerate(SIDES)}}
+    rows, cols = np.arange(n1), np.arange(n2)
+    std, table = case.std_at(rows[:, None], cols), case.engine.block(rows, cols)
     found = {"kind": "all", "rank": U.shape[1], **_factors(case, U, V), "std": logs(std.ravel())}
-    if not values.listed:
-        return {**found, "observed": packed(values.table().ravel(), _unit(case))}
-    starts, at, observed = values.listing()
-    return {**found, "starts": packed(starts), "at": packed(at), "observed": packed(observed, _unit(case))}
+    if not listed:
+        return {**found, "observed": packed(table.ravel(), _unit(case))}
+    there = ~np.isnan(table)
+    starts, at = np.append(0, np.cumsum(there.sum(axis=1))), np.nonzero(there)[1]
+    return {**found, "starts": packed(starts), "at": packed(at), "observed": packed(table[there], _unit(case))}
 
 
 def logs(values: Array) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def logs(values: Array) -> dict[str, Any]:
     return {"low": low, "step": step, "codes": packed(codes.astype(np.uint16))}
 
 
-def _factors(case: Case, U: Array, V: Array) -> dict[str, Any]:
+def _factors(case: Fitted, U: Array, V: Array) -> dict[str, Any]:
     """Expected values are products of these; rows and columns of which nothing is known are NaN."""
     known = case.result.known
     if known is not None:
@@ -199,7 +202,7 @@ def _factors(case: Case, U: Array, V: Array) -> dict[str, Any]:
     return {"left": packed(U.ravel(), unit), "right": packed(V.ravel(), unit)}
 
 
-def _drawn(case: Case, axis: int, values: Values) -> dict[str, Any]:
+def _drawn(case: Fitted, axis: int) -> dict[str, Any]:
     """The worst lines and those of the most certain outliers, as many as half of the bytes hold."""
     length = case.shape[1 - axis]
     many = MOST_VALUES // 2 // (12 * length)
@@ -208,9 +211,8 @@ def _drawn(case: Case, axis: int, values: Values) -> dict[str, Any]:
     wanted = np.r_[worst, case.cells[axis][case.order]]
     _, first = np.unique(wanted, return_index=True)
     at = wanted[np.sort(first)][:many]
-    lines, others = np.repeat(at, length), np.tile(np.arange(length), len(at))
-    cells = (lines, others) if axis == 0 else (others, lines)
-    observed = np.concatenate([values.line(axis, int(k)) for k in at]) if len(at) else np.zeros(0)
-    three = np.stack([observed, case.result.L.entries(*cells), case.deviation(*cells)])
-    table = three.reshape(3, len(at), length).swapaxes(0, 1)
+    others = np.arange(length)
+    cells = (at[:, None], others) if axis == 0 else (others[:, None], at)
+    three = [case.engine.block(*map(np.ravel, cells)), case.result.L.entries(*cells), case.std_at(*cells)]
+    table = np.stack(three if axis == 0 else [part.T for part in three], axis=1)
     return {"count": len(at), "at": packed(at), "values": packed(table.ravel(), _unit(case))}

@@ -14,7 +14,7 @@ from ..result import FATAL, HARMLESS, Result
 from ..wording import count
 
 if TYPE_CHECKING:
-    from .case import Case
+    from ..plots.fitted import Fitted
 
 MEANING = {
     "usable": "No check found anything serious.",
@@ -97,12 +97,12 @@ def number(value: float) -> str:
     return f"{round(value, digits):,.{max(digits, 0)}f}"
 
 
-def verdict(case: Case) -> dict[str, Any]:
+def verdict(case: Fitted) -> dict[str, Any]:
     result = case.result
     return {"word": result.usable, "meaning": MEANING[result.usable], "text": _overview(case)}
 
 
-def _overview(case: Case) -> list[str]:
+def _overview(case: Fitted) -> list[str]:
     """The table and its outliers in three sentences."""
     (n1, n2), result = case.shape, case.result
     cells, holes = n1 * n2, n1 * n2 - result.n_observed
@@ -115,7 +115,7 @@ def _overview(case: Case) -> list[str]:
     return [said, _found(case)]
 
 
-def _found(case: Case) -> str:
+def _found(case: Fitted) -> str:
     if case.result.S is None:
         return "Which cells are outliers is not known: the fit did not come to an end."
     n = int(case.S.nnz)
@@ -131,7 +131,7 @@ def _found(case: Case) -> str:
     )
 
 
-def facts(case: Case) -> list[dict[str, str]]:
+def facts(case: Fitted) -> list[dict[str, str]]:
     """The few numbers to know, each with a word or two."""
     (n1, n2), result = case.shape, case.result
     holes = n1 * n2 - result.n_observed
@@ -184,7 +184,7 @@ def beginning(text: str) -> str:
     return re.split(r"[:.;] ", text, maxsplit=1)[0].rstrip(".") + "."
 
 
-def choices(case: Case) -> list[dict[str, str]]:
+def choices(case: Fitted) -> list[dict[str, str]]:
     """What was chosen from the data, and why."""
     result = case.result
     listed = [
@@ -225,7 +225,7 @@ def candidates(result: Result) -> dict[str, Any] | None:
     return {"fits": listed, "stable": stable}
 
 
-def reproduce(case: Case, command: str | None, written: datetime) -> dict[str, Any]:
+def reproduce(case: Fitted, command: str | None, written: datetime) -> dict[str, Any]:
     """What it takes to get the same result again."""
     import scipy
 

@@ -10,9 +10,10 @@ from ..engines import Engine
 from ..lowrank import Array, LowRank
 from ..model.calibration import Calibration
 from ..model.entry_scale import EntryScale
+from ..result import Result
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
-from .fitted import engine_of, expected_at, outliers_of, result_of, seed_of, standardised_at
+from .fitted import Fitted
 
 ENTRIES = 200_000  # residuals that are drawn
 BINS = 81  # an odd number: one of them is about zero
@@ -51,14 +52,15 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     >>> ax.get_ylabel()
     'number of cells'
     """
-    result, engine = result_of(model), engine_of(model, M)
-    rows, cols, values = engine.draw(ENTRIES, np.random.default_rng(seed_of(model)))
-    left = values - expected_at(model, rows, cols)
+    fitted = Fitted(model, M)
+    result, engine = fitted.result, fitted.engine
+    rows, cols, values = engine.draw(ENTRIES, np.random.default_rng(fitted.seed))
+    left = values - fitted.expected_at(rows, cols)
     known = np.isfinite(left)
     calibration = result.calibration
     if calibration is None or result.scale is None:
-        return _plain_histogram(model, left[known], axes_of(ax))
-    z, ax = standardised_at(model, left, rows, cols)[known], axes_of(ax)
+        return _plain_histogram(result, left[known], axes_of(ax))
+    z, ax = (left / result.scale.unit_at(left, rows, cols))[known], axes_of(ax)
     edges = _bins(z, calibration.limit, _width(calibration))
     counts = np.histogram(z, edges)[0]
     _draw_counts(ax, counts, edges, calibration.limit, "more likely outliers")
@@ -135,9 +137,8 @@ def _about(z: Array, limit: float, engine: Engine) -> list[str]:
     return ["Residuals and the noise model", sample + text]
 
 
-def _plain_histogram(model: Any, left: Array, ax: Any) -> Any:
+def _plain_histogram(result: Result, left: Array, ax: Any) -> Any:
     """Residuals of a fit that has no model of the noise."""
-    result = result_of(model)
     zeta = result.zeta if 0 < result.zeta < np.inf else 0.0
     width = zeta / 4 or float(np.median(np.abs(left))) or 1.0
     edges = _bins(left, zeta, width)
@@ -183,12 +184,13 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     >>> len(ax.lines[0].get_xdata())
     2
     """
-    result, engine = result_of(model), engine_of(model, M)
-    lines = _block(engine.shape, np.random.default_rng(seed_of(model)))
+    fitted = Fitted(model, M)
+    result, shape = fitted.result, fitted.shape
+    lines = _block(shape, np.random.default_rng(fitted.seed))
     scales = _scales(result.scale, lines)
     U, V = (F[some] / scale[:, None] for F, some, scale in zip(result.L.thin(), lines, scales, strict=True))
     kept = LowRank.from_product(U, V).singular_values if result.rank else np.zeros(0)
-    R = _left(model, engine, lines) / np.multiply.outer(*scales)
+    R = _left(fitted, lines) / np.multiply.outer(*scales)
     left = np.linalg.svd(R, compute_uv=False)[:LEFT]
     ax, rank = axes_of(ax), len(kept)
     ax.plot(1 + np.arange(rank), kept, "o", color=BLUE, markersize=6, label=f"kept: {count(rank, 'component')}")
@@ -204,7 +206,7 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     ax.xaxis.get_major_locator().set_params(integer=True)
     plain_frame(ax)
     legend(ax, loc="upper right")
-    part = "" if R.shape == engine.shape else f"of a random block of {R.shape[0]:,} × {R.shape[1]:,} cells"
+    part = "" if R.shape == shape else f"of a random block of {R.shape[0]:,} × {R.shape[1]:,} cells"
     title(ax, f"Rank {rank}: singular values of what is kept and of what is left", part)
     return ax
 
@@ -226,10 +228,10 @@ def _scales(noise: EntryScale | None, lines: list[Array]) -> list[Array]:
     return [np.sqrt(scale[some]) for scale, some in zip((noise.rows, noise.cols), lines, strict=True)]
 
 
-def _left(model: Any, engine: Engine, lines: list[Array]) -> Array:
+def _left(fitted: Fitted, lines: list[Array]) -> Array:
     """``observed − expected`` of a block; 0 where there is no value, or an outlier."""
-    R = engine.block(*lines) - expected_at(model, lines[0][:, None], lines[1][None])
-    outliers = outliers_of(model)[lines[0]][:, lines[1]].toarray()
+    R = fitted.engine.block(*lines) - fitted.expected_at(lines[0][:, None], lines[1])
+    outliers = fitted.outliers[lines[0]][:, lines[1]].toarray()
     return np.where(np.isnan(R) | (outliers != 0), 0.0, R)
 
 

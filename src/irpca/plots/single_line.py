@@ -10,7 +10,7 @@ from ..labels import Labels
 from ..lowrank import Array
 from ..wording import count
 from .drawing import BLACK, BLUE, ORANGE, axes_of, label_ticks, legend, plain_frame, title
-from .fitted import SIDES, engine_of, expected_at, labels_of, name_of, outliers_of, position, std_at, texts_of
+from .fitted import Fitted
 
 BAND = 1.96  # standard deviations to either side: 95 % of Gaussian noise
 MANY = 400  # values: of more than that, dots and lines are drawn thinner
@@ -49,18 +49,18 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     >>> model = model.fit(data.frame(), col_features=data.col_features(3))
     >>> ax = plots.line(model, row="Rwanda", ax=Figure().subplots())
     >>> print(ax.get_title(loc="left"))
-    Rwanda: 11 of 50 values are outliers
+    Rwanda: 1... of 50 values are outliers
     """
     if (row is None) == (column is None):
         raise ValueError(f"give either row or column, got row={row!r} and column={column!r}")
-    engine, axis = engine_of(model, M), int(row is None)
+    fitted, axis = Fitted(model, M), int(row is None)
     along = 1 - axis
-    i = position(row if axis == 0 else column, labels_of(model, axis), engine.shape[axis], SIDES[axis])
-    x, ticks = coordinates(labels_of(model, along), engine.shape[along])
+    engine, i = fitted.engine, fitted.position(row if axis == 0 else column, axis)
+    x, ticks = coordinates(fitted.labels[along], fitted.shape[along])
     order = np.argsort(x, kind="stable")
     at = (np.full(len(order), i), order) if axis == 0 else (order, np.full(len(order), i))
-    observed, expected, std = engine.entries(*at), expected_at(model, *at), std_at(model, *at)
-    wrong = _flagged(model, axis, i)[order]
+    observed, expected, std = engine.entries(*at), fitted.expected_at(*at), fitted.std_at(*at)
+    wrong = (fitted.outliers[[i]] if axis == 0 else fitted.outliers[:, [i]]).toarray().ravel()[order] != 0
 
     ax, x = axes_of(ax), x[order]
     if ticks is None:
@@ -70,12 +70,12 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     _draw_observed(ax, x, observed, expected, wrong)
     if ticks is not None:
         label_ticks(ax, "x", x, ticks)
-    ax.set(xlabel=name_of(model, along), ylabel="value")
+    ax.set(xlabel=fitted.names[along], ylabel="value")
     plain_frame(ax)
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + HEADROOM * (high - low))
     legend(ax, loc="upper left", ncols=2)
-    title(ax, _heading(_name(model, axis, i), observed, wrong))
+    title(ax, _heading(_name(fitted, axis, i), observed, wrong))
     return ax
 
 
@@ -107,10 +107,10 @@ def _with_gaps(x: Array, expected: Array, half: Array) -> tuple[Array, Array, Ar
     return np.insert(x, wide + 1, middle), np.insert(expected, wide + 1, np.nan), np.insert(half, wide + 1, np.nan)
 
 
-def _name(model: Any, axis: int, i: int) -> str:
+def _name(fitted: Fitted, axis: int, i: int) -> str:
     """A label that is a number says nothing without the name of its side."""
-    text = texts_of(model, axis)[i]
-    return f"{name_of(model, axis)} {text}" if text.lstrip("-").replace(".", "").isdigit() else text
+    text = fitted.texts[axis][i]
+    return f"{fitted.names[axis]} {text}" if text.lstrip("-").replace(".", "").isdigit() else text
 
 
 def coordinates(labels: Labels | None, n: int) -> tuple[Array, list[str] | None]:
@@ -124,16 +124,6 @@ def coordinates(labels: Labels | None, n: int) -> tuple[Array, list[str] | None]
         if values.dtype.kind in "iufM" and len(np.unique(values)) == n and not np.isnan(values.astype(float)).any():
             return values, None
     return np.arange(n), labels.texts()
-
-
-def _flagged(model: Any, axis: int, i: int) -> Array:
-    """Which cells of a row, or column, are outliers."""
-    S = outliers_of(model)
-    found = S.tocoo()
-    line, across = (found.row, found.col) if axis == 0 else (found.col, found.row)
-    wrong = np.zeros(S.shape[1 - axis], bool)
-    wrong[across[line == i]] = True
-    return wrong
 
 
 def _heading(name: str, observed: Array, wrong: Array) -> str:
