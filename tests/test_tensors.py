@@ -21,7 +21,7 @@ from irpca.engines import MemoryEngine, choose, sparse_part
 from irpca.engines.sparse_part import flagged, on_device, root_mean_square, to_host
 from irpca.features import Features
 from irpca.model.entry_scale import Judge
-from irpca.plots import fitted
+from irpca.plots.fitted import Fitted
 
 torch = pytest.importorskip("torch")
 DeviceSparse = pytest.importorskip("irpca.engines.gpu.sparse").DeviceSparse
@@ -59,7 +59,7 @@ def device(monkeypatch):
     def chosen(M, engine="auto"):
         return Engine(M) if is_tensor(M) else choose(M, engine)
 
-    for module in (loop, answers, estimator, fitted):
+    for module in (loop, answers, estimator):
         monkeypatch.setattr(module, "choose", chosen)
     if not CUDA:
         monkeypatch.setattr(containers, "on_gpu", is_tensor)
@@ -445,7 +445,7 @@ def test_a_saved_model_answers_on_the_cpu(both, tmp_path):
 
 def test_pictures_and_reports_bring_the_outliers_to_the_host(both, tmp_path):
     plain, model, *_ = both
-    assert (fitted.Fitted(model).outliers != plain.sparse_).nnz == 0
+    assert (Fitted(model).outliers != plain.sparse_).nnz == 0
     assert Engine.brought == 1
     irpca.report.write(model, tmp_path / "report.html")
     assert (tmp_path / "report.html").stat().st_size > 10_000
