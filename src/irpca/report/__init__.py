@@ -70,7 +70,7 @@ def write(
             text_of(given, name)
     target = _target(path, flag(overwrite, "overwrite"))
     cut = Criterion(fdr, probability, threshold)
-    text = render(payload(model, M, title=title, command=command, cut=cut))
+    text = render(payload(model, M, title, command, cut))
     with write_whole(target) as file:  # half of a surrogate pair, which a label may hold, is no character of UTF-8
         file.write(text.encode("utf-8", "xmlcharrefreplace"))
     return target

@@ -19,17 +19,6 @@ SIGNS = {
     "do not use": '<path d="M9 9l14 14M23 9L9 23"/>',
 }
 HIDDEN = '<span class="hidden">Remark</span>'
-COLUMNS = ("row", "column", "observed", "expected", "difference", "probability")  # of the list of outliers
-LINKS = {
-    "verdict": "Verdict",
-    "outliers": "Outliers",
-    "map": "Map",
-    "lines": "Rows and columns",
-    "fit": "Why this fit",
-    "doubts": "Doubts",
-    "reproduce": "Reproduce",
-    "words": "Words",
-}
 
 
 def render(data: dict[str, Any]) -> str:
@@ -39,19 +28,17 @@ def render(data: dict[str, Any]) -> str:
         "title": escape(data["title"]),
         "css": _asset("page.css"),
         "byline": escape(f"Report by irpca {data['reproduce']['facts'][1][1]}, {data['reproduce']['facts'][0][1]}"),
-        "links": "".join(f'<a href="#{key}">{text}</a>' for key, text in LINKS.items()),
         "mood": verdict["word"].replace(" ", "-"),
         "sign": f'<svg viewBox="0 0 32 32" focusable="false">{SIGNS[verdict["word"]]}</svg>',
         "word": escape(verdict["word"].capitalize()),
         "meaning": escape(verdict["meaning"]),
         "reasons": _reasons(data["doubts"]),
         "overview": "".join(f"<p>{escape(text)}</p>" for text in verdict["text"]),
-        "tiles": "".join(map(_tile, data["facts"])),
+        "tiles": "".join(_tile(*fact) for fact in data["facts"]),
         "outliers": _outliers(data),
         "without_list": "" if data["outliers"]["listed"] else "hidden",
         "row_name": escape(data["names"][0]),
         "column_name": escape(data["names"][1]),
-        "heads": _heads(data["names"]),
         "drawn": escape(drawn(data)),
         "map": _map(data),
         "lines": _lines(data),
@@ -81,10 +68,10 @@ def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
-def _tile(fact: dict[str, str]) -> str:
+def _tile(name: str, value: str, note: str) -> str:
     return (
-        f'<div><dt>{escape(fact["name"])}</dt><dd><span class="value">{escape(fact["value"])}</span>'
-        f'<span class="note">{escape(fact["note"])}</span></dd></div>'
+        f'<div><dt>{escape(name)}</dt><dd><span class="value">{escape(value)}</span>'
+        f'<span class="note">{escape(note)}</span></dd></div>'
     )
 
 
@@ -96,16 +83,6 @@ def _reasons(doubts: list[dict[str, str]]) -> str:
         f"<li><strong>{escape(doubt['title'])}.</strong> {escape(beginning(doubt['text']))}</li>" for doubt in grave
     )
     return f'<ul class="reasons">{listed}</ul><p><a href="#doubts">What was seen, and what to do</a></p>'
-
-
-def _heads(names: list[str]) -> str:
-    """The heads of the list of outliers, each with a button that sorts by it."""
-    words = dict(zip(COLUMNS, (*names, "Observed", "Expected", "Difference", "Probability"), strict=True))
-    return "".join(
-        f'<th role="columnheader" scope="col" class="{key}{"" if key in COLUMNS[:2] else " number"}" data-key="{key}">'
-        f'<button type="button">{escape(word)}<span class="arrow" aria-hidden="true"></span></button></th>'
-        for key, word in words.items()
-    )
 
 
 def _outliers(data: dict[str, Any]) -> str:
@@ -164,11 +141,17 @@ def _lines(data: dict[str, Any]) -> str:
     return f'<p>{said}</p><div class="pair">' + "".join(_worst(*side) for side in sides) + "</div>"
 
 
-def _table(caption: str, heads: list[str], body: str, numbers: tuple[int, ...]) -> str:
-    """A short table; an empty head is a remark, and some columns hold numbers."""
+def _table(caption: str, heads: list[str], rows: list[list[str]], numbers: tuple[int, ...]) -> str:
+    """A short table of what is HTML already; an empty head is a remark, and some columns hold numbers."""
+    kinds = [' class="number"' if k in numbers else "" for k in range(len(heads))]
     head = "".join(
-        f'<th scope="col"{" class=number" if k in numbers else ""}>{escape(text) or HIDDEN}</th>'
-        for k, text in enumerate(heads)
+        f'<th scope="col"{kind}>{escape(text) or HIDDEN}</th>' for text, kind in zip(heads, kinds, strict=True)
+    )
+    body = "".join(
+        f'<tr><th scope="row">{first}</th>'
+        + "".join(f"<td{kind}>{cell}</td>" for cell, kind in zip(others, kinds[1:], strict=True))
+        + "</tr>"
+        for first, *others in rows
     )
     return (
         f'<div class="wide"><table class="plain"><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>'
@@ -176,31 +159,29 @@ def _table(caption: str, heads: list[str], body: str, numbers: tuple[int, ...]) 
     )
 
 
+def _badge(text: str) -> str:
+    return f'<span class="badge">{text}</span>'
+
+
 def _worst(side: str, name: str, lines: list[dict[str, Any]]) -> str:
-    body = "".join(_line(side, line) for line in lines)
-    return _table(f"Worst {side}s", [name, "Outliers", "Share", "Direction", ""], body, (1, 2))
-
-
-def _line(side: str, line: dict[str, Any]) -> str:
-    where = "above" if line["signed"] > 0.5 else "below" if line["signed"] < -0.5 else "both"
-    kind = "link short" if len(line["label"]) <= 14 else "link"
-    mark = '<span class="badge">stands out</span>' if line["broken"] else ""
-    return (
-        f'<tr><th scope="row"><button type="button" class="{kind}" data-side="{side}" data-at="{line["position"]}">'
-        f'{escape(line["label"])}</button></th><td class="number">{line["flagged"]:,} of {line["observed"]:,}</td>'
-        f'<td class="number share" style="--share:{line["share"]:.4f}">{percent(line["share"])}</td>'
-        f"<td>{where}</td><td>{mark}</td></tr>"
-    )
+    rows = [
+        [
+            f'<button type="button" class="{"link short" if len(line["label"]) <= 14 else "link"}" data-side="{side}" '
+            f'data-at="{line["position"]}">{escape(line["label"])}</button>',
+            f"{line['flagged']:,} of {line['observed']:,}",
+            f'<span class="share" style="--share:{line["share"]:.4f}">{percent(line["share"])}</span>',
+            "above" if line["signed"] > 0.5 else "below" if line["signed"] < -0.5 else "both",
+            _badge("stands out") if line["broken"] else "",
+        ]
+        for line in lines
+    ]
+    return _table(f"Worst {side}s", [name, "Outliers", "Share", "Direction", ""], rows, (1, 2))
 
 
 def _fit(data: dict[str, Any]) -> str:
-    body = "".join(
-        f"<tr><th scope='row'>{escape(choice['name'])}</th><td class='number'>{escape(choice['value'])}</td>"
-        f"<td>{escape(choice['reason'])}</td></tr>"
-        for choice in data["choices"]
-    )
-    table = _table("Chosen from the data, and why", ["What", "Value", "Why"], body, (1,))
-    return (table if body else "<p>Nothing was chosen from the data.</p>") + _candidates(data["candidates"])
+    rows = [[escape(text) for text in choice] for choice in data["choices"]]
+    table = _table("Chosen from the data, and why", ["What", "Value", "Why"], rows, (1,))
+    return (table if rows else "<p>Nothing was chosen from the data.</p>") + _candidates(data["candidates"])
 
 
 def _candidates(found: dict[str, Any] | None) -> str:
@@ -209,21 +190,21 @@ def _candidates(found: dict[str, Any] | None) -> str:
     fits = found["fits"]
     if not fits:
         return f"<p>{escape(found['stable'])}</p>"
-    best, worst = fits[0]["density"], min(fit["density"] for fit in fits)
-    body = "".join(_candidate(fit, (fit["density"] - worst) / (best - worst or 1)) for fit in fits)
+    best, worst = fits[0]["density"], fits[-1]["density"]
+    lengths = [0.04 + 0.96 * (fit["density"] - worst) / (best - worst or 1) for fit in fits]
+    rows = [
+        [
+            escape(fit["name"]),
+            f'<span class="bar" style="--share:{length:.4f}"></span>{fit["density"]:.3f}',
+            number(fit["error"]),
+            _badge("chosen") if fit["chosen"] else "",
+        ]
+        for fit, length in zip(fits, lengths, strict=True)
+    ]
     near = "" if fits[0]["chosen"] else "The one chosen predicts about as well as the best. "
     said = f"Several fits were tried and compared at cells that they were not shown. {near}{found['stable']}"
     heads = ["Fit", "Mean log density (higher is better)", "Mean absolute error", ""]
-    return f"<p>{escape(said)}</p>" + _table("Fits that were compared, the best prediction first", heads, body, (2,))
-
-
-def _candidate(fit: dict[str, Any], length: float) -> str:
-    mark = '<span class="badge">chosen</span>' if fit["chosen"] else ""
-    return (
-        f"<tr><th scope='row'>{escape(fit['name'])}</th>"
-        f"<td class='bar'><span style='--share:{0.04 + 0.96 * length:.4f}'></span>{fit['density']:.3f}</td>"
-        f"<td class='number'>{number(fit['error'])}</td><td>{mark}</td></tr>"
-    )
+    return f"<p>{escape(said)}</p>" + _table("Fits that were compared, the best prediction first", heads, rows, (2,))
 
 
 def _doubts(doubts: list[dict[str, str]]) -> str:
@@ -231,8 +212,7 @@ def _doubts(doubts: list[dict[str, str]]) -> str:
         return "<p>Nothing: no check found anything wrong.</p>"
     tags = {"fatal": "grave", "care": "mind this", "note": "good to know"}
     listed = "".join(
-        f'<li class="{doubt["weight"]}"><h3>{escape(doubt["title"])} '
-        f'<span class="badge">{tags[doubt["weight"]]}</span></h3>'
+        f'<li class="{doubt["weight"]}"><h3>{escape(doubt["title"])} {_badge(tags[doubt["weight"]])}</h3>'
         f"<p>{escape(doubt['text'])}</p></li>"
         for doubt in doubts
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -23,24 +22,9 @@ TYPES = {"u1": "uint8", "u2": "uint16", "u4": "uint32", "f4": "float32", "f8": "
 
 
 def payload(
-    model: Any,
-    M: Any = None,
-    *,
-    title: str | None = None,
-    command: str | None = None,
-    written: datetime | None = None,
-    cut: Criterion | None = None,
+    model: Any, M: Any = None, title: str | None = None, command: str | None = None, cut: Criterion | None = None
 ) -> dict[str, Any]:
-    """All that the report of a fitted model shows.
-
-    Parameters
-    ----------
-    model, M, title, command : as in :func:`irpca.report.write`
-    written : datetime or None
-        When; None for now.
-    cut : Criterion or None
-        Which cells are outliers.
-    """
+    """All that the report of a fitted model shows: the arguments are those of :func:`irpca.report.write`."""
     case = Fitted(model, M, cut or Criterion())
     lines = {side: _lines(case, axis) for axis, side in enumerate(SIDES)}
     return {
@@ -48,9 +32,9 @@ def payload(
         "verdict": words.verdict(case),
         "facts": words.facts(case),
         "doubts": words.doubts(case.result),
-        "choices": words.choices(case),
+        "choices": words.choices(case.result),
         "candidates": words.candidates(case.result),
-        "reproduce": words.reproduce(case, command, written or datetime.now().astimezone()),
+        "reproduce": words.reproduce(case, command),
         "shape": list(case.shape),
         "names": [name.capitalize() if name in SIDES else name for name in case.names],
         "ordered": [_ordered(labels) for labels in case.labels],

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from inspect import signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..plots.fitted import Fitted
 from ..plots.fitting import plain_names
 from ..result import FATAL, HARMLESS, Result
 from ..wording import count
-
-if TYPE_CHECKING:
-    from ..plots.fitted import Fitted
 
 MEANING = {
     "usable": "No check found anything serious.",
@@ -98,21 +95,13 @@ def number(value: float) -> str:
 
 
 def verdict(case: Fitted) -> dict[str, Any]:
-    result = case.result
-    return {"word": result.usable, "meaning": MEANING[result.usable], "text": _overview(case)}
-
-
-def _overview(case: Fitted) -> list[str]:
-    """The table and its outliers in three sentences."""
+    """Whether to use the result, and the table and its outliers in three sentences."""
     (n1, n2), result = case.shape, case.result
     cells, holes = n1 * n2, n1 * n2 - result.n_observed
     said = f"The table has {count(n1, 'row')} and {count(n2, 'column')}, which makes {count(cells, 'cell')}. "
-    said += (
-        f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
-        if holes
-        else "Every cell has a value."
-    )
-    return [said, _found(case)]
+    empty = f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
+    said += empty if holes else "Every cell has a value."
+    return {"word": result.usable, "meaning": MEANING[result.usable], "text": [said, _found(case)]}
 
 
 def _found(case: Fitted) -> str:
@@ -122,47 +111,37 @@ def _found(case: Fitted) -> str:
     if n == 0:
         return "No cell is an outlier: none is further from its expected value than ordinary scatter explains."
     rows, cols = (len(np.unique(cells)) for cells in case.cells)
-    places = f"in {count(rows, 'row')} and {count(cols, 'column')}"
-    verb = "is an outlier" if n == 1 else "are outliers"
-    share = percent(n / max(case.result.n_observed, 1))
+    verb, share = "is an outlier" if n == 1 else "are outliers", percent(n / max(case.result.n_observed, 1))
     return (
-        f"{count(n, 'cell')} ({share} of those with a value) {verb}, {places}: what was observed there is too far from "
-        "what all other cells lead one to expect to be ordinary scatter."
+        f"{count(n, 'cell')} ({share} of those with a value) {verb}, in {count(rows, 'row')} and "
+        f"{count(cols, 'column')}: what was observed there is too far from what all other cells lead one to expect to "
+        "be ordinary scatter."
     )
 
 
-def facts(case: Fitted) -> list[dict[str, str]]:
-    """The few numbers to know, each with a word or two."""
+def facts(case: Fitted) -> list[tuple[str, str, str]]:
+    """The few numbers to know: what they are of, the number, and a word or two."""
     (n1, n2), result = case.shape, case.result
     holes = n1 * n2 - result.n_observed
     noise = "unknown" if result.noise is None else f"± {number(result.noise)}" if result.noise else "none"
     found = "unknown" if result.S is None else f"{case.S.nnz:,}"
     share = percent(case.S.nnz / max(result.n_observed, 1))
     return [
-        {"name": "Table", "value": f"{n1:,} × {n2:,}", "note": "rows × columns"},
-        {"name": "Outliers", "value": found, "note": f"{share} of the observed cells"},
-        {"name": "Empty cells", "value": f"{holes:,}", "note": f"{percent(holes / (n1 * n2))} of all cells"},
-        {"name": "Ordinary scatter", "value": noise, "note": "in a typical cell; it differs by row and column"},
+        ("Table", f"{n1:,} × {n2:,}", "rows × columns"),
+        ("Outliers", found, f"{share} of the observed cells"),
+        ("Empty cells", f"{holes:,}", f"{percent(holes / (n1 * n2))} of all cells"),
+        ("Ordinary scatter", noise, "in a typical cell; it differs by row and column"),
     ]
 
 
 def doubts(result: Result) -> list[dict[str, str]]:
     """What to doubt, the gravest first; how a run ended too, if that was not well."""
-    listed = [
-        {
-            "title": TITLES.get(doubt.kind, doubt.kind.replace("-", " ").capitalize()),
-            "text": sentence(doubt.text),
-            "weight": _weight(doubt.kind),
-        }
-        for doubt in result.doubts
-    ]
+    weights = {**dict.fromkeys(FATAL, "fatal"), **dict.fromkeys(HARMLESS, "note")}
+    listed = [(TITLES.get(one.kind, one.kind), one.text, weights.get(one.kind, "care")) for one in result.doubts]
     if not result.status.ok:
-        listed.insert(0, {"title": "How the fit ended", "text": sentence(result.status.advice), "weight": "fatal"})
-    return sorted(listed, key=lambda doubt: ("fatal", "care", "note").index(doubt["weight"]))
-
-
-def _weight(kind: str) -> str:
-    return "fatal" if kind in FATAL else "note" if kind in HARMLESS else "care"
+        listed.insert(0, ("How the fit ended", result.status.advice, "fatal"))
+    listed.sort(key=lambda doubt: ("fatal", "care", "note").index(doubt[2]))
+    return [{"title": title, "text": sentence(text), "weight": weight} for title, text, weight in listed]
 
 
 def sentence(text: str) -> str:
@@ -184,25 +163,20 @@ def beginning(text: str) -> str:
     return re.split(r"[:.;] ", text, maxsplit=1)[0].rstrip(".") + "."
 
 
-def choices(case: Fitted) -> list[dict[str, str]]:
-    """What was chosen from the data, and why."""
-    result = case.result
-    listed = [
-        {"name": NAMES.get(choice.name, choice.name), "value": _short(choice.value), "reason": sentence(choice.reason)}
-        for choice in result.choices
-    ]
-    explained = f"{percent(min(max(result.explained, 0.0), 1.0))}"
+def choices(result: Result) -> list[tuple[str, str, str]]:
+    """What was chosen from the data: its name, its value, and why."""
+    listed = []
+    for choice in result.choices:
+        value = number(choice.value) if isinstance(choice.value, float) else str(choice.value)
+        listed.append((NAMES.get(choice.name, choice.name), value, sentence(choice.reason)))
     if np.isfinite(result.explained):
         reason = "Share of the sum of squares of all cells that are not outliers which the expected values account for."
-        listed.append({"name": "Explained", "value": explained, "reason": reason})
+        listed.append(("Explained", percent(min(max(result.explained, 0.0), 1.0)), reason))
     for part, share in result.shares.items():
-        reason = f"Share of the sum of squares of the expected values that comes from {PARTS.get(part, part)}."
-        listed.append({"name": f"of that, {PARTS.get(part, part)}", "value": percent(share), "reason": reason})
+        source = PARTS.get(part, part)
+        reason = f"Share of the sum of squares of the expected values that comes from {source}."
+        listed.append((f"of that, {source}", percent(share), reason))
     return listed
-
-
-def _short(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)
 
 
 def candidates(result: Result) -> dict[str, Any] | None:
@@ -225,49 +199,28 @@ def candidates(result: Result) -> dict[str, Any] | None:
     return {"fits": listed, "stable": stable}
 
 
-def reproduce(case: Fitted, command: str | None, written: datetime) -> dict[str, Any]:
+def reproduce(case: Fitted, command: str | None) -> dict[str, Any]:
     """What it takes to get the same result again."""
     import scipy
 
     import irpca
 
     model, result = case.model, case.result
-    given = _parameters(model)
     return {
         "command": command or "",
-        "code": _code(given),
+        "code": (
+            f"import irpca\n\nmodel = irpca.{model!r}\n"
+            "model.fit(M)  # with row_features and col_features, if there were some\n"
+            'irpca.report.write(model, "report.html")'
+        ),
         "facts": [
-            ["Report written", f"{written:%Y-%m-%d %H:%M %Z}".strip()],
-            ["irpca", irpca.__version__],
-            ["NumPy, SciPy", f"{np.__version__}, {scipy.__version__}"],
-            ["Solver, engine", f"{result.solver}, {result.engine}"],
-            ["random_state", repr(model.random_state)],
-            ["Iterations", f"{result.n_iter:,}"],
-            ["How the iterations ended", f"{result.status.name}: {result.status.advice}"],
-            ["Time", f"{result.seconds:.3g} s"],
+            ("Report written", f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}".strip()),
+            ("irpca", irpca.__version__),
+            ("NumPy, SciPy", f"{np.__version__}, {scipy.__version__}"),
+            ("Solver, engine", f"{result.solver}, {result.engine}"),
+            ("random_state", repr(model.random_state)),
+            ("Iterations", f"{result.n_iter:,}"),
+            ("How the iterations ended", f"{result.status.name}: {result.status.advice}"),
+            ("Time", f"{result.seconds:.3g} s"),
         ],
     }
-
-
-def _parameters(model: Any) -> dict[str, Any]:
-    """Parameters that are not the default, in the order of the constructor."""
-    defaults = {name: p.default for name, p in signature(type(model)).parameters.items()}
-    given = model.get_params(deep=False)
-    return {name: given[name] for name in defaults if name in given and not _same(given[name], defaults[name])}
-
-
-def _same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, (str, int, float, bool)) and value == default)
-
-
-def _code(given: dict[str, Any]) -> str:
-    plain = (str, int, float, bool, dict, type(None))
-    arguments = ", ".join(
-        f"{name}={value!r}" if isinstance(value, plain) else f"{name}=…" for name, value in given.items()
-    )
-    return (
-        "import irpca\n\n"
-        f"model = irpca.InductiveRobustPCA({arguments})\n"
-        "model.fit(M)  # with row_features and col_features, if there were some\n"
-        'irpca.report.write(model, "report.html")'
-    )
