@@ -20,7 +20,8 @@ from .cached import cached_property
 from .containers import as_records, taken
 from .described import Described
 from .engines import single_threaded_blas
-from .engines.holes import compressed, observed_entries
+from .engines.holes import observed_entries
+from .engines.sparse_part import only, places
 from .estimator import InductiveRobustPCA
 from .features import FeatureWarning
 from .lowrank import Array
@@ -101,13 +102,10 @@ class CrossValidation:
         Its parameters by name; mean and standard error over the folds (``…_se``) of ``log_error``, ``median_error`` and
         ``rmse``; ``status``, counted where folds differ; ``message``.
         """
-        columns: dict[str, Array] = {}
-        for name in self._names:
-            columns[name] = _objects([self._value(params, name) for params in self.params])
+        columns = {name: _objects(self._value(params, name) for params in self.params) for name in self._names}
         for name in SCORES:
             columns[name], columns[f"{name}_se"] = _mean_and_error(getattr(self, name))
-        columns["status"] = _objects([_counted(line) for line in self.status])
-        columns["message"] = _objects(self.messages)
+        columns |= {"status": _objects(map(_counted, self.status)), "message": _objects(self.messages)}
         table: Array = as_records(columns)
         return table
 
@@ -135,28 +133,23 @@ class CrossValidation:
         """What was compared, what was chosen and why, what failed: text for people."""
         folds = self.log_error.shape[1]
         head = f"{len(self.params)} settings, {folds} folds: each predicts {self.n_held_out} held-out cells"
-        if self.n_held_out < self.n_observed:
-            head += (
-                f" of {self.n_observed}; the others are the only cells of their row or column, and are never held out"
-            )
+        others = "; the others are the only cells of their row or column, and are never held out"
+        head += f" of {self.n_observed}{others}" if self.n_held_out < self.n_observed else ""
         mean, error = _mean_and_error(self.log_error)
         names = [_named(params) for params in self.params]
         width = max(map(len, names))
         lines = [head, "typical error (mean log error ± standard error; median, root mean square):"]
         for k, name in enumerate(names):
             mark = "→" if k == self.best_index else " "
-            others = f"{self.median_error[k].mean():.4g}, {self.rmse[k].mean():.4g}"
-            lines.append(f"{mark} {name:{width}}  {np.exp(mean[k]):.4g} ({mean[k]:.4f} ± {error[k]:.4f}; {others})")
+            more = f"{self.median_error[k].mean():.4g}, {self.rmse[k].mean():.4g}"
+            lines.append(f"{mark} {name:{width}}  {np.exp(mean[k]):.4g} ({mean[k]:.4f} ± {error[k]:.4f}; {more})")
         lines.append(f"chosen: {names[self.best_index]}: {self.reason}")
-        lines += [f"  - {doubt}" for doubt in self._doubts(names)]
+        for name, message, status in zip(names, self.messages, self.status, strict=True):
+            if message:
+                lines.append(f"  - {name} failed: {message}")
+            elif (status != "CONVERGED").any():
+                lines.append(f"  - {name} did not always converge: {_counted(status)}")
         return "\n".join(lines)
-
-    def _doubts(self, names: list[str]) -> Iterator[str]:
-        for k, name in enumerate(names):
-            if self.messages[k]:
-                yield f"{name} failed: {self.messages[k]}"
-            elif (self.status[k] != "CONVERGED").any():
-                yield f"{name} did not always converge: {_counted(self.status[k])}"
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -301,10 +294,9 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
         raise ValueError(
             f"cv={cv} is more than the {entries.nnz} observed entries, which cannot fill so many folds; lower cv"
         )
-    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
-    cols = entries.indices
+    lines = places(entries)
     if text(hold_out, "hold_out") == "entries":
-        folds = _dealt(rows, cv, rng)
+        folds = _deal(lines[0], cv, rng)
     elif hold_out in ("rows", "columns"):
         side = ("rows", "columns").index(hold_out)
         if not described[side]:
@@ -312,18 +304,20 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
             raise ValueError(
                 f"hold_out={hold_out!r} needs {name}: without them held-out {hold_out} cannot be predicted"
             )
-        n = entries.shape[side]
-        folds = _dealt(np.zeros(n, np.intp), cv, rng)[(rows, cols)[side]]
+        folds = _deal(np.zeros(entries.shape[side], np.intp), cv, rng)[lines[side]]
     else:
         raise ValueError(f"hold_out={hold_out!r} is unknown; choose 'entries', 'rows' or 'columns'")
-    for lines, n, known in zip((rows, cols), entries.shape, described, strict=True):
+    for at, n, known in zip(lines, entries.shape, described, strict=True):
         if not known:
-            folds[_alone(folds, lines, n, cv)] = NEVER
-    _check_folds(folds, cv, hold_out)
+            folds[_find_alone(folds, at, n, cv)] = NEVER
+    empty = np.count_nonzero(np.bincount(folds[folds != NEVER], minlength=cv) == 0)
+    if empty:
+        what = "observed entries that can be held out" if hold_out == "entries" else f"{hold_out} with observed entries"
+        raise ValueError(f"there are too few {what} for {cv} folds: {empty} would be empty; lower cv")
     return folds
 
 
-def _dealt(groups: Array, cv: int, rng: np.random.Generator) -> Array:
+def _deal(groups: Array, cv: int, rng: np.random.Generator) -> Array:
     """Folds assigned in turn to the shuffled members of one group after the other."""
     order = np.lexsort((rng.random(len(groups)), groups))
     folds = np.empty(len(groups), np.int32)
@@ -331,7 +325,7 @@ def _dealt(groups: Array, cv: int, rng: np.random.Generator) -> Array:
     return folds
 
 
-def _alone(folds: Array, lines: Array, n: int, cv: int) -> Array:
+def _find_alone(folds: Array, lines: Array, n: int, cv: int) -> Array:
     """Which entries are in a fold with all others of their line."""
     first, last = np.full(n, cv, folds.dtype), np.full(n, NEVER, folds.dtype)
     np.minimum.at(first, lines, folds)
@@ -340,23 +334,12 @@ def _alone(folds: Array, lines: Array, n: int, cv: int) -> Array:
     return alone
 
 
-def _check_folds(folds: Array, cv: int, hold_out: str) -> None:
-    sizes = np.bincount(folds[folds != NEVER], minlength=cv)
-    if sizes.min() == 0:
-        what = "observed entries that can be held out" if hold_out == "entries" else f"{hold_out} with observed entries"
-        raise ValueError(
-            f"there are too few {what} for {cv} folds: {np.count_nonzero(sizes == 0)} would be empty; lower cv"
-        )
-
-
 def _splits(entries: csr_array, folds: Array, cv: int) -> Iterator[tuple[csr_array, tuple[Array, Array, Array]]]:
     """For each fold the other entries as a matrix, and its own as rows, columns and values."""
-    rows = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr))
+    rows, cols = places(entries)
     for fold in range(cv):
         out = folds == fold
-        ends = np.append(0, np.cumsum(np.bincount(rows[~out], minlength=entries.shape[0])))
-        train = compressed(entries.data[~out], entries.indices[~out], ends, entries.shape)
-        yield train, (rows[out], entries.indices[out], entries.data[out])
+        yield only(entries, ~out), (rows[out], cols[out], entries.data[out])
 
 
 def _silence() -> None:
@@ -442,12 +425,8 @@ def _mean_and_error(scores: Array) -> tuple[Array, Array]:
 
 
 def _objects(values: Iterable[Any]) -> Array:
-    """An array that leaves its values as they are."""
-    values = list(values)
-    array = np.empty(len(values), object)
-    for k, value in enumerate(values):
-        array[k] = value
-    return array
+    """An array that leaves its values as they are, lists and dicts too."""
+    return np.fromiter(values, object)
 
 
 def _same(one: Any, other: Any) -> bool:
