@@ -13,10 +13,10 @@ from scipy.sparse import csc_array, csr_array
 from .arguments import generator, naming, number, text
 from .arrays import as_numpy
 from .engines import as_matrix, choose
-from .engines.base import Engine, Trim
+from .engines.base import Engine
 from .engines.sparse_part import flagged
 from .features import Features
-from .lowrank import Array, LowRank
+from .lowrank import Array, LowRank, squared_lengths
 from .result import Result
 from .wording import count
 
@@ -156,12 +156,9 @@ def check_assumptions(
     if not isinstance(result, Result):
         raise ValueError(f"result must be what irpca.solve returns, got a {type(result).__name__}")
     number(epsilon, "epsilon", above=0)
-    n1, n2 = result.L.shape
-    A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
     engine, S, outside = None if M is None else choose(M), result.S, None
-    if engine is not None and engine.shape != (n1, n2):
-        raise ValueError(f"result is of a table of the shape {(n1, n2)}, and M has {engine.shape}")
-    noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(n1 * n2))
+    A, B = _sides(F1, F2, engine, result)
+    noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(A.n * B.n))
     if engine is not None:
         S = engine.corruption(result.L, result.zeta)[0] if S is None else S
         outside = _Outside(engine, result.L, result.zeta, A, B)
@@ -252,19 +249,25 @@ def energy_outside(M: Any, F1: Any, F2: Any, result: Result | None = None) -> fl
     >>> round(energy_outside([[3.0, 4.0], [3.0, 4.0]], None, [[1.0], [0.0]]), 12)
     0.64
     """
-    engine = choose(M)
-    n1, n2 = engine.shape
-    A, B = Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
     if not isinstance(result, Result | None):
         raise ValueError(f"result must be what irpca.solve returns, or None, got a {type(result).__name__}")
-    if result is not None and result.L.shape != (n1, n2):
-        raise ValueError(f"result is of a table of the shape {result.L.shape}, and M has {(n1, n2)}")
-    L, zeta = (LowRank.zero((n1, n2)), np.inf) if result is None else (result.L, result.zeta)
+    engine = choose(M)
+    A, B = _sides(F1, F2, engine, result)
+    L, zeta = (LowRank.zero(engine.shape), np.inf) if result is None else (result.L, result.zeta)
     with np.errstate(over="ignore", invalid="ignore"):
         share = _Outside(engine, L, zeta, A, B).share
     if np.isnan(share):
         raise ValueError("values of M are so large that they cannot be squared: rescale M")
     return share
+
+
+def _sides(F1: Any, F2: Any, engine: Engine | None, result: Result | None) -> tuple[Features, Features]:
+    """The features of both sides; M and a result of another shape are refused."""
+    shapes = [one.shape for one in (engine, None if result is None else result.L) if one is not None]
+    if shapes[0] != shapes[-1]:
+        raise ValueError(f"result is of a table of the shape {shapes[-1]}, and M has {shapes[0]}")
+    n1, n2 = shapes[0]
+    return Features.of(F1, n1, "F1", "rows"), Features.of(F2, n2, "F2", "columns")
 
 
 def relative_error(L: Any, L_true: Any) -> float:
@@ -337,13 +340,13 @@ def _leverage(F: Any, method: str, random_state: Seed) -> tuple[Array, int]:
     F = F / np.abs(F).max()  # squares of the smallest numbers are zero
     if method == "exact" or len(F) <= 32 * F.shape[1]:  # hardly taller than its sketch
         B = _whitener(F)
-        return _row_energy(F, B), B.shape[1]
+        return squared_lengths(F, B), B.shape[1]
     rng = generator(random_state)
     B = _whitener(_sign_sketch(F, rng))
-    scores = _row_energy(F, B @ rng.standard_normal((B.shape[1], 32)) / np.sqrt(32))
+    scores = squared_lengths(F, B @ rng.standard_normal((B.shape[1], 32)) / np.sqrt(32))
     scale = B.shape[1] / scores.sum()  # scores sum to the rank: most of the bias of the sketch goes
     top = np.argpartition(scores, -len(F) // 20)[-len(F) // 20 :]
-    scores[top] = _row_energy(F[top], B)
+    scores[top] = squared_lengths(F[top], B)
     return np.minimum(scores * scale, 1.0), B.shape[1]
 
 
@@ -363,12 +366,6 @@ def _sign_sketch(F: Array, rng: np.random.Generator) -> Array:
     return csc_array((signs, rows, np.arange(0, 8 * n + 1, 8)), shape=(16 * d, n)) @ F
 
 
-def _row_energy(F: Array, B: Array, height: int = 1 << 14) -> Array:
-    """Squared row lengths of F B, without F B."""
-    pieces = (F[first : first + height] @ B for first in range(0, len(F), height))
-    return np.concatenate([np.einsum("ij,ij->i", piece, piece) for piece in pieces])
-
-
 class _Outside:
     """X = (M − S) − P1 (M − S) P2, the part outside the span of the features, as an operator. Making it reads M once.
 
@@ -376,18 +373,11 @@ class _Outside:
     """
 
     def __init__(self, engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> None:
-        def along(B: Array, /) -> tuple[Array, Trim]:
-            TX, _, trim = engine.products(given, zeta, B)
-            return TX, trim
-
-        def across(B: Array, /) -> tuple[Array, Trim]:
-            _, TY, trim = engine.products(given, zeta, Y=B)
-            return TY, trim
-
-        given, self.ask, self.ask_back = L, along, across
-        if F2.Q is None:
-            F1, F2, L, self.ask, self.ask_back = F2, F1, L.T, across, along
+        self.ask = lambda X: engine.products(L, zeta, X)[::2]  # T X and what was trimmed
+        self.ask_back = lambda Y: engine.products(L, zeta, Y=Y)[1:]  # Tᵀ Y and that
         U, V = L.thin()
+        if F2.Q is None:
+            F1, F2, U, V, self.ask, self.ask_back = F2, F1, V, U, self.ask_back, self.ask
         self.Q1, self.Q2 = Q1, Q2 = F1.Q, np.zeros((F2.n, 0)) if F2.Q is None else F2.Q
         product, self.trim = self.ask(np.hstack([Q2, V]))
         TQ2, TV = np.split(product.astype(float), [Q2.shape[1]], axis=1)
