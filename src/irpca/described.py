@@ -60,10 +60,7 @@ class Described:
         """The features that this side was made from, as numbers; None without."""
         if F is None:
             return None
-        if self.encoder is None:
-            return _numeric(split_labels(F, self.labels)[1], self.name)
-        frame = self._index_frame(F, self.labels) if self.by_index else split_labels(F, self.labels)[1]
-        return self.encoder.transform(frame)
+        return self._encoded(F, self.labels) if self.encoder else _numeric(self.split(F)[1], self.name)
 
     def place(self, F: Any, labels: Labels | None = None) -> Array:
         """What features of other rows or columns, or "index" and their labels, say of the factor of L."""
@@ -76,15 +73,15 @@ class Described:
             )
         return self.expected(self._numbers(F, labels))
 
-    def vague(self, F: Any, labels: Labels | None = None) -> Array | None:
+    def vague(self, F: Any) -> Array | None:
         """Of which lines features are not really known; None if of all."""
         if self.encoder is None or self.by_index:
             return None
-        found = self.encoder.vague(self.split(F)[1] if self.expected is not None else split_labels(F, labels)[1])
+        found = self.encoder.vague(self.split(F)[1])
         return found if found.any() else None
 
     def split(self, F: Any) -> tuple[Labels | None, Any]:
-        """Features of new rows or columns without their labels, and these."""
+        """Labels that features of any rows or columns bring along, and the features without them."""
         if self.by_index:
             return (None if isinstance(F, str) else Labels.of(F)), F
         if kind_of(F) in ("polars", "pyarrow"):
@@ -95,8 +92,7 @@ class Described:
 
     def _numbers(self, F: Any, labels: Labels | None) -> Array:
         if self.encoder is not None:
-            frame = self._index_frame(F, labels) if self.by_index else self.split(F)[1]
-            return self.encoder.transform(frame)
+            return self._encoded(F, labels)
         if isinstance(F, str):
             raise ValueError(f"{self.name}={F!r}, but this model was fitted with a table of features: pass one here")
         assert self.expected is not None
@@ -110,6 +106,10 @@ class Described:
         if names is not None and self.columns is not None and not names.equals(self.columns):
             raise ValueError(f"the columns of {self.name} are {few(names)}, in fit {few(self.columns)}: pass the same")
         return found
+
+    def _encoded(self, F: Any, labels: Labels | None) -> Array:
+        assert self.encoder is not None
+        return self.encoder.transform(self._index_frame(F, labels) if self.by_index else self.split(F)[1])
 
     def _index_frame(self, F: Any, labels: Labels | None) -> Any:
         """A frame of the labels: those of the table if F is "index", else F itself."""

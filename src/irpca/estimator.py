@@ -238,7 +238,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         rows = Described.of(row_features, "row_features", "rows", given.rows)
         cols = Described.of(col_features, "col_features", "columns", given.columns)
         described = ((rows, row_features), (cols, col_features))
-        vague = any(F is not None and side.vague(F, side.labels) is not None for side, F in described)
+        vague = any(F is not None and side.vague(F) is not None for side, F in described)
         if vague and "imperfect" in SOLVERS[self.solver].options and self.extra_rank != 0:
             options["imperfect"] = True
         F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
