@@ -13,7 +13,6 @@ from ..wording import count
 from .drawing import BLUE, GREY, TICK_SIZE, axes_of, plain_frame, title
 
 MOST_BINS = 1000  # more cannot be drawn
-CONFIDENCE = 0.95
 
 
 def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: int = 10) -> Any:
@@ -46,22 +45,24 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
     >>> len(ax.lines[1].get_xdata())
     5
     """
-    p, really = _checked(probability, wrong, bins)
-    bins = int(bins)
+    bins = whole(bins, "bins", least=1, most=MOST_BINS)
+    from scipy.stats import binomtest
+
+    p, really = _checked(probability, wrong)
     cell = np.minimum((p * bins).astype(int), bins - 1)
     counts = np.bincount(cell, minlength=bins)
     full = np.flatnonzero(counts)
     n, k = counts[full], np.bincount(cell, really, bins)[full]
     x, share = np.bincount(cell, p, bins)[full] / n, k / n
-    low, high = _interval(k, n)
+    low, high = np.transpose([binomtest(int(one), int(of)).proportion_ci() for one, of in zip(k, n, strict=True)])
     ax = axes_of(ax)
     ax.plot([0, 1], [0, 1], "--", color=GREY, linewidth=1, label="probabilities are right")
     bars = ax.errorbar(
         x, share, yerr=[share - low, high - share], fmt="o", color=BLUE, markersize=5, elinewidth=1.2, capsize=3
     )
     bars.set_label("share that was wrong, with its 95 % interval")
-    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02), xlabel="predicted probability of being an outlier")
-    ax.set_ylabel("share of cells that really were wrong")
+    ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    ax.set(xlabel="predicted probability of being an outlier", ylabel="share of cells that really were wrong")
     _numbers(ax, x, n)
     plain_frame(ax)
     ax.legend(fontsize=8, frameon=False, loc="upper left")
@@ -69,7 +70,7 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
     return ax
 
 
-def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array, Array]:
+def _checked(probability: ArrayLike, wrong: ArrayLike) -> tuple[Array, Array]:
     with naming("probability"):
         p = np.asarray(probability, float)
     with naming("wrong"):
@@ -78,25 +79,13 @@ def _checked(probability: ArrayLike, wrong: ArrayLike, bins: int) -> tuple[Array
         raise ValueError(f"probability has shape {p.shape} and wrong {really.shape}: they must be of the same cells")
     if not p.size:
         raise ValueError("probability is empty: there is nothing to compare")
-    if not ((p >= 0) & (p <= 1)).all():
-        bad = int((~((p >= 0) & (p <= 1))).sum())
+    if bad := int((~((p >= 0) & (p <= 1))).sum()):
         raise ValueError(
             f"probability must be between 0 and 1; {bad} of {p.size} values are not, or are NaN: leave them out"
         )
     if not np.isin(really, (0, 1)).all():
         raise ValueError("wrong must be boolean: whether each cell really was an outlier")
-    whole(bins, "bins", least=1, most=MOST_BINS)
     return p.ravel(), really.ravel().astype(float)
-
-
-def _interval(k: Array, n: Array) -> tuple[Array, Array]:
-    """Of a binomial share (Clopper and Pearson)."""
-    from scipy.special import betaincinv
-
-    tail = (1 - CONFIDENCE) / 2
-    low = np.where(k > 0, betaincinv(np.maximum(k, 1), n - k + 1, tail), 0.0)
-    high = np.where(k < n, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail), 1.0)
-    return low, high
 
 
 def _numbers(ax: Any, x: Array, n: Array) -> None:

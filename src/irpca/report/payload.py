@@ -18,7 +18,6 @@ MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines tha
 LISTED = 0.4  # share of observed cells below which a list of them is smaller than the table with its holes
 WORST = 15  # rows and columns in the tables of the worst
 BLOCKS = 512  # along each side of the grid in which outliers are counted that are not listed
-TYPES = {"u1": "uint8", "u2": "uint16", "u4": "uint32", "f4": "float32", "f8": "float64"}
 
 
 def payload(
@@ -57,11 +56,10 @@ def packed(values: Any, unit: float = 0.0) -> dict[str, str]:
     """
     values = np.asarray(values)
     largest = float(np.max(np.abs(values), initial=0.0, where=np.isfinite(values)))
+    dtype = np.dtype(np.float64 if largest * 2.0**-20 > unit > 0 or largest > 1e37 else np.float32)
     if values.dtype.kind in "bui":
-        code = "u1" if largest < 1 << 8 else "u2" if largest < 1 << 16 else "u4"
-    else:
-        code = "f8" if largest * 2.0**-20 > unit > 0 or largest > 1e37 else "f4"
-    return {"type": TYPES[code], "data": b64encode(values.astype(f"<{code}").tobytes()).decode()}
+        dtype = np.min_scalar_type(int(largest))
+    return {"type": dtype.name, "data": b64encode(values.astype(dtype.newbyteorder("<")).tobytes()).decode()}
 
 
 def _ordered(labels: Any) -> bool:
