@@ -9,7 +9,6 @@ import numpy as np
 from ..engines import Engine
 from ..lowrank import Array, LowRank
 from ..model.calibration import Calibration
-from ..model.entry_scale import EntryScale
 from ..result import Result
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
@@ -57,19 +56,44 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     rows, cols, values = engine.draw(ENTRIES, np.random.default_rng(fitted.seed))
     left = values - fitted.expected_at(rows, cols)
     known = np.isfinite(left)
-    calibration = result.calibration
-    if calibration is None or result.scale is None:
-        return _plain_histogram(result, left[known], axes_of(ax))
-    z, ax = (left / result.scale.unit_at(left, rows, cols))[known], axes_of(ax)
-    edges = _bins(z, calibration.limit, _width(calibration))
+    calibration = None if result.scale is None else result.calibration
+    if result.scale is None or calibration is None:
+        z, limit = left[known], result.zeta if 0 < result.zeta < np.inf else 0.0
+        width = limit / 4 or float(np.median(np.abs(z))) or 1.0
+        beyond, what = "outliers", "residual: observed less expected"
+    else:
+        z, limit = (left / result.scale.unit_at(left, rows, cols))[known], calibration.limit
+        width = float(calibration.scale) or 1.0
+        beyond, what = "more likely outliers", "residual in units of its uncertainty"
+    ax, edges = axes_of(ax), _bins(z, limit, width)
     counts = np.histogram(z, edges)[0]
-    _draw_counts(ax, counts, edges, calibration.limit, "more likely outliers")
-    clean = _clean(calibration, edges) * len(z)
-    ax.stairs(clean, edges, baseline=None, color=BLUE, linewidth=1.8, label="clean noise, as fitted")
-    _scales_of_counts(ax, counts, edges, _width(calibration), "residual in units of its uncertainty")
-    legend(ax, loc="upper right")
-    title(ax, *_about(z, calibration.limit, engine))
+    _draw_counts(ax, counts, edges, limit, beyond)
+    if calibration is not None:
+        clean = _clean(calibration, edges) * len(z)
+        ax.stairs(clean, edges, baseline=None, color=BLUE, linewidth=1.8, label="clean noise, as fitted")
+    ax.set_xscale("asinh", linear_width=width)
+    ax.set_yscale("log")
+    ax.set(ylim=(0.5, 2 * max(counts.max(initial=1), 1)), xlabel=what, ylabel="number of cells")
+    _number_ticks(ax, edges, width)
+    plain_frame(ax)
+    legend(ax, loc="upper left" if calibration is None else "upper right")
+    title(ax, *(_about_no_noise(result, limit) if calibration is None else _about_noise(z, limit, engine)))
     return ax
+
+
+def _about_noise(z: Array, limit: float, engine: Engine) -> tuple[str, str]:
+    sample = "" if len(z) == engine.n_observed else f"{count(len(z), 'cell')} at random. "
+    text = "No size is more likely an outlier than noise"
+    if np.isfinite(limit):
+        text = f"Beyond ±{limit:.3g} a cell is called an outlier: {np.mean(np.abs(z) > limit):.2%} of them"
+    return "Residuals and the noise model", sample + text
+
+
+def _about_no_noise(result: Result, limit: float) -> tuple[str, str]:
+    why = f"solver={result.solver!r} has no model of the noise"
+    if result.noise == 0:
+        why = "The fit is exact: what is not rounding is an outlier, and there is no noise to model"
+    return "Residuals", f"{why}. Beyond ±{limit:.3g} a cell is called an outlier" if limit else why
 
 
 def _draw_counts(ax: Any, counts: Array, edges: Array, limit: float, beyond: str) -> None:
@@ -82,18 +106,6 @@ def _draw_counts(ax: Any, counts: Array, edges: Array, limit: float, beyond: str
     ax.stairs(np.where(outside, counts, 0), edges, fill=True, color=ORANGE, alpha=0.8, label=beyond)
     for side in (-limit, limit):
         ax.axvline(side, color=ORANGE, linestyle="--", linewidth=1.2)
-
-
-def _scales_of_counts(ax: Any, counts: Array, edges: Array, width: float, what: str) -> None:
-    ax.set_xscale("asinh", linear_width=width)
-    ax.set_yscale("log")
-    ax.set(ylim=(0.5, 2 * max(counts.max(initial=1), 1)), xlabel=what, ylabel="number of cells")
-    _number_ticks(ax, edges, width)
-    plain_frame(ax)
-
-
-def _width(calibration: Calibration) -> float:
-    return float(calibration.scale) or 1.0
 
 
 def _bins(z: Array, limit: float, width: float) -> Array:
@@ -127,30 +139,6 @@ def _number_ticks(ax: Any, edges: Array, width: float) -> None:
     ax.set_xticks([*(-np.array(sizes[::-1])), 0, *sizes])
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-").replace("-", "−")))
-
-
-def _about(z: Array, limit: float, engine: Engine) -> list[str]:
-    sample = "" if len(z) == engine.n_observed else f"{count(len(z), 'cell')} at random. "
-    text = "No size is more likely an outlier than noise"
-    if np.isfinite(limit):
-        text = f"Beyond ±{limit:.3g} a cell is called an outlier: {np.mean(np.abs(z) > limit):.2%} of them"
-    return ["Residuals and the noise model", sample + text]
-
-
-def _plain_histogram(result: Result, left: Array, ax: Any) -> Any:
-    """Residuals of a fit that has no model of the noise."""
-    zeta = result.zeta if 0 < result.zeta < np.inf else 0.0
-    width = zeta / 4 or float(np.median(np.abs(left))) or 1.0
-    edges = _bins(left, zeta, width)
-    counts = np.histogram(left, edges)[0]
-    _draw_counts(ax, counts, edges, zeta, "outliers")
-    _scales_of_counts(ax, counts, edges, width, "residual: observed less expected")
-    legend(ax, loc="upper left")
-    why = f"solver={result.solver!r} has no model of the noise"
-    if result.noise == 0:
-        why = "The fit is exact: what is not rounding is an outlier, and there is no noise to model"
-    title(ax, "Residuals", f"{why}. Beyond ±{zeta:.3g} a cell is called an outlier" if zeta else why)
-    return ax
 
 
 def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
@@ -187,10 +175,14 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     fitted = Fitted(model, M)
     result, shape = fitted.result, fitted.shape
     lines = _block(shape, np.random.default_rng(fitted.seed))
-    scales = _scales(result.scale, lines)
+    # The standard deviation of the noise is the product of a number for the row and one for the column, or 1.
+    noise = [np.ones(n) for n in shape] if result.scale is None else [result.scale.rows, result.scale.cols]
+    scales = [np.sqrt(side[some]) for side, some in zip(noise, lines, strict=True)]
     U, V = (F[some] / scale[:, None] for F, some, scale in zip(result.L.thin(), lines, scales, strict=True))
     kept = LowRank.from_product(U, V).singular_values if result.rank else np.zeros(0)
-    R = _left(fitted, lines) / np.multiply.outer(*scales)
+    R = fitted.engine.block(*lines) - fitted.expected_at(lines[0][:, None], lines[1])
+    R[np.isnan(R) | (fitted.outliers[lines[0]][:, lines[1]].toarray() != 0)] = 0.0
+    R /= np.multiply.outer(*scales)
     left = np.linalg.svd(R, compute_uv=False)[:LEFT]
     ax, rank = axes_of(ax), len(kept)
     ax.plot(1 + np.arange(rank), kept, "o", color=BLUE, markersize=6, label=f"kept: {count(rank, 'component')}")
@@ -219,20 +211,6 @@ def _block(shape: tuple[int, int], rng: np.random.Generator) -> list[Array]:
     return [
         np.arange(n) if n <= m else np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, most, strict=True)
     ]
-
-
-def _scales(noise: EntryScale | None, lines: list[Array]) -> list[Array]:
-    """The standard deviation of the noise is the product of a number for the row and one for the column, or is 1."""
-    if noise is None:
-        return [np.ones(len(some)) for some in lines]
-    return [np.sqrt(scale[some]) for scale, some in zip((noise.rows, noise.cols), lines, strict=True)]
-
-
-def _left(fitted: Fitted, lines: list[Array]) -> Array:
-    """``observed − expected`` of a block; 0 where there is no value, or an outlier."""
-    R = fitted.engine.block(*lines) - fitted.expected_at(lines[0][:, None], lines[1])
-    outliers = fitted.outliers[lines[0]][:, lines[1]].toarray()
-    return np.where(np.isnan(R) | (outliers != 0), 0.0, R)
 
 
 def _edge(R: Array) -> float:
