@@ -1,7 +1,5 @@
 """Features of any kind, through the estimator: encoded, matched by their labels, applied to what is new."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -10,11 +8,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 from pandas.testing import assert_frame_equal
 
-import irpca
 from irpca import InductiveRobustPCA
-from irpca.described import Described
-from irpca.features import FeatureWarning
-from irpca.labels import Labels
 
 N = 60
 ROWS, COLS = [f"r{i}" for i in range(N)], [f"c{j}" for j in range(12)]
@@ -97,13 +91,6 @@ def test_encoders_are_applied_to_new_rows(model):
     assert_allclose(model.predict(new[["size", "kind"]]), expected)  # columns are found by name
 
 
-def test_encoders_survive_a_file(model, tmp_path):
-    model.save(tmp_path / "m.irpca")
-    for again in (irpca.load(tmp_path / "m.irpca"), pickle.loads(pickle.dumps(model))):
-        assert_frame_equal(again.predict(F[:5]), model.predict(F[:5]), check_exact=True)
-        assert_frame_equal(again.outliers(M[:5], row_features=F[:5]), model.outliers(M[:5], row_features=F[:5]))
-
-
 def test_numbers_are_used_as_they_are():
     """No encoder, no constant: as the user has it."""
     for table, features in ((M, F[["size"]]), (M_POLARS, F_POLARS.select("id", "size")), (A, {"size": SIZE})):
@@ -149,8 +136,6 @@ def test_labels_of_polars_that_do_not_match_are_no_feature():
 @pytest.mark.parametrize(
     ("features", "message"),
     [
-        (F[["size"]], "row_features has no column 'kind', which the model was fitted with"),
-        (F.assign(more=1), "row_features has columns that the model was not fitted with: 'more'; leave them out"),
         (np.ones((2, 3)), "row_features must be a frame .* or a dict of columns, got ndarray"),
         ("index", "row_features"),
         (F.assign(size=["x"] * N), "size"),
@@ -169,7 +154,7 @@ def test_new_rows_and_their_features_belong_together(model):
     with pytest.raises(ValueError, match="col_features was given, but this model was fitted without"):
         model.predict(F[:2], np.ones((3, 2)))
     plain = InductiveRobustPCA(2).fit(M)
-    with pytest.raises(ValueError, match="row_features was given, but this model was fitted without"):
+    with pytest.raises(ValueError, match=r"row_features was given, .* it knows nothing about new rows but their data"):
         plain.outliers(M, row_features=F)
 
 
@@ -181,14 +166,6 @@ def test_an_array_for_a_fit_with_an_array():
         model.predict(np.ones((5, 2)))
     with pytest.raises(ValueError, match=r"did you mean row_features.T\?"):
         model.predict(np.ones((3, 5)))
-
-
-def test_a_level_that_was_never_seen_is_an_average_one(model):
-    new = pd.DataFrame({"kind": ["a", "b", "c", "new"], "size": [0.0] * 4})
-    with pytest.warns(FeatureWarning, match=r"'kind' of row_features has levels that the fit did not have \('new'\)"):
-        expected = model.predict(new).to_numpy()
-    low, high = expected[:3].min(axis=0), expected[:3].max(axis=0)
-    assert (low <= expected[3]).all() and (expected[3] <= high).all()
 
 
 # Features from the index
@@ -270,10 +247,3 @@ def test_an_index_that_is_no_feature():
         InductiveRobustPCA().fit(nested, row_features="index")
     with pytest.raises(ValueError, match="the labels of 'index' are neither"):
         InductiveRobustPCA().fit(M, col_features="index")
-
-
-def test_a_side_without_features():
-    side = Described.of(None, "row_features", "rows", Labels.of(ROWS))
-    assert side.array(None) is None and side.encoder is None and list(side.labels) == ROWS
-    with pytest.raises(ValueError, match="it knows nothing about new rows but their data"):
-        side.place(F)

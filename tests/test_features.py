@@ -267,17 +267,6 @@ def test_redundant_columns_are_named(F, d, words):
     np.testing.assert_allclose(features.Q @ features.R, F, rtol=0, atol=1e-13)
 
 
-@properties
-@given(seeds, st.integers(1, 3))
-def test_the_list_is_as_long_as_what_is_missing(seed, missing):
-    rng = np.random.default_rng(seed)
-    F = rng.standard_normal((40, 6 - missing)) @ rng.standard_normal((6 - missing, 6))
-    features, message = warned(F)
-    assert features.d == 6 - missing
-    listed = ", ".join(map(str, range(6 - missing, 6)))
-    assert f"column{'s' * (missing > 1)} {listed} collinear" in message
-
-
 def test_nearly_collinear_is_not_collinear(rng):
     F = rng.standard_normal((30, 3))
     F[:, 2] = F[:, 0] + 1e-7 * F[:, 2]

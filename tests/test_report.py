@@ -153,10 +153,8 @@ def test_all_of_it_is_json_and_says_what_was_found(fitted):
     assert again["names"] == ["town", "day"] and again["ordered"] == [False, True]
     assert again["labels"][1]["text"][:2] == ["2020-01-01", "2020-01-02"]
     assert again["verdict"]["word"] == model.result_.usable
-    assert (
-        "60 rows and 40 columns" in again["verdict"]["text"][0]
-        and "5 cells (0.21 %) are empty" in again["verdict"]["text"][0]
-    )
+    for text in ("60 rows and 40 columns", "5 cells (0.21 %) are empty"):
+        assert text in again["verdict"]["text"][0]
     page = render(found)
     now = f"{datetime.now():%Y-}"
     for text in ("Towns", "irpca fit towns.csv", now, irpca.__version__, "random_state", "town 5"):
@@ -322,9 +320,8 @@ def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
     with pytest.raises(FileExistsError, match=r"report.html' exists; pass overwrite=True to replace it"):
         write(model, target)
     assert target.read_text() == "mine"
-    assert write(model, str(target), overwrite=True) == target and target.read_text("utf-8").startswith(
-        "<!DOCTYPE html>"
-    )
+    assert write(model, str(target), overwrite=True) == target
+    assert target.read_text("utf-8").startswith("<!DOCTYPE html>")
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 
 
@@ -366,17 +363,10 @@ def test_words():
     assert [percent(share) for share in (0, 1, 0.5, 0.0117, 0.00117, 1e-6, 1 - 1e-6)] == [
         "0 %", "100 %", "50 %", "1.2 %", "0.12 %", "less than 0.01 %", "more than 99.99 %",
     ]  # fmt: skip
-    assert [number(value) for value in (0.0, 1234567.0, 0.00123, 1e-9, np.nan)] == [
-        "0",
-        "1,230,000",
-        "0.00123",
-        "1e-09",
-        "unknown",
-    ]
-    assert (
-        sentence("the rank is 4") == "The rank is 4."
-        and sentence("extra_rank='auto' helps.") == "extra_rank='auto' helps."
-    )
+    numbers = {0.0: "0", 1234567.0: "1,230,000", 0.00123: "0.00123", 1e-9: "1e-09", np.nan: "unknown"}
+    assert list(map(number, numbers)) == list(numbers.values())
+    assert sentence("the rank is 4") == "The rank is 4."
+    assert sentence("extra_rank='auto' helps.") == "extra_rank='auto' helps."
 
 
 def _luminance(colour):

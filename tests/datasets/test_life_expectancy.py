@@ -1,6 +1,5 @@
 import gzip
 import hashlib
-import sys
 from importlib.resources import files
 
 import numpy as np
@@ -36,13 +35,6 @@ def test_values_are_those_of_gapminder(data):
         hashlib.sha256(table).hexdigest()
         == "91aa413fa6153a814bff693df9d2b14c8dcce48ede44be7136931f1d2c6abf8d"  # as in data/README.md
     )
-
-
-def test_every_load_is_its_own(data):
-    other = load_life_expectancy()
-    other.M[:] = 0
-    assert data.M.min() > 0
-    assert load_life_expectancy().M.min() > 0
 
 
 def test_col_features_are_legendre_polynomials_of_the_year(data):
@@ -93,9 +85,3 @@ def test_frame_is_labelled(data):
     assert frame.loc["Cambodia", 1977] == at(data, "Cambodia", 1977) == 16.1
     assert (frame.index.name, frame.columns.name) == ("country", "year")
     np.testing.assert_array_equal(frame.to_numpy(), data.M)
-
-
-def test_frame_without_pandas_says_what_to_do(data, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ImportError, match=r'pip install "irpca\[pandas\]"'):
-        data.frame()

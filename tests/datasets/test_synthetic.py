@@ -109,20 +109,17 @@ def test_signs():
         np.testing.assert_array_equal(positive > 0, both != 0)
 
 
-def test_block_is_full_and_of_the_share_asked_for():
-    corrupted = make_problem(200, 100, corruption=0.25, pattern="block").corrupted
+@pytest.mark.parametrize(
+    ("pattern", "symmetric", "shape"),
+    [("block", False, (100, 50)), ("block", True, (50, 50)), ("rows", False, (50, 100))],
+)
+def test_a_pattern_is_full_scattered_and_of_the_share_asked_for(pattern, symmetric, shape):
+    n1 = 100 if symmetric else 200
+    corrupted = make_problem(n1, 100, corruption=0.25, pattern=pattern, symmetric=symmetric).corrupted
     rows, cols = np.flatnonzero(corrupted.any(axis=1)), np.flatnonzero(corrupted.any(axis=0))
-    assert (rows.size, cols.size) == (100, 50)
-    assert corrupted[np.ix_(rows, cols)].all()
-    assert np.ptp(rows) > 100  # scattered, not one run of rows
-
-
-def test_rows_are_corrupted_whole():
-    corrupted = make_problem(200, 100, corruption=0.1, pattern="rows").corrupted
-    rows = np.flatnonzero(corrupted.any(axis=1))
-    assert rows.size == 20
-    assert corrupted[rows].all()
-    assert np.ptp(rows) > 20
+    assert (rows.size, cols.size) == shape and corrupted[np.ix_(rows, cols)].all()
+    assert np.ptp(rows) > rows.size  # not one run of rows
+    assert not symmetric or (rows == cols).all()
 
 
 def test_a_small_share_still_corrupts_something_and_none_nothing():
@@ -152,25 +149,15 @@ def test_symmetric_problems_are_symmetric_to_the_bit(pattern, dtype):
     assert problem.corrupted.mean() == pytest.approx(0.2, abs=0.06)
 
 
-def test_a_symmetric_block_lies_on_the_same_rows_and_columns():
-    corrupted = make_problem(**SQUARE | dict(corruption=0.25), symmetric=True, pattern="block").corrupted
-    chosen = np.flatnonzero(corrupted.any(axis=0))
-    assert chosen.size == 30
-    assert corrupted[np.ix_(chosen, chosen)].all()
-
-
 def test_same_seed_same_problem():
     one, two, other = (make_problem(**SMALL, noise=0.1, random_state=seed) for seed in (3, 3, 4))
     for name, part in vars(one).items():
         np.testing.assert_array_equal(part, getattr(two, name))
         assert not np.array_equal(part, getattr(other, name))
-
-
-def test_a_generator_moves_on():
-    rng = np.random.default_rng(3)
-    first, second = make_problem(**SMALL, random_state=rng), make_problem(**SMALL, random_state=rng)
-    np.testing.assert_array_equal(first.M, make_problem(**SMALL, random_state=3).M)
-    assert not np.array_equal(first.M, second.M)
+    rng = np.random.default_rng(3)  # which moves on
+    first, second = make_problem(**SMALL, noise=0.1, random_state=rng), make_problem(**SMALL, random_state=rng)
+    np.testing.assert_array_equal(first.M, one.M)
+    assert not np.array_equal(first.L, second.L)
 
 
 def test_corruption_and_noise_leave_the_rest_of_a_seed_alone():
@@ -206,18 +193,13 @@ def test_repr_is_one_line_of_facts():
     ("arguments", "message"),
     [
         (dict(n1=0), "n1 must be a whole number, at least 1; got 0"),
-        (dict(n2=2.5), r"n2 must be a whole number, at least 1; got 2\.5"),
-        (dict(d1=-1), "d1 must be a whole number, at least 1; got -1"),
         (dict(rank=0), "rank must be a whole number, at least 1; got 0"),
         (dict(rank=5), r"rank=5 exceeds min\(d1, d2\)=4: lower rank or add features"),
         (dict(d1=61), "d1=61 exceeds n1=60: lower d1 or raise n1"),
         (dict(d2=51), "d2=51 exceeds n2=50: lower d2 or raise n2"),
         (dict(corruption=1.1), r"corruption must be a number, at least 0 and at most 1; got 1\.1"),
-        (dict(corruption=-0.1), r"corruption must be a number, at least 0 and at most 1; got -0\.1"),
         (dict(noise=-1.0), r"noise must be a number, at least 0 and finite; got -1\.0"),
-        (dict(noise=np.nan), "noise must be a number, at least 0 and finite; got nan"),
         (dict(condition=0.5), r"condition must be a number, at least 1 and finite; got 0\.5"),
-        (dict(condition=np.inf), "condition must be a number, at least 1 and finite; got inf"),
         (dict(d2=1, rank=1, condition=2.0), r"condition=2\.0 needs at least two features: raise d2"),
         (dict(outlier_scale=-2), "outlier_scale must be a number, at least 0 and finite; got -2"),
         (dict(features="gaussian"), "features must be one of literal, conditioned; got 'gaussian'"),

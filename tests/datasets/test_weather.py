@@ -4,7 +4,7 @@ import sys
 import numpy as np
 import pytest
 
-from irpca.datasets import load_weather
+from irpca.datasets import load_life_expectancy, load_weather
 
 
 def test_the_table_is_as_it_was_packed(tmp_path):
@@ -22,9 +22,8 @@ def test_the_frame_is_labelled():
     assert frame.index.is_monotonic_increasing and frame.index.is_unique
 
 
-def test_frame_without_pandas_says_what_to_do(monkeypatch):
+@pytest.mark.parametrize("load", [load_weather, load_life_expectancy])
+def test_frame_without_pandas_says_what_to_do(load, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(
-        ImportError, match=r"frame\(\) needs pandas: pip install \"irpca\[pandas\]\", or use M directly"
-    ):
-        load_weather().frame()
+    with pytest.raises(ImportError, match=r"frame\(\) needs pandas: pip install \"irpca\[pandas\]\", or use M"):
+        load().frame()
