@@ -122,13 +122,9 @@ def _colour_bar(ax: Any, drawn: Any, image: Array, unit: str) -> None:
     bar = ax.figure.colorbar(drawn, ax=ax, extend="both" if largest > cap else "neither")
     sizes = [least, cap] if cap < 4 * least else [least, np.sqrt(least * cap), cap]
     ticks = np.r_[-np.array(sizes[::-1]), 0, sizes]
-    bar.set_ticks(ticks, labels=[_two_digits(tick) for tick in ticks])
+    bar.set_ticks(ticks, labels=[f"{float(f'{tick:.2g}'):+,g}".replace("-", "−") if tick else "0" for tick in ticks])
     bar.minorticks_off()
     bar.set_label(f"score: below (−) or above (+) what is expected,\nin {unit}")
-
-
-def _two_digits(value: float) -> str:
-    return "0" if value == 0 else f"{float(f'{value:.2g}'):+,g}".replace("-", "−")
 
 
 def _left_out(shown: list[Array], wanted: tuple[Any, Any], shape: tuple[int, int]) -> str:

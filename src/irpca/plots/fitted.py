@@ -143,8 +143,10 @@ class Fitted:
     @cached_property
     def observed(self) -> Array:
         """What was observed at the outliers; another M than that of the fit is refused."""
-        if self.M is None or not self.S.nnz:
-            return np.asarray(self.model._entries(*self.cells)) if self.S.nnz else np.zeros(0)
+        if not self.S.nnz:
+            return np.zeros(0)
+        if self.M is None:
+            return np.asarray(self.model._entries(*self.cells))
         (rows, cols), found = self.cells, self.engine.entries(*self.cells)
         fitted = self.result.L.entries(rows, cols) + self.S.data
         near = np.isclose(found, fitted, rtol=SAME, atol=SAME * float(np.abs(fitted).max()))

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from ..arguments import text
-from ..lowrank import Array
 from ..result import Result, Status
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, legend, plain_frame, sentence, title
@@ -114,14 +113,13 @@ def plain_names(names: Sequence[str]) -> list[str]:
 def _plain(name: str, number: dict[str, int]) -> str:
     parts = _parts(name)
     words = [] if {"features only", "few directions"} & set(parts) else ["all components"]
-    return ", ".join(words + [_word(part, number) for part in parts])
-
-
-def _word(part: str, number: dict[str, int]) -> str:
-    if nested := re.fullmatch(r"from \((.*)\)", part):
-        before = nested[1]
-        return f"started at fit {number[before]}" if before in number else f"started at ({_plain(before, number)})"
-    return WORDS.get(part, part)
+    for part in parts:
+        if nested := re.fullmatch(r"from \((.*)\)", part):
+            before = nested[1]
+            words.append(f"started at {f'fit {number[before]}' if before in number else f'({_plain(before, number)})'}")
+        else:
+            words.append(WORDS.get(part, part))
+    return ", ".join(words)
 
 
 def _parts(name: str) -> list[str]:
@@ -174,22 +172,17 @@ def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:
     last = np.array([not stage for stage in history.stage]) if any(history.stage) else np.ones(len(x), bool)
     if not last.all():
         ax.axvspan(0, x[~last].max(), color=LIGHT, linewidth=0, label="comparing candidate fits")
-    _draw_steps(ax, x[last], np.array(history.step, float)[last])
+    x, step = x[last], np.array(history.step, float)[last]
+    shown, none = np.isfinite(step) & (step > 0), step == 0
+    ax.plot(x, np.where(shown, step, np.nan), "o-", color=BLUE, linewidth=1.2, markersize=4, label="change")
+    if none.any():  # a logarithm has no room for it
+        floor = np.full(none.sum(), step[shown].min(initial=1.0) / 10)
+        ax.plot(x[none], floor, "v", color=ORANGE, markersize=6, label="no change at all (not to scale)")
     ax.set_yscale("log")
     ax.set(xlabel=across[against], ylabel="relative change of the expected values", xlim=(0, 1.04 * x.max()))
     plain_frame(ax)
     legend(ax, loc="lower left")
-    title(ax, f"Convergence: {_ending(result.status)} after {count(int(last.sum()), 'iteration')}")
+    endings = {Status.MAX_ITER: "not converged", Status.SATURATED: "failed"}
+    ending = endings.get(result.status, result.status.name.lower())
+    title(ax, f"Convergence: {ending} after {count(int(last.sum()), 'iteration')}")
     return ax
-
-
-def _draw_steps(ax: Any, x: Array, step: Array) -> None:
-    shown = np.isfinite(step) & (step > 0)
-    ax.plot(x, np.where(shown, step, np.nan), "o-", color=BLUE, linewidth=1.2, markersize=4, label="change")
-    if (none := step == 0).any():  # a logarithm has no room for it
-        floor = np.full(none.sum(), step[shown].min(initial=1.0) / 10)
-        ax.plot(x[none], floor, "v", color=ORANGE, markersize=6, label="no change at all (not to scale)")
-
-
-def _ending(status: Status) -> str:
-    return {Status.MAX_ITER: "not converged", Status.SATURATED: "failed"}.get(status, status.name.lower())

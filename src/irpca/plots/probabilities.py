@@ -63,7 +63,10 @@ def reliability(probability: ArrayLike, wrong: ArrayLike, ax: Any = None, bins: 
     bars.set_label("share that was wrong, with its 95 % interval")
     ax.set(xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     ax.set(xlabel="predicted probability of being an outlier", ylabel="share of cells that really were wrong")
-    _numbers(ax, x, n)
+    top = ax.secondary_xaxis("top")
+    top.set_xticks(x, [f"{of:,}" for of in n], fontsize=TICK_SIZE, rotation=90 if len(x) > 5 else 0)
+    top.set_xlabel("number of cells", fontsize=TICK_SIZE)
+    top.spines["top"].set_visible(False)
     plain_frame(ax)
     ax.legend(fontsize=8, frameon=False, loc="upper left")
     title(ax, f"Are the probabilities right? {count(len(p), 'cell')}, {int(really.sum()):,} of them wrong")
@@ -86,11 +89,3 @@ def _checked(probability: ArrayLike, wrong: ArrayLike) -> tuple[Array, Array]:
     if not np.isin(really, (0, 1)).all():
         raise ValueError("wrong must be boolean: whether each cell really was an outlier")
     return p.ravel(), really.ravel().astype(float)
-
-
-def _numbers(ax: Any, x: Array, n: Array) -> None:
-    """How many cells are behind every point, above it."""
-    top = ax.secondary_xaxis("top")
-    top.set_xticks(x, [f"{count:,}" for count in n], fontsize=TICK_SIZE, rotation=90 if len(x) > 5 else 0)
-    top.set_xlabel("number of cells", fontsize=TICK_SIZE)
-    top.spines["top"].set_visible(False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from typing import Any
 
@@ -12,6 +13,7 @@ from ..plots.fitted import SIDES, Fitted
 from ..tables import Criterion
 from . import words
 
+ORDERED = re.compile("u?int|float|datetime|period|timedelta")  # types of labels whose neighbours a line may join
 MOST_OUTLIERS = 1_000_000  # listed one by one: 22 MB of numbers, 30 MB of base64
 MOST_VALUES = 6_000_000  # bytes of observed and expected values
 MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
@@ -36,7 +38,7 @@ def payload(
         "reproduce": words.reproduce(case, command),
         "shape": list(case.shape),
         "names": [name.capitalize() if name in SIDES else name for name in case.names],
-        "ordered": [_ordered(labels) for labels in case.labels],
+        "ordered": [labels is None or all(map(ORDERED.match, labels.dtypes)) for labels in case.labels],
         "labels": [_labels(case, axis, lines) for axis in (0, 1)],
         "worst": {side: found["worst"] for side, found in lines.items()},
         "order": {side: found["order"] for side, found in lines.items()},
@@ -60,13 +62,6 @@ def packed(values: Any, unit: float = 0.0) -> dict[str, str]:
     if values.dtype.kind in "bui":
         dtype = np.min_scalar_type(int(largest))
     return {"type": dtype.name, "data": b64encode(values.astype(dtype.newbyteorder("<")).tobytes()).decode()}
-
-
-def _ordered(labels: Any) -> bool:
-    """Whether neighbours belong together, so that a line may join them: numbers and dates, but no names."""
-    return labels is None or all(
-        dtype.startswith(("int", "uint", "float", "datetime", "period", "timedelta")) for dtype in labels.dtypes
-    )
 
 
 def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | None:
@@ -157,7 +152,12 @@ def _values(case: Fitted) -> dict[str, Any]:
         return {"kind": "lines", **{side: _drawn(case, axis) for axis, side in enumerate(SIDES)}}
     rows, cols = np.arange(n1), np.arange(n2)
     std, table = case.std_at(rows[:, None], cols), case.engine.block(rows, cols)
-    found = {"kind": "all", "rank": U.shape[1], **_factors(case, U, V), "std": logs(std.ravel())}
+    # Expected values are products of factors, which are NaN in rows and columns of which nothing is known.
+    left, right = (
+        packed(np.where(known[:, None], factor, np.nan).ravel(), _unit(case) / max(1, U.shape[1]))
+        for known, factor in zip(case.known, (U, V), strict=True)
+    )
+    found = {"kind": "all", "rank": U.shape[1], "left": left, "right": right, "std": logs(std.ravel())}
     if not listed:
         return {**found, "observed": packed(table.ravel(), _unit(case))}
     there = ~np.isnan(table)
@@ -173,15 +173,6 @@ def logs(values: Array) -> dict[str, Any]:
     step = max((high - low) / 65534, 1e-9)
     codes = np.where(there, np.rint((exponents - low) / step), 65535)
     return {"low": low, "step": step, "codes": packed(codes.astype(np.uint16))}
-
-
-def _factors(case: Fitted, U: Array, V: Array) -> dict[str, Any]:
-    """Expected values are products of these; rows and columns of which nothing is known are NaN."""
-    known = case.result.known
-    if known is not None:
-        U, V = (np.where(there[:, None], factor, np.nan) for there, factor in zip(known, (U, V), strict=True))
-    unit = _unit(case) / max(1, U.shape[1])
-    return {"left": packed(U.ravel(), unit), "right": packed(V.ravel(), unit)}
 
 
 def _drawn(case: Fitted, axis: int) -> dict[str, Any]:
