@@ -258,7 +258,17 @@ def cross_validate(
             for train, held_out in _splits(entries, folds, cv)
             for one in models
         )
-    return _compared(params, outcomes, one_standard_error, folds, clone(model), (M, row_features, col_features))
+    lines = [outcomes[k :: len(params)] for k in range(len(params))]  # they come fold by fold
+    messages = tuple(map(_first_message, lines))
+    if all(messages):
+        raise ValueError(f"no setting could be fitted in every fold; {_named(params[0])} failed: {messages[0]}")
+    log_error, median, rmse, status, _, seconds = (
+        np.array([[one[at] for one in line] for line in lines]) for at in range(len(_Outcome._fields))
+    )
+    best, reason = _choose(params, log_error, one_standard_error)
+    held_out, data = int(np.count_nonzero(folds != NEVER)), (M, row_features, col_features)
+    scores = log_error, median, rmse, status, messages, seconds
+    return CrossValidation(params, *scores, best, reason, len(folds), held_out, clone(model), data)
 
 
 def _settings(param_grid: Any) -> tuple[dict[str, Any], ...]:
@@ -371,29 +381,6 @@ def _outcome(
     return _Outcome(log_error, median, rmse, model.status_.name, "", time.perf_counter() - started)
 
 
-def _compared(
-    params: tuple[dict[str, Any], ...],
-    outcomes: list[_Outcome],
-    one_standard_error: bool,
-    folds: Array,
-    model: InductiveRobustPCA,
-    data: tuple[Any, Any, Any],
-) -> CrossValidation:
-    """All outcomes, which come fold by fold, and the choice."""
-    lines = [outcomes[k :: len(params)] for k in range(len(params))]
-    log_error, median, rmse, status, _, seconds = (
-        np.array([[one[at] for one in line] for line in lines]) for at in range(len(_Outcome._fields))
-    )
-    messages = tuple(_first_message(line) for line in lines)
-    if all(messages):
-        raise ValueError(f"no setting could be fitted in every fold; {_named(params[0])} failed: {messages[0]}")
-    best, reason = _choice(params, log_error, one_standard_error)
-    held_out = int(np.count_nonzero(folds != NEVER))
-    return CrossValidation(
-        params, log_error, median, rmse, status, messages, seconds, best, reason, len(folds), held_out, model, data
-    )
-
-
 def _first_message(line: list[_Outcome]) -> str:
     failed = [(fold, one.message) for fold, one in enumerate(line) if one.message]
     if not failed:
@@ -402,7 +389,7 @@ def _first_message(line: list[_Outcome]) -> str:
     return where + failed[0][1]
 
 
-def _choice(params: tuple[dict[str, Any], ...], log_error: Array, one_standard_error: bool) -> tuple[int, str]:
+def _choose(params: tuple[dict[str, Any], ...], log_error: Array, one_standard_error: bool) -> tuple[int, str]:
     """The setting to take, and why."""
     mean, error = _mean_and_error(log_error)
     lowest = int(np.nanargmin(mean))

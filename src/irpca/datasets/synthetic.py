@@ -158,7 +158,10 @@ def make_problem(
     shared = (n1, d1) == (n2, d2)
     F1 = _draw_features(rng, n1, d1, condition, features)
     F2 = F1.copy() if shared else _draw_features(rng, n2, d2, condition, features)
-    W = _draw_latent(rng, d1, d2, rank, symmetric)
+    W = rng.uniform(size=(d1, d2))
+    U, sigma, Vt = np.linalg.svd(_mirror(W) if symmetric else W, full_matrices=False)
+    W = (U[:, :rank] * sigma[:rank]) @ Vt[:rank]
+    W = _mirror(W) if symmetric else W
     L = F1 @ W @ F2.T
 
     support = _draw_support(rng, n1, n2, corruption, pattern, symmetric)
@@ -187,15 +190,6 @@ def _draw_features(rng: np.random.Generator, n: int, d: int, condition: float, k
         U, V = np.linalg.qr(U)[0], np.linalg.qr(V.T)[0].T
     sigma = np.geomspace(1, 1 / condition, d)
     return ((U * sigma) @ V).T.copy()  # .copy(): row-major, as users' features are
-
-
-def _draw_latent(rng: np.random.Generator, d1: int, d2: int, rank: int, symmetric: bool) -> np.ndarray:
-    W = rng.uniform(size=(d1, d2))
-    if symmetric:
-        W = _mirror(W)
-    U, sigma, Vt = np.linalg.svd(W, full_matrices=False)
-    W = (U[:, :rank] * sigma[:rank]) @ Vt[:rank]
-    return _mirror(W) if symmetric else W
 
 
 def _draw_support(

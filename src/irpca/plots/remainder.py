@@ -188,7 +188,9 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     ax.plot(1 + np.arange(rank), kept, "o", color=BLUE, markersize=6, label=f"kept: {count(rank, 'component')}")
     after = 1 + rank + np.arange(len(left))
     ax.plot(after, left, "s", color=GREY, markersize=4, markerfacecolor="white", label="left over")
-    if (edge := _edge(R)) > 0 and result.noise != 0:
+    # The largest singular value of independent noise with these variances, about (Bandeira and van Handel 2016).
+    edge = sum(np.linalg.norm(R, axis=axis).max(initial=0.0) for axis in (0, 1))
+    if edge > 0 and result.noise != 0:
         ax.axhline(edge, color=ORANGE, linestyle="--", linewidth=1.2, label="largest to expect of noise alone")
     ax.axvline(rank + 0.5, color=GREY, linewidth=0.8)
     if (np.r_[kept, left] > 0).any():
@@ -211,9 +213,3 @@ def _block(shape: tuple[int, int], rng: np.random.Generator) -> list[Array]:
     return [
         np.arange(n) if n <= m else np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, most, strict=True)
     ]
-
-
-def _edge(R: Array) -> float:
-    """The largest singular value of independent noise with these variances, about (Bandeira and van Handel 2016)."""
-    squares = R**2
-    return float(sum(np.sqrt(squares.sum(axis=axis).max(initial=0.0)) for axis in (0, 1)))

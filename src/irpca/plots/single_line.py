@@ -63,10 +63,7 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     wrong = (fitted.outliers[[i]] if axis == 0 else fitted.outliers[:, [i]]).toarray().ravel()[order] != 0
 
     ax, x = axes_of(ax), x[order]
-    if ticks is None:
-        _draw_expected(ax, *_with_gaps(x, expected, BAND * std))
-    else:
-        _draw_side_by_side(ax, x, expected, BAND * std)
+    _draw_expected(ax, x, expected, BAND * std, joined=ticks is None)
     _draw_observed(ax, x, observed, expected, wrong)
     if ticks is not None:
         label_ticks(ax, "x", x, ticks)
@@ -75,17 +72,20 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     low, high = ax.get_ylim()
     ax.set_ylim(low, high + HEADROOM * (high - low))
     legend(ax, loc="upper left", ncols=2)
-    title(ax, _heading(_name(fitted, axis, i), observed, wrong))
+    name = fitted.texts[axis][i]
+    if name.lstrip("-").replace(".", "").isdigit():  # a number says nothing without the name of its side
+        name = f"{fitted.names[axis]} {name}"
+    title(ax, _heading(name, observed, wrong))
     return ax
 
 
-def _draw_expected(ax: Any, x: Array, expected: Array, half: Array) -> None:
-    ax.fill_between(x, expected - half, expected + half, color=BLUE, alpha=0.25, linewidth=0, label=IN_BAND)
-    ax.plot(x, expected, color=BLUE, linewidth=1.8 if len(x) <= MANY else 0.5, label="expected")
-
-
-def _draw_side_by_side(ax: Any, x: Array, expected: Array, half: Array) -> None:
-    """Of labels that have no order: a line that joins them would mean nothing."""
+def _draw_expected(ax: Any, x: Array, expected: Array, half: Array, joined: bool) -> None:
+    """A curve with a band; of labels that have no order, marks and bars: a line that joins them would mean nothing."""
+    if joined:
+        x, expected, half = _with_gaps(x, expected, half)
+        ax.fill_between(x, expected - half, expected + half, color=BLUE, alpha=0.25, linewidth=0, label=IN_BAND)
+        ax.plot(x, expected, color=BLUE, linewidth=1.8 if len(x) <= MANY else 0.5, label="expected")
+        return
     width = float(np.clip(0.8 * ax.bbox.width / ax.figure.dpi * 72 / len(x), 1.0, 16.0))
     ax.vlines(x, expected - half, expected + half, color=BLUE, alpha=0.25, linewidth=width, label=IN_BAND)
     ax.plot(x, expected, "_", color=BLUE, markersize=max(width, 3.0), markeredgewidth=1.8, label="expected")
@@ -105,12 +105,6 @@ def _with_gaps(x: Array, expected: Array, half: Array) -> tuple[Array, Array, Ar
     wide = np.flatnonzero(apart > GAP * np.median(apart)) if len(apart) else np.zeros(0, int)
     middle = x[wide] + (x[wide + 1] - x[wide]) // 2 if len(wide) else x[:0]
     return np.insert(x, wide + 1, middle), np.insert(expected, wide + 1, np.nan), np.insert(half, wide + 1, np.nan)
-
-
-def _name(fitted: Fitted, axis: int, i: int) -> str:
-    """A label that is a number says nothing without the name of its side."""
-    text = fitted.texts[axis][i]
-    return f"{fitted.names[axis]} {text}" if text.lstrip("-").replace(".", "").isdigit() else text
 
 
 def coordinates(labels: Labels | None, n: int) -> tuple[Array, list[str] | None]:

@@ -18,6 +18,7 @@ SIGNS = {
     "use with care": '<path d="M16 7v12M16 24.5v.5"/>',
     "do not use": '<path d="M9 9l14 14M23 9L9 23"/>',
 }
+TILE = '<div><dt>{}</dt><dd><span class="value">{}</span><span class="note">{}</span></dd></div>'
 HIDDEN = '<span class="hidden">Remark</span>'
 
 
@@ -34,7 +35,7 @@ def render(data: dict[str, Any]) -> str:
         "meaning": escape(verdict["meaning"]),
         "reasons": _reasons(data["doubts"]),
         "overview": "".join(f"<p>{escape(text)}</p>" for text in verdict["text"]),
-        "tiles": "".join(_tile(*fact) for fact in data["facts"]),
+        "tiles": "".join(TILE.format(*map(escape, fact)) for fact in data["facts"]),
         "outliers": _outliers(data),
         "without_list": "" if data["outliers"]["listed"] else "hidden",
         "row_name": escape(data["names"][0]),
@@ -66,13 +67,6 @@ def inert(data: Any) -> str:
 
 def _asset(name: str) -> str:
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
-
-
-def _tile(name: str, value: str, note: str) -> str:
-    return (
-        f'<div><dt>{escape(name)}</dt><dd><span class="value">{escape(value)}</span>'
-        f'<span class="note">{escape(note)}</span></dd></div>'
-    )
 
 
 def _reasons(doubts: list[dict[str, str]]) -> str:
