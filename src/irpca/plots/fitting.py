@@ -31,10 +31,7 @@ def candidates(model: Any, ax: Any = None) -> Any:
 
     Parameters
     ----------
-    model : InductiveRobustPCA
-        After ``fit``.
-    ax : matplotlib Axes, or None
-        None: the current Axes.
+    model, ax : as in :func:`cell_map`
 
     Returns
     -------

@@ -28,14 +28,10 @@ def decomposition(model: Any, part: str = "expected", ax: Any = None, *, M: Any 
 
     Parameters
     ----------
-    model : InductiveRobustPCA
-        After ``fit``.
     part : {"expected", "observed", "outliers", "residual"}
         "observed" and "expected" are drawn to the same scale, that of the expected values.
-    M : table, or None
-        The table that was fitted; needed for a model that was loaded from a file, but for "expected".
-    ax : matplotlib Axes, or None
-        None: the current Axes.
+    model, M, ax : as in :func:`cell_map`
+        "expected" needs no M.
 
     Returns
     -------

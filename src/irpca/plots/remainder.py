@@ -26,12 +26,7 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
 
     Parameters
     ----------
-    model : InductiveRobustPCA
-        After ``fit``.
-    M : table, or None
-        The table that was fitted; needed for a model that was loaded from a file.
-    ax : matplotlib Axes, or None
-        None: the current Axes.
+    model, M, ax : as in :func:`cell_map`
 
     Returns
     -------
@@ -146,12 +141,7 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
 
     Parameters
     ----------
-    model : InductiveRobustPCA
-        After ``fit``.
-    M : table, or None
-        The table that was fitted; needed for a model that was loaded from a file.
-    ax : matplotlib Axes, or None
-        None: the current Axes.
+    model, M, ax : as in :func:`cell_map`
 
     Returns
     -------

@@ -24,14 +24,9 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
 
     Parameters
     ----------
-    model : InductiveRobustPCA
-        After ``fit``.
     row, column : label, or a position where there are no labels
         Give one of them.
-    M : table, or None
-        The table that was fitted; needed for a model that was loaded from a file.
-    ax : matplotlib Axes, or None
-        None: the current Axes.
+    model, M, ax : as in :func:`cell_map`
 
     Returns
     -------
