@@ -110,21 +110,16 @@ WHY = ["one row stands out", "one row breaks a tie", "a rare feature", "a group"
 @pytest.mark.parametrize("why", [*WHY, "few rows"])
 def test_all_rows_are_looked_at_where_some_may_not_speak_for_them(rng, why):
     F = rng.standard_normal((5000, 4))
-    if why == "one row stands out":
-        F[77, 2] = 30
-    elif why == "one row breaks a tie":
-        F[:, 1] = F[:, 0] + 5e-3 * F[:, 1]
-        F[7, 1] += 5
-    elif why == "a rare feature":
-        F[:, 1] = np.arange(5000) == 77
-    elif why == "a group":
-        F[:, 1] = rng.random(5000) < 0.03
-    elif why == "a repeated feature":
-        F[:, 3] = F[:, 0]
-    elif why == "collinear":
-        F[:, 3] = F[:, 0] + 1e-6 * F[:, 3]
-    elif why == "few rows":
-        F = F[:1000]
+    here = np.arange(5000) == 77
+    F[:, 1] = {
+        "one row stands out": np.where(here, 30, F[:, 1]),
+        "one row breaks a tie": F[:, 0] + 5e-3 * F[:, 1] + 5 * here,
+        "a rare feature": here,
+        "a group": rng.random(5000) < 0.03,
+        "a repeated feature": F[:, 0],
+        "collinear": F[:, 0] + 1e-6 * F[:, 1],
+    }.get(why, F[:, 1])
+    F = F[:1000] if why == "few rows" else F
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FeatureWarning)
         features = Features.of(F, len(F))

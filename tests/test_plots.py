@@ -126,6 +126,8 @@ def test_a_model_without_its_table_asks_for_it(model, frame):
             draw(loaded, ax=Figure().subplots())
         with pytest.raises(ValueError, match=r"M has shape \(39, 30\) and the fitted table \(40, 30\)"):
             draw(loaded, M=frame[1:], ax=Figure().subplots())
+        with pytest.raises(ValueError, match="rows of M have other labels, or another order"):
+            draw(loaded, M=frame[::-1], ax=Figure().subplots())
         one, other = draw(loaded, M=frame, ax=Figure().subplots()), draw(model, ax=Figure().subplots())
         assert heading(one) == heading(other)
         if one.images:
