@@ -35,6 +35,8 @@ class Labels:
     levels: tuple[Array, ...]
     names: tuple[str | None, ...]
     dtypes: tuple[str, ...]
+    _pandas = None  # the index that they come from: its frequency, for one, is in none of the fields
+    _spelt = None  # how a file spells them
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> Labels:
@@ -44,10 +46,11 @@ class Labels:
         if hasattr(given, "get_level_values"):
             levels = [given.get_level_values(k) for k in range(given.nlevels)]
             found = cls(tuple(map(_values, levels)), tuple(given.names), tuple(str(level.dtype) for level in levels))
-            object.__setattr__(found, "_pandas", given)  # its frequency, for one, is in none of the fields
+            object.__setattr__(found, "_pandas", given)
             return found
         values = _values(given)
-        return cls((values,), (name,), ("str" if _all_text(values) else str(values.dtype),))
+        text = values.dtype == object and all(isinstance(value, str) for value in values)
+        return cls((values,), (name,), ("str" if text else str(values.dtype),))
 
     def __len__(self) -> int:
         return len(self.levels[0])
@@ -61,9 +64,13 @@ class Labels:
 
     def take(self, positions: Array) -> Labels:
         found = Labels(tuple(level[positions] for level in self.levels), self.names, self.dtypes)
-        if (native := getattr(self, "_pandas", None)) is not None:
-            object.__setattr__(found, "_pandas", native.take(positions))
+        if self._pandas is not None:
+            object.__setattr__(found, "_pandas", self._pandas.take(positions))
         return found
+
+    def spell(self) -> list[str]:
+        """Every label as in the file that it was read from; else as people read it."""
+        return self.texts() if self._spelt is None else self._spelt
 
     def texts(self) -> list[str]:
         """Every label as people read it: dates without a time of zero, nested labels with commas."""
@@ -92,8 +99,8 @@ class Labels:
         """As a pandas index."""
         import pandas as pd
 
-        if (native := getattr(self, "_pandas", None)) is not None:
-            return native
+        if self._pandas is not None:
+            return self._pandas
         levels = [
             pd.Index(level, dtype=dtype, name=name)
             for level, dtype, name in zip(self.levels, self.dtypes, self.names, strict=True)
@@ -106,10 +113,6 @@ def _values(given: Any) -> Array:
     if values.ndim != 1:
         raise ValueError(f"labels must be one list, got an array of shape {values.shape}")
     return values.astype(object) if values.dtype.kind in "UT" else values
-
-
-def _all_text(values: Array) -> bool:
-    return values.dtype == object and all(isinstance(value, str) for value in values)
 
 
 def _plain(value: Any) -> Any:

@@ -308,7 +308,7 @@ def encode(value: Any, at: str, arrays: dict[str, Array]) -> Any:
         name, tight = f"a{len(arrays)}", value.flags.c_contiguous or value.flags.f_contiguous
         arrays[name] = np.asarray(value) if tight else np.array(value, order="K")
         return {"array": name}
-    if CLASSES.get(kind.__name__) is kind and not hasattr(value, "_pandas"):
+    if CLASSES.get(kind.__name__) is kind and getattr(value, "_pandas", None) is None:
         parts = {field: getattr(value, field, None) for field in FIELDS[kind]}
         return {kind.__name__: {field: encode(part, f"{at}.{field}", arrays) for field, part in parts.items()}}
     try:
@@ -592,7 +592,7 @@ def _check_side(side: Described, n: int) -> None:
     for labels, length in ((side.labels, n), (side.columns, d)):
         if labels is not None:
             fine = len(labels.levels) == len(labels.names) == len(labels.dtypes) > 0
-            require(fine and (hasattr(labels, "_pandas") or _is_plain(labels)), "labels are malformed")
+            require(fine and (labels._pandas is not None or _is_plain(labels)), "labels are malformed")
             fine = all(level.shape == (len(labels) if length is None else length,) for level in labels.levels)
             require(fine, "there are not as many labels as rows or columns")
     require(side.encoder is not None or not side.by_index, "features from an index need an encoder")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import readers
+from ..labels import Labels
 from ..labels import texts as texts_of
-from ..readers import PACKED, Data, FileLabels, FileTable, Options, ReaderError
+from ..readers import PACKED, Data, FileTable, Options, ReaderError
 from . import FOUND, USABLE, USAGE, findings, printed, writers
 
 
@@ -85,7 +86,7 @@ def check(arguments: Namespace) -> int:
     _refuse_together(arguments)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
         model = _loaded(arguments.model)
-        data = _data(arguments, _side_of(model.col_labels_))
+        data = _data(arguments, model.col_labels_)
         rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
         notes = [*data.notes, *row_notes]
         with _warnings_as(notes):
@@ -100,7 +101,7 @@ def report(arguments: Namespace) -> int:
     target = Path(arguments.out)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
         model = _loaded(arguments.model)
-        data = _data(arguments, _side_of(model.col_labels_))
+        data = _data(arguments, model.col_labels_)
         if data.shape != model.low_rank_.shape:
             shapes = [f"{n1} × {n2}" for n1, n2 in (data.shape, model.low_rank_.shape)]
             raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to {shapes[1]}: give that table")
@@ -172,12 +173,8 @@ def demo(arguments: Namespace) -> int:
     names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
     with writers.staged(arguments.out, names, arguments.force) as place:
         life = load_life_expectancy()
-        rows, columns = (
-            FileLabels.of(life.countries, "country"),
-            FileLabels.of([str(year) for year in life.years], None),
-        )
-        M = Labelled(life.M, rows.labels, columns.labels)
-        data, notes = Data("life_expectancy.csv", M, rows, columns), list[str]()
+        rows, columns = readers.as_labels(life.countries, "country"), readers.as_labels([*map(str, life.years)], None)
+        data, notes = Data("life_expectancy.csv", Labelled(life.M, rows, columns), rows, columns), list[str]()
         model = _fitted(arguments, data, None, life.col_features(), notes)
         found = findings.outliers(model, data, {})
         _write_all(model, data, found, place, arguments)
@@ -199,7 +196,7 @@ def _refuse_together(arguments: Namespace) -> None:
         raise UsageError("give the features of the rows by --feature or by --rows, not both")
 
 
-def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
+def _options(arguments: Namespace, labels: Iterable[str] = ()) -> Options:
     return Options(
         missing=tuple(arguments.missing),
         text=tuple(arguments.text),
@@ -212,7 +209,7 @@ def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
     )
 
 
-def _data(arguments: Namespace, columns: FileLabels | None = None) -> Data:
+def _data(arguments: Namespace, columns: Labels | None = None) -> Data:
     """The table of the command line; with the columns of a model, if there is one."""
     long = arguments.long or ()
     labels = long[:2] or ((arguments.index,) if arguments.index else ())
@@ -242,17 +239,14 @@ def _table(path: str, options: Options) -> FileTable:
 
 
 def _features(
-    arguments: Namespace, path: str | None, side: FileLabels, n: int, option: str
+    arguments: Namespace, path: str | None, side: Labels | None, n: int, option: str
 ) -> tuple[Any, tuple[str, ...]]:
     """Features of the rows, or columns, of M as fit() takes them, and notes."""
     if path is None or path == "index":
         return path, ()
-    options = replace(_options(arguments, (side.name,) if side.name else ()), loose=True)  # --text may be about DATA
+    labels = () if side is None else filter(None, side.names)
+    options = replace(_options(arguments, labels), loose=True)  # --text may be about DATA
     return readers.align(_table(path, options), side, n, option)
-
-
-def _side_of(labels: Any) -> FileLabels:
-    return FileLabels() if labels is None else FileLabels(labels, labels.texts(), labels.names[0])
 
 
 def _loaded(path: str) -> Any:
