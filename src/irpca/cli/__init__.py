@@ -204,6 +204,7 @@ def _add_report(commands: Any) -> None:
 def _add_demo(commands: Any) -> None:
     parser = _command(commands, "demo", "try it on life expectancy in 202 countries")
     parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
+    parser.set_defaults(rank="auto", seed=0, time_budget=None, report=True, fdr=None, probability=None, threshold=None)
     _add_output(parser)
 
 
@@ -296,7 +297,3 @@ def _number_between(low: float, high: float, words: str) -> Callable[[str], floa
 
 
 _share, _positive = _number_between(0, 1, "between 0 and 1"), _number_between(0, float("inf"), "above 0")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,35 +29,64 @@ class UsageError(ValueError):
 
 
 def fit(arguments: Namespace) -> int:
-    folder = arguments.out or f"{_stem(arguments.data)}-irpca"
-    names = ["outliers.csv", "repaired.csv", "model.irpca", *(["report.html"] if arguments.report else [])]
-    _refuse_together(arguments)
-    with writers.staged(folder, names, arguments.force) as place:
+    def read() -> tuple[Data, Any, Any, list[str]]:
         data = _data(arguments)
         rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
         cols, col_notes = _features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
-        notes = [*data.notes, *row_notes, *col_notes]
-        model = _fitted(arguments, data, data.features if rows is None else rows, cols, notes)
-        found = findings.outliers(model, data, _cut(arguments))
-        _write_all(model, data, found, place, arguments)
-    files = {name: str(Path(folder, name)) for name in names}
-    printed.say_fit(arguments, model, data, found, notes, files)
-    return printed.code_of(model)
+        return data, data.features if rows is None else rows, cols, [*data.notes, *row_notes, *col_notes]
+
+    _refuse_together(arguments)
+    return _fit(arguments, arguments.out or f"{_stem(arguments.data)}-irpca", read)
 
 
-def _fitted(arguments: Namespace, data: Data, rows: Any, cols: Any, notes: list[str]) -> Any:
+def demo(arguments: Namespace) -> int:
+    from ..containers import Labelled
+    from ..datasets import load_life_expectancy
+
+    def read() -> tuple[Data, Any, Any, list[str]]:
+        life = load_life_expectancy()
+        rows, columns = readers.as_labels(life.countries, "country"), readers.as_labels([*map(str, life.years)], None)
+        data = Data("life_expectancy.csv", Labelled(life.M, rows, columns), rows, columns)
+        return data, None, life.col_features(), []
+
+    return _fit(arguments, arguments.out, read, copied=["life_expectancy.csv"])
+
+
+def _fit(
+    arguments: Namespace,
+    folder: str,
+    read: Callable[[], tuple[Data, Any, Any, list[str]]],
+    copied: Sequence[str] = (),
+) -> int:
+    """Fit what ``read`` returns, M, features of its rows and columns, and notes; write all that was found."""
     from ..callbacks import Progress
     from ..estimator import InductiveRobustPCA
 
-    watched = sys.stderr.isatty() and not arguments.quiet
-    model = InductiveRobustPCA(
-        getattr(arguments, "rank", "auto"),
-        time_budget=getattr(arguments, "time_budget", None),
-        callbacks=Progress(sys.stderr) if watched else None,
-        random_state=getattr(arguments, "seed", 0),
-    )
-    with _warnings_as(notes):
-        return model.fit(data.M, row_features=rows, col_features=cols)
+    names = ["outliers.csv", "repaired.csv", "model.irpca", *["report.html"] * arguments.report, *copied]
+    with writers.staged(folder, names, arguments.force) as place:
+        data, rows, cols, notes = read()
+        watched = sys.stderr.isatty() and not arguments.quiet
+        model = InductiveRobustPCA(
+            arguments.rank,
+            time_budget=arguments.time_budget,
+            callbacks=Progress(sys.stderr) if watched else None,
+            random_state=arguments.seed,
+        )
+        with _warnings_as(notes):
+            model.fit(data.M, row_features=rows, col_features=cols)
+        found = findings.outliers(model, data, _cut(arguments))
+        findings.write_outliers(place / "outliers.csv", found)
+        findings.write_repaired(place / "repaired.csv", model, data, _cut(arguments))
+        model.save(place / "model.irpca")
+        if arguments.report:
+            from .. import report as reports
+
+            about = {"title": Path(data.name).name, "command": arguments.command_line}
+            reports.write(model, place / "report.html", **about, **_cut(arguments))
+        for name in copied:
+            findings.write_wide(place / name, data, data.M.values)
+    printed.say_fit(arguments, model, data, found, notes, {name: str(Path(folder, name)) for name in names})
+    return printed.code_of(model)
 
 
 @contextmanager
@@ -68,17 +97,6 @@ def _warnings_as(notes: list[str]) -> Iterator[None]:
         yield
     own = [warning for warning in caught if warning.category.__name__ != "ConvergenceWarning"]
     notes += dict.fromkeys(" ".join(str(warning.message).split()) for warning in own)
-
-
-def _write_all(model: Any, data: Data, found: dict[str, list[Any]], place: Path, arguments: Namespace) -> None:
-    findings.write_outliers(place / "outliers.csv", found)
-    findings.write_repaired(place / "repaired.csv", model, data, _cut(arguments))
-    model.save(place / "model.irpca")
-    if arguments.report:
-        from .. import report as reports
-
-        about = {"title": Path(data.name).name, "command": arguments.command_line}
-        reports.write(model, place / "report.html", **about, **_cut(arguments))
 
 
 def check(arguments: Namespace) -> int:
@@ -165,24 +183,6 @@ def _used(table: FileTable, side: Any) -> list[str]:
     return numeric[-len(side.expected.coefficients) :] if side.expected is not None else numeric
 
 
-def demo(arguments: Namespace) -> int:
-    from ..containers import Labelled
-    from ..datasets import load_life_expectancy
-
-    arguments.report = True
-    names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
-    with writers.staged(arguments.out, names, arguments.force) as place:
-        life = load_life_expectancy()
-        rows, columns = readers.as_labels(life.countries, "country"), readers.as_labels([*map(str, life.years)], None)
-        data, notes = Data("life_expectancy.csv", Labelled(life.M, rows, columns), rows, columns), list[str]()
-        model = _fitted(arguments, data, None, life.col_features(), notes)
-        found = findings.outliers(model, data, {})
-        _write_all(model, data, found, place, arguments)
-        findings.write_wide(place / "life_expectancy.csv", data, life.M)
-    printed.say_fit(arguments, model, data, found, notes, {name: str(Path(arguments.out, name)) for name in names})
-    return printed.code_of(model)
-
-
 def experiment(arguments: Namespace) -> int:
     if not Path("lab", "experiments", "fig1.py").exists():
         raise ReaderError("the experiments are not installed with irpca: run this in a clone of its repository")
@@ -259,7 +259,7 @@ def _loaded(path: str) -> Any:
 
 
 def _cut(arguments: Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")}
+    return {name: getattr(arguments, name) for name in ("fdr", "probability", "threshold")}
 
 
 def _stem(path: str) -> str:

@@ -115,16 +115,5 @@ def exact_list(values: Array) -> list[Any]:
 
 def as_json(thing: Any) -> str:
     """As strict JSON: null in the place of what is not finite."""
-    return json.dumps(_plain(thing), ensure_ascii=False, indent=2, allow_nan=False)
-
-
-def _plain(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {str(key): _plain(value) for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [_plain(value) for value in thing]
-    if isinstance(thing, np.generic):
-        thing = thing.item()
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return None
-    return thing if thing is None or isinstance(thing, bool | int | float | str) else str(thing)
+    finite = json.loads(json.dumps(thing, default=np.generic.item), parse_constant=lambda _: None)
+    return json.dumps(finite, ensure_ascii=False, indent=2)
