@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from .durable import digest
 from .engines.base import Engine, Lines, Look, Sums, Trim
 from .lowrank import Array
 
@@ -176,13 +177,12 @@ class Journal:
         if name.startswith("_") or name == "engine":
             raise AttributeError(name)
         if name in READS:
-            return partial(self._read, name)
+            return lambda *args, **kwargs: self.ask(
+                name, (args, kwargs), lambda: getattr(self.engine, name)(*args, **kwargs)
+            )
         if name in ACCESSES and self.engine.dear:
             return partial(self._access, name)
         return getattr(self.engine, name)
-
-    def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return self.ask(name, (args, kwargs), lambda: getattr(self.engine, name)(*args, **kwargs))
 
     def _access(self, name: str, *args: Any) -> Any:
         """Entries of M where they are dear: kept if the engine had to read for them, and did not know them already."""
@@ -320,8 +320,8 @@ class RecordFile:
         (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != b"ok":
             raise ValueError(str(found, "utf8", "replace"))
-        for record, part, data, digest in self._db.execute("SELECT * FROM checkpoint_1 ORDER BY record, part"):
-            if self._chain(record, part, data) != digest:
+        for record, part, data, chained in self._db.execute("SELECT * FROM checkpoint_1 ORDER BY record, part"):
+            if self._chain(record, part, data) != chained:
                 raise ValueError(f"it has changed after {self.count} records")
             self.count = record + 1
 
@@ -450,13 +450,13 @@ def describe(name: str, arguments: Any, placed: Mapping[int, tuple[Any, Array]])
     arrays: list[Array] = []
     form, bits, numbers = [json.dumps(flatten(arguments, arrays, placed))], [], []
     for array in arrays:
-        bits.append(_digest(array))
+        bits.append(digest(array))
         with np.errstate(over="ignore", invalid="ignore"):
             size = float(np.linalg.norm(array.astype(float, copy=False))) if array.dtype.kind == "f" else inf
         form.append(f"{array.dtype.str}{array.shape}" if isfinite(size) else bits[-1])
         if isfinite(size):
             numbers.append((size, _project(array)))
-    return Record(name, _digest(form), numbers, _digest(form + bits))
+    return Record(name, digest(*form), numbers, digest(*form, *bits))
 
 
 def flatten(value: Any, arrays: list[Array], placed: Mapping[int, tuple[Any, Array]] | None = None) -> Any:
@@ -519,15 +519,6 @@ def _pieces(array: Array) -> Iterator[memoryview]:
     return (flat[start : start + PIECE] for start in range(0, len(flat), PIECE))
 
 
-def _digest(value: Array | list[str]) -> str:
-    """Of texts, or of the type, shape and numbers of an array, however they lie in memory."""
-    if isinstance(value, list):
-        return hashlib.blake2b("\n".join(value).encode(), digest_size=16).hexdigest()
-    total = hashlib.blake2b(f"{value.dtype.str}{value.shape}".encode(), digest_size=16)
-    total.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
-
-
 def _project(array: Array) -> float:
     """On waves of no simple period: unlike the norm, it changes with the order and the signs of the numbers."""
     left: Any = array.astype(float, copy=False)
@@ -547,7 +538,7 @@ def _check_missing(path: Path, begin: bool) -> None:
 def _abridge(value: Any) -> Any:
     """A value of the header that JSON does not know."""
     if isinstance(value, np.ndarray | np.generic):
-        return f"array {_digest(np.asarray(value))}" if value.ndim else value.item()
+        return f"array {digest(np.asarray(value))}" if value.ndim else value.item()
     return type(value).__name__
 
 

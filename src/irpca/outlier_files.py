@@ -8,7 +8,6 @@ which becomes the target by one rename. A file appears under its name whole or n
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .durable import sync_folder, write_whole
+from .durable import digest, sync_folder, write_whole
 from .lowrank import Array, LowRank
 from .model.entry_scale import Judge
 from .wording import count
@@ -69,7 +68,11 @@ class OutlierFiles:
         labels: tuple[Any, Any] = (None, None),
     ) -> OutlierFiles:
         """Files that can be written there: all that can be known before a fit is checked."""
-        _need_pyarrow()
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            advice = 'outliers_to writes Parquet files with pyarrow, which is not installed: pip install "irpca[files]"'
+            raise ImportError(advice) from error
         target = Path(os.path.abspath(path))
         if os.path.lexists(target):
             advice = "outliers_to is there already; delete it, or choose another name"
@@ -83,8 +86,7 @@ class OutlierFiles:
             advice = f"nothing can be written in the folder of outliers_to ({error.strerror}); choose another"
             raise OSError(error.errno, advice, str(target.parent)) from error
         files = cls(target, shape, np.dtype(dtype), solver, (_arrow(labels[0]), _arrow(labels[1])))
-        if files._is_foreign(("shape", "dtype", "solver")):
-            raise files._foreign()
+        files._refuse_foreign(("shape", "dtype", "solver"))
         return files
 
     def of(self, L: LowRank, judge: Judge, edges: Any = None) -> OutlierFiles:
@@ -96,8 +98,9 @@ class OutlierFiles:
         if judge.calibration is not None:
             parts += [judge.calibration.edges, judge.calibration.levels]
         for side in self.labels:
-            parts += [None if side is None else str(side.type), *_buffers(side)]
-        return replace(self, judge=judge, fingerprint=_digest(*parts))
+            parts.append(None if side is None else str(side.type))
+            parts += () if side is None else (np.frombuffer(part or b"", np.uint8) for part in side.buffers())
+        return replace(self, judge=judge, fingerprint=digest(*parts))
 
     @property
     def folder(self) -> Path:
@@ -106,14 +109,13 @@ class OutlierFiles:
 
     def begin(self) -> None:
         """Make the folder, or go on with what an earlier run of the same fit has left there."""
-        if self._is_foreign(("fingerprint",)):
-            raise self._foreign()
+        self._refuse_foreign(("fingerprint",))
         with self._explained():
             (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
             self._sweep()
             plan = {"format": FORMAT, "shape": self.shape, "dtype": self.dtype.str, "solver": self.solver}
-            text = json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1)
-            self._place(self.folder / PLAN, text.encode())
+            with write_whole(self.folder / PLAN, TEMPORARY) as file:
+                file.write(json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1).encode())
 
     def trial(self) -> OutlierFiles:
         """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
@@ -132,12 +134,15 @@ class OutlierFiles:
         self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array, residuals: Array
     ) -> None:
         """Write outliers of one piece of M, unless they are there already."""
-        order = _order(rows, cols)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        order = np.lexsort((cols, rows))
         rows, cols, observed, expected, residuals = (
             part[order] for part in (rows, cols, observed, expected, residuals)
         )
         probability = self.judge.probability(residuals, rows, cols)
-        key = f"{self.fingerprint} {place} {_digest(rows, cols, observed, probability)}".encode()
+        key = f"{self.fingerprint} {place} {digest(rows, cols, observed, probability)}".encode()
         path = self.folder / PARTS / f"part-{place[0]:05d}-{place[1]:05d}.parquet"
         if _holds(path, key):
             return
@@ -151,8 +156,9 @@ class OutlierFiles:
             "expected": expected.astype(self.dtype, copy=False),
             "probability": probability.astype(np.float64, copy=False),
         }
-        with self._explained():
-            self._place(path, _packed(columns, key))
+        table = pa.table(columns).replace_schema_metadata({KEY: key})
+        with self._explained(), write_whole(path, TEMPORARY) as file:
+            pq.write_table(table, file, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
 
     def finish(self, count: int) -> str:
         """Give the folder its name, once it holds as many outliers as were found in all pieces; the path."""
@@ -205,13 +211,10 @@ class OutlierFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return True
 
-    def _foreign(self) -> FileExistsError:
-        advice = "this folder holds part of another fit; delete it, or choose another name for outliers_to"
-        return FileExistsError(errno.EEXIST, advice, str(self.folder))
-
-    def _place(self, path: Path, content: bytes | memoryview) -> None:
-        with write_whole(path, TEMPORARY) as file:
-            file.write(content)
+    def _refuse_foreign(self, names: tuple[str, ...]) -> None:
+        if self._is_foreign(names):
+            advice = "this folder holds part of another fit; delete it, or choose another name for outliers_to"
+            raise FileExistsError(errno.EEXIST, advice, str(self.folder))
 
     def _sweep(self) -> None:
         """Delete what writers that were killed have left."""
@@ -229,14 +232,6 @@ class OutlierFiles:
             raise OSError(error.errno or errno.EIO, text, str(self.folder)) from error
 
 
-def _need_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        advice = 'outliers_to writes Parquet files with pyarrow, which is not installed: pip install "irpca[files]"'
-        raise ImportError(advice) from error
-
-
 def _arrow(values: Any) -> Any:
     """Labels as an array of pyarrow; those that have no type of their own there become text."""
     import pyarrow as pa
@@ -250,41 +245,6 @@ def _arrow(values: Any) -> Any:
         if not pa.types.is_nested(made.type):
             return made
     return pa.array([str(value) for value in listed.tolist()])
-
-
-def _buffers(labels: Any) -> Iterator[Any]:
-    """The bytes of labels."""
-    yield from (() if labels is None else (b"" if part is None else part.to_pybytes() for part in labels.buffers()))
-
-
-def _digest(*parts: Any) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            found.update(f"{part.dtype.str}{part.shape}".encode())
-            found.update(np.ascontiguousarray(part).data if part.size else b"")
-        else:
-            found.update(part if isinstance(part, bytes) else repr(part).encode())
-        found.update(b";")
-    return found.hexdigest()
-
-
-def _order(rows: Array, cols: Array) -> Any:
-    """What sorts entries by row, then by column."""
-    down, right = np.diff(rows), np.diff(cols)
-    sorted_already = bool(((down > 0) | ((down == 0) & (right > 0))).all())
-    return slice(None) if sorted_already else np.lexsort((cols, rows))
-
-
-def _packed(columns: dict[str, Any], key: bytes) -> memoryview:
-    """A Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table(columns).replace_schema_metadata({KEY: key})
-    stream = pa.BufferOutputStream()
-    pq.write_table(table, stream, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
-    return memoryview(stream.getvalue())
 
 
 def _holds(path: Path, key: bytes) -> bool:
