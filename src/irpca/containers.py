@@ -72,7 +72,9 @@ def taken(M: Any, name: str = "M") -> Given:
     """
     if isinstance(M, Given):
         return M
-    _refuse_other(M, name)
+    if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
+        what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
+        raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
     kind = kind_of(M)
     if isinstance(M, Labelled):
         return _labelled(M, name)
@@ -98,12 +100,6 @@ def taken(M: Any, name: str = "M") -> Given:
     return Given(as_numpy(M, name) if hasattr(M, "__dlpack__") and not isinstance(M, np.ndarray) else M)
 
 
-def _refuse_other(M: Any, name: str) -> None:
-    if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
-        what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
-        raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
-
-
 def _labelled(M: Labelled, name: str) -> Given:
     chunked = kind_of(M.values) in ("dask", "zarr") and hasattr(M.values, "shape")
     values = M.values if chunked else np.asarray(M.values)
@@ -117,9 +113,9 @@ def _labelled(M: Labelled, name: str) -> Given:
 
 
 def _long(M: Any) -> Given:
-    sides = [None if labels is None else Labels.of(labels) for labels in (M.row_labels, M.col_labels)]
     pandas = any(hasattr(labels, "get_level_values") for labels in (M.row_labels, M.col_labels))
-    return Given(M, sides[0], sides[1], "pandas" if pandas else "numpy")
+    rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.row_labels, M.col_labels))
+    return Given(M, rows, columns, "pandas" if pandas else "numpy")
 
 
 def _from_torch(M: Any, name: str) -> Given:
@@ -167,7 +163,10 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
     rows = None
     if not numeric.get(first, True):
         rows = Labels.of(_label_values(frame[first]), first)
-        _check_unique(rows, first, name)
+        if len(set(rows)) < len(rows):
+            raise ValueError(
+                f"the first column of {name}, {first!r}, labels the rows, and holds some labels twice. {_LONG}"
+            )
     columns = frame.columns if rows is None else others
     values = np.column_stack([_numbers(frame[column]) for column in columns]) if columns else np.empty((len(frame), 0))
     return Given(values, rows, Labels.of(columns), kind)
@@ -194,13 +193,6 @@ def _label_values(column: Any) -> Array:
 def _numbers(column: Any) -> Array:
     values = np.asarray(column.to_numpy())
     return values.astype(np.float32 if values.dtype == np.float32 else np.float64)
-
-
-def _check_unique(labels: Labels, column: str, name: str) -> None:
-    if len(set(labels)) < len(labels):
-        raise ValueError(
-            f"the first column of {name}, {column!r}, labels the rows, and holds some labels twice. {_LONG}"
-        )
 
 
 def _refuse_text(frame: Any, name: str) -> None:
@@ -271,23 +263,13 @@ def _to_columns(values: Array, given: Given) -> Any:
     return frame_of({**made, **dict(named)}, given.container)
 
 
-def frame_of(columns: dict[str, Array], container: str) -> Any:
-    """Columns as a frame of that library."""
-    if container == "polars":
-        import polars
+def frame_of(columns: dict[str, Any], container: Any) -> Any:
+    """Columns as a frame of that library; text as lists, of which any makes a column of text."""
+    import narwhals as nw
 
-        return polars.DataFrame({name: _list_of_text(values) for name, values in columns.items()})
-    if container == "pyarrow":
-        import pyarrow
-
-        return pyarrow.table({name: pyarrow.array(_list_of_text(values)) for name, values in columns.items()})
-    import pandas as pd
-
-    return pd.DataFrame(columns)
-
-
-def _list_of_text(values: Any) -> Any:
-    return list(values) if getattr(values, "dtype", None) is np.dtype(object) else values
+    if container != "pandas":
+        columns = {name: list(x) if x.dtype == object else x for name, x in columns.items()}
+    return nw.from_dict(columns, backend=container).to_native()
 
 
 def as_records(columns: dict[str, Array]) -> Array:

@@ -91,8 +91,8 @@ class OutlierFiles:
 
     def of(self, L: LowRank, judge: Judge, edges: Any = None) -> OutlierFiles:
         """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
-        parts: list[Any] = [self.shape, self.dtype.str, edges, judge.exact, judge.limit, L.left, L.core, L.right]
-        parts += judge.known or ()
+        parts: list[Any] = [self.shape, self.dtype.str, judge.exact, judge.limit, L.left, L.core, L.right]
+        parts += [*map(np.asarray, edges or ()), *(judge.known or ())]
         if (scale := judge.scale) is not None:
             parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
         if judge.calibration is not None:
