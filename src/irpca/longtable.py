@@ -17,7 +17,6 @@ from .wording import count, few, quote
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
 MAX_SHOWN_VALUES = 3  # values that a message shows
 NAMES = "for ids that are names use LongTable.from_frame"
-_LABELS = {"rows": "row_labels", "cols": "col_labels"}
 _SIDES = {"rows": "row", "cols": "column"}
 
 
@@ -259,7 +258,7 @@ def _positions(ids: Array, name: str, n: int | None, labels: Any) -> tuple[Array
         raise ValueError(f"{name}[{first}] is {ids[first]}: positions count from 0 and are never negative; {NAMES}")
     if labels is not None and n is not None and n != len(labels):
         raise ValueError(
-            f"{_LABELS[name]} has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
+            f"{name[:3]}_labels has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
             "give one for each"
         )
     n = n if labels is None else len(labels)
@@ -389,10 +388,14 @@ def _index(given: Any, name: str) -> Any:
     """All rows, or columns, of M by their labels, each once."""
     if given is None:
         return None
-    if isinstance(given, Labels):
-        if len(set(given)) < len(given):
-            raise ValueError(_repeated(name, *Counter(given).most_common(1)[0]))
-        return given
+    index = given if isinstance(given, Labels) else _pandas_index(given, name)
+    if len(set(index) if isinstance(index, Labels) else index.unique()) < len(index):
+        label, times = Counter(index).most_common(1)[0]
+        raise ValueError(f"{name} must hold each label once, but {quote(label)} is there {times} times")
+    return index
+
+
+def _pandas_index(given: Any, name: str) -> Any:
     pd = _pandas()
     if hasattr(given, "columns"):
         raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
@@ -406,45 +409,29 @@ def _index(given: Any, name: str) -> Any:
     index = pd.Index(given)
     if index.hasnans:
         raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
-    if not index.is_unique:
-        label = index[np.argmax(index.duplicated())]
-        raise ValueError(_repeated(name, label, int(np.count_nonzero(index == label))))
     return index
-
-
-def _repeated(name: str, label: Any, times: int) -> str:
-    return f"{name} must hold each label once, but {quote(label)} is there {times} times"
 
 
 def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
     """Positions of labels among all of them, and those."""
-    pd = _pandas()
     index = _index(every, option)
-    if index is None:
-        try:
-            positions, index = pd.factorize(labels, sort=True)
-        except TypeError as error:
-            raise ValueError(
-                f"the labels in {_quoted(name)} cannot be sorted ({error}): give all of them, in the order "
-                f"wanted, as {option}=…"
-            ) from error
-        return positions.astype(np.intp, copy=False), index
-    positions = index.get_indexer(labels)
-    unknown = positions < 0
-    if unknown.any():
-        raise ValueError(_unknown(labels, unknown, name, index, option))
+    try:
+        positions, index = labels.factorize(sort=True) if index is None else (index.get_indexer(labels), index)
+    except TypeError as error:
+        raise ValueError(
+            f"the labels in {_quoted(name)} cannot be sorted ({error}): give all of them, in the order "
+            f"wanted, as {option}=…"
+        ) from error
+    if (unknown := positions < 0).any():
+        first, others = int(np.argmax(unknown)), count(labels[unknown].nunique(), "label is", "labels are")
+        advice = f"Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
+        if unknown.all() and labels.dtype != index.dtype:
+            advice = f"These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
+        raise ValueError(
+            f"{_quoted(name)} holds {quote(labels[first])}, at position {first}, which is not in {option}; "
+            f"{others} unknown there. {advice}"
+        )
     return positions.astype(np.intp, copy=False), index
-
-
-def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) -> str:
-    first, others = int(np.argmax(unknown)), count(labels[unknown].nunique(), "label is", "labels are")
-    message = (
-        f"{_quoted(name)} holds {quote(labels[first])}, at position {first}, which is not in {option}; "
-        f"{others} unknown there"
-    )
-    if unknown.all() and labels.dtype != index.dtype:
-        return f"{message}. These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
-    return f"{message}. Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
 
 
 def _picked(index: Any, length: int) -> Array:
