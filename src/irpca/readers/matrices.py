@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,7 +16,7 @@ from ..labels import Labels
 from ..longtable import LongTable
 from ..lowrank import Array
 from ..wording import count, few
-from .table import UNNAMED, FileTable, ReaderError, for_shell, objects, shorten
+from .table import UNNAMED, FileTable, ReaderError, objects, shorten
 
 INTEGER = re.compile(r"-?[1-9]\d{0,17}|0")  # those that are spelt in one way, and fit into 64 bits
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,11})(\.\d{1,4})?")  # codes such as 007, and ids with more digits, are text
@@ -148,7 +149,7 @@ def _note_counter(body: FileTable) -> list[str]:
     counts = values.dtype == float and len(values) > 2 and len(body.columns) > 1
     if not counts or not (np.diff(values) > 0).all() or (values != np.floor(values)).any():
         return []
-    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {for_shell(name)}"]
+    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {shlex.quote(name)}"]
 
 
 def _refuse_text(body: FileTable, index: str | None) -> None:
@@ -158,7 +159,7 @@ def _refuse_text(body: FileTable, index: str | None) -> None:
     if not wrong:
         return
     shown = few(wrong, spell=lambda name: f"{name!r} such as {_example(body, name)}")
-    name = for_shell(wrong[0])
+    name = shlex.quote(wrong[0])
     unique = len(set(body.spell(wrong[0]))) == len(body)
     labels = f"--index {name} if it labels the rows, " if index is None and unique else ""
     raise ReaderError(
@@ -184,7 +185,7 @@ def _reorder(body: FileTable, columns: Labels, notes: list[str]) -> FileTable:
             f"it has {few(names)}. If their values are not known, add them and leave them empty"
         )
     if more:
-        options = " ".join(f"--drop {for_shell(name)}" for name in more[:5])
+        options = " ".join(f"--drop {shlex.quote(name)}" for name in more[:5])
         raise ReaderError(f"{body.name} has columns that the model does not have: {few(more)}; {options}")
     if (np.diff(places) < 0).any():
         notes.append(f"the columns of {body.name} are in another order than those of the model, and matched by name")
