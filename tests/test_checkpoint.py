@@ -311,10 +311,7 @@ def test_foreign_files(tables, path, content):
         ({"F1": lambda F: F + 1e-9}, "the features of the rows changed"),
         ({"F2": lambda F: F[:, :2]}, "the features of the columns changed"),
         ({"F2": lambda F: None}, "the features of the columns changed"),
-        (
-            {"M": lambda M: M[:-1], "F1": lambda F: F[:-1]},
-            r"the shape of M was \[80, 60\], now \[79, 60\]; the features",
-        ),
+        ({"M": lambda M: M[:-1], "F1": lambda F: F[:-1]}, r"shape of M was \[80, 60\], now \[79, 60\]; the features"),
         ({"M": lambda M: M.astype(np.float32)}, "the type of M was 'float64', now 'float32'"),
         ({"M": lambda M: M + 1e-9}, "some values of M changed"),
     ],

@@ -71,10 +71,7 @@ def exact_problem():
         ({"fdr": 5}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 5"),
         ({"fdr": np.nan}, "fdr \\(a share of false alarms.* got nan"),
         ({"threshold": -1}, "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got -1"),
-        (
-            {"threshold": np.inf},
-            "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got inf",
-        ),
+        ({"threshold": np.inf}, "threshold \\(a size in units of M\\) must be .* at least 0 and finite; got inf"),
     ],
 )
 def test_numbers_that_are_no_cut(model, given, message):
