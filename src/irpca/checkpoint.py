@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from .durable import digest
+from .durable import digest, need_folder
 from .engines.base import Engine, Lines, Look, Sums, Trim
 from .lowrank import Array
 
@@ -101,7 +101,10 @@ class Journal:
         self._normals = 0
         self._ended = self._rounded = False
         if not os.path.lexists(path):
-            _check_missing(self.path, begin)
+            if not begin:
+                text = "there is no checkpoint to resume from; a first solve takes callbacks=irpca.callbacks."
+                raise FileNotFoundError(errno.ENOENT, f"{text}checkpoint(path)", str(path))
+            need_folder(self.path, "the checkpoint")
         elif not resume:
             text = f"this checkpoint exists: pass resume={os.fspath(path)!r} to go on from it, or delete it"
             raise FileExistsError(errno.EEXIST, text, os.fspath(path))
@@ -525,14 +528,6 @@ def _project(array: Array) -> float:
     while left.ndim:
         left = np.cos(1.0 + np.arange(len(left))) @ left
     return float(left)
-
-
-def _check_missing(path: Path, begin: bool) -> None:
-    if not begin:
-        text = "there is no checkpoint to resume from; a first solve takes callbacks=irpca.callbacks.checkpoint(path)"
-        raise FileNotFoundError(errno.ENOENT, text, str(path))
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder of the checkpoint does not exist; create it first", str(path))
 
 
 def _abridge(value: Any) -> Any:

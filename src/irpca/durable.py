@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
@@ -32,6 +33,13 @@ def write_whole(target: Path, suffix: str = ".part") -> Iterator[BinaryIO]:
         with suppress(OSError):
             part.unlink()
     sync_folder(target.parent)
+
+
+def need_folder(target: Path, name: str) -> None:
+    """Refuse a file whose folder does not exist; ``name`` is what a message calls the file."""
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder of {name} does not exist; create it first", str(folder))
 
 
 def sync_folder(folder: Path) -> None:

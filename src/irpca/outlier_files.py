@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .durable import digest, sync_folder, write_whole
+from .durable import digest, need_folder, sync_folder, write_whole
 from .lowrank import Array, LowRank
 from .model.entry_scale import Judge
 from .wording import count
@@ -77,9 +77,7 @@ class OutlierFiles:
         if os.path.lexists(target):
             advice = "outliers_to is there already; delete it, or choose another name"
             raise FileExistsError(errno.EEXIST, advice, str(target))
-        if not target.parent.is_dir():
-            advice = "the folder of outliers_to does not exist; create it first"
-            raise FileNotFoundError(errno.ENOENT, advice, str(target.parent))
+        need_folder(target, "outliers_to")
         try:
             os.rmdir(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
         except OSError as error:

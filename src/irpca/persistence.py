@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 from . import __version__
 from .arguments import path as checked
 from .described import Described
-from .durable import write_whole
+from .durable import need_folder, write_whole
 from .engines.sparse_part import on_device, to_host
 from .estimator import InductiveRobustPCA
 from .features.encoder import Encoder
@@ -139,8 +139,7 @@ def save(model: InductiveRobustPCA | Result, path: str | os.PathLike[str]) -> No
     target = Path(os.path.realpath(checked(path, "path")))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "path is a folder; give the name of a file in it", str(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder of path does not exist; create it first", str(target.parent))
+    need_folder(target, "path")
     arrays = take_apart(model)
     try:
         put_together(arrays)  # a model that cannot be loaded shall not seem saved
