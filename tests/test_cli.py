@@ -320,7 +320,7 @@ def test_wrong_usage(tmp_path, capsys, words, message):
 
 
 def test_errors_that_should_not_happen(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("irpca.cli.commands._data", lambda *_: 1 / 0)
+    monkeypatch.setattr("irpca.cli.commands._read_data", lambda *_: 1 / 0)
     assert "ZeroDivisionError" in failing("fit", "t.csv", cwd=tmp_path, code=70, capsys=capsys)
     with pytest.raises(ZeroDivisionError):
         cli.main(["fit", "t.csv", "--out", str(tmp_path / "o"), "--debug"])
@@ -379,8 +379,8 @@ def test_numbers_as_text():
 
 
 def test_labels_on_the_screen_are_one_line():
-    assert printed._cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
-    assert len(printed._cell("x" * 100)) == printed.WIDEST
+    assert printed._spell_cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
+    assert len(printed._spell_cell("x" * 100)) == printed.WIDEST
 
 
 def test_a_matrix_without_labels_is_written_without(tmp_path):
@@ -438,7 +438,8 @@ def test_what_a_fit_prints(plain, capsys):
     assert "Outliers: 1 cell (0.62%), probability above 0.5; for more or fewer: --fdr, --probability" in out
     assert "The outliers, the most certain first:" in out and "written all the same" not in out
     found = {name: list(range(12)) for name in findings.FIELDS}
-    assert printed._listed(found)[0] == "The 10 most certain of 12 outliers:" and len(printed._listed(found)) == 12
+    head, *lines = printed._list_outliers(found)
+    assert head == "The 10 most certain of 12 outliers:" and len(lines) == 11
 
 
 def test_disks_that_are_full(tmp_path, capsys, monkeypatch):

@@ -160,7 +160,7 @@ class Journal:
             "values": engine.glance(GLANCE),
         }
         header = json.loads(json.dumps(found, default=_abridge))
-        if self._header and (differences := _differences(self._header, header)):
+        if self._header and (differences := _list_differences(self._header, header)):
             raise CheckpointError(
                 f"{self.path} is the checkpoint of another solve: {'; '.join(differences)}. Solve as then, or "
                 "give the path of a new file to irpca.callbacks.checkpoint"
@@ -350,7 +350,7 @@ class RecordFile:
                 if dtype.kind not in KINDS:
                     raise ValueError(f"an array of {dtype}")
                 found.append(np.empty(shape, dtype, order))
-                for piece in _pieces(found[-1]):
+                for piece in _split_memory(found[-1]):
                     piece[:] = parts.fetchone()[0]
             if parts.fetchone():
                 raise ValueError("a record is longer than what it describes")
@@ -368,7 +368,7 @@ class RecordFile:
                 self.count, (self._digest,) = count, self._db.execute(last).fetchone()
 
     def append(self, text: str, arrays: Iterable[Array] = ()) -> None:
-        pieces = (piece for array in arrays for piece in _pieces(array))
+        pieces = (piece for array in arrays for piece in _split_memory(array))
         with self.guard():
             for part, data in enumerate(chain([text.encode()], pieces)):
                 row = self.count, part, data, self._chain(self.count, part, data)
@@ -476,7 +476,7 @@ def flatten(value: Any, arrays: list[Array], placed: Mapping[int, tuple[Any, Arr
         array = np.asarray(value)
         if array.dtype.kind not in KINDS:
             raise TypeError(f"a checkpoint cannot hold an array of {array.dtype}: solve without one")
-        arrays.append(_lay(array))
+        arrays.append(_lay_out(array))
         kind = "array" if isinstance(value, np.ndarray) else "scalar" if isinstance(value, np.generic) else "float"
         return {kind: len(arrays) - 1}
     if isinstance(value, tuple | list):
@@ -508,7 +508,7 @@ def restore(node: Any, arrays: Sequence[Array]) -> Any:
     raise TypeError(f"a checkpoint cannot hold a {held[0] if kind == 'class' else kind}: solve without one")
 
 
-def _lay(array: Array) -> Array:
+def _lay_out(array: Array) -> Array:
     """The array itself if it lies without gaps in memory, along rows or along columns; else such a copy."""
     if type(array) is np.ndarray and array.flags.forc and array.flags.writeable:
         return array
@@ -516,7 +516,7 @@ def _lay(array: Array) -> Array:
     return copy if copy.flags.forc else np.array(array, order="C")
 
 
-def _pieces(array: Array) -> Iterator[memoryview]:
+def _split_memory(array: Array) -> Iterator[memoryview]:
     """The memory of an array without gaps, some at a time."""
     flat = (array if array.flags.c_contiguous else array.T).reshape(-1).view(np.uint8).data
     return (flat[start : start + PIECE] for start in range(0, len(flat), PIECE))
@@ -537,7 +537,7 @@ def _abridge(value: Any) -> Any:
     return type(value).__name__
 
 
-def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _list_differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     for name in dict.fromkeys([*now, *then]):
         old, new = then.get(name), now.get(name)

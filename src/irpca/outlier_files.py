@@ -83,7 +83,7 @@ class OutlierFiles:
         except OSError as error:
             advice = f"nothing can be written in the folder of outliers_to ({error.strerror}); choose another"
             raise OSError(error.errno, advice, str(target.parent)) from error
-        files = cls(target, shape, np.dtype(dtype), solver, (_arrow(labels[0]), _arrow(labels[1])))
+        files = cls(target, shape, np.dtype(dtype), solver, (_to_arrow(labels[0]), _to_arrow(labels[1])))
         files._refuse_foreign(("shape", "dtype", "solver"))
         return files
 
@@ -108,7 +108,7 @@ class OutlierFiles:
     def begin(self) -> None:
         """Make the folder, or go on with what an earlier run of the same fit has left there."""
         self._refuse_foreign(("fingerprint",))
-        with self._explained():
+        with self._explain_errors():
             (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
             self._sweep()
             plan = {"format": FORMAT, "shape": self.shape, "dtype": self.dtype.str, "solver": self.solver}
@@ -148,21 +148,21 @@ class OutlierFiles:
             advice = "the folder of outliers_to is not there: every worker has to see it under this name"
             raise FileNotFoundError(errno.ENOENT, advice, str(path.parent))
         columns = {
-            "row": self._named(0, rows),
-            "column": self._named(1, cols),
+            "row": self._take_labels(0, rows),
+            "column": self._take_labels(1, cols),
             "observed": observed.astype(self.dtype, copy=False),
             "expected": expected.astype(self.dtype, copy=False),
             "probability": probability.astype(np.float64, copy=False),
         }
         table = pa.table(columns).replace_schema_metadata({KEY: key})
-        with self._explained(), write_whole(path, TEMPORARY) as file:
+        with self._explain_errors(), write_whole(path, TEMPORARY) as file:
             pq.write_table(table, file, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
 
     def finish(self, count: int) -> str:
         """Give the folder its name, once it holds as many outliers as were found in all pieces; the path."""
         import pyarrow.parquet as pq
 
-        written = sum(pq.read_metadata(path).num_rows for path in self._parts())
+        written = sum(pq.read_metadata(path).num_rows for path in self._list_parts())
         if written != count:
             raise OSError(
                 errno.EIO,
@@ -185,12 +185,12 @@ class OutlierFiles:
         if not self.counting and not self._is_foreign(("fingerprint",)):
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _named(self, axis: int, positions: Array) -> Any:
+    def _take_labels(self, axis: int, positions: Array) -> Any:
         """Labels of some lines; positions where there are none."""
         labels = self.labels[axis]
-        return np.asarray(positions, np.int64) if labels is None else labels.take(_arrow(np.asarray(positions)))
+        return np.asarray(positions, np.int64) if labels is None else labels.take(_to_arrow(np.asarray(positions)))
 
-    def _parts(self) -> list[Path]:
+    def _list_parts(self) -> list[Path]:
         return sorted((self.folder / PARTS).glob("part-*.parquet"))
 
     def _is_foreign(self, names: tuple[str, ...]) -> bool:
@@ -199,7 +199,7 @@ class OutlierFiles:
             return False
         if not self.folder.is_dir():
             return True
-        if not self._parts():  # there is nothing to lose
+        if not self._list_parts():  # there is nothing to lose
             return False
         try:
             plan = json.loads((self.folder / PLAN).read_text())
@@ -220,17 +220,17 @@ class OutlierFiles:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            n = len(self._parts())
+            n = len(self._list_parts())
             text = f"outliers cannot be written ({error.strerror or error}); {count(n, 'piece is', 'pieces are')} "
             text += "there. Make room, and solve again with the same arguments: it goes on from there"
             raise OSError(error.errno or errno.EIO, text, str(self.folder)) from error
 
 
-def _arrow(values: Any) -> Any:
+def _to_arrow(values: Any) -> Any:
     """Labels as an array of pyarrow; those that have no type of their own there become text."""
     import pyarrow as pa
 

@@ -107,12 +107,12 @@ def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: 
     found = np.empty(n_lines, LINE)
     found["position"] = np.arange(n_lines)
     found["flagged"] = np.bincount(line, minlength=n_lines)
-    found["observed"] = _observed_lines(S, axis, observed, found["flagged"])
+    found["observed"] = _check_observed(S, axis, observed, found["flagged"])
     with np.errstate(invalid="ignore", divide="ignore"):
         found["share"] = found["flagged"] / found["observed"]
         found["mean_size"] = np.bincount(line, np.abs(residuals), n_lines) / found["flagged"]
         found["mean_signed"] = np.bincount(line, residuals, n_lines) / found["flagged"]
-    found["expected"], log_tails = _surprise(found["flagged"], found["observed"], broken)
+    found["expected"], log_tails = _compute_surprise(found["flagged"], found["observed"], broken)
     found["score"] = -log_tails / np.log(10) + 0.0  # no -0.0
     seen = found["observed"] > 0
     found["q_value"] = 1.0
@@ -122,7 +122,7 @@ def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: 
     return found[order]
 
 
-def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Array) -> Array | int:
+def _check_observed(S: csr_array, axis: int, observed: Array | None, flagged: Array) -> Array | int:
     if observed is None:
         return int(S.shape[1 - axis])
     side = ("row", "column")[axis]
@@ -139,7 +139,7 @@ def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Ar
     return observed
 
 
-def _surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Array]:
+def _compute_surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Array]:
     """The usual share, and the logarithm of the probability that a usual line has as many flagged entries or more."""
     seen = observed > 0
     log_tails = np.zeros(len(observed))
@@ -151,7 +151,7 @@ def _surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Ar
     share = float(np.quantile((k + 0.7) / (n + 1.4), 0.5, method="lower"))
     usual = k / n <= np.quantile(k / n, 0.5, method="lower")
     for _ in range(ROUNDS):
-        log_tails[seen] = _log_tails(k, n, share, _correlation(k[usual], n[usual], share))
+        log_tails[seen] = _compute_log_tails(k, n, share, _estimate_correlation(k[usual], n[usual], share))
         usual = false_discovery_control(np.exp(log_tails[seen])) > broken
         before, share = share, float((k[usual].sum() + 0.5) / (n[usual].sum() + 1))  # never exactly 0 or 1
         if share == before:
@@ -159,24 +159,24 @@ def _surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Ar
     return share, log_tails
 
 
-def _correlation(k: Array, n: Array, share: float) -> float:
+def _estimate_correlation(k: Array, n: Array, share: float) -> float:
     """ρ of usual lines, by moments; chance alone gives 0."""
     excess = (k - n * share) ** 2 / (n * share * (1 - share)) - 1
     return float(np.clip(excess.sum() / max((n - 1).sum(), 1), 0, 0.99))
 
 
-def _log_tails(k: Array, n: Array, share: float, correlation: float) -> Array:
+def _compute_log_tails(k: Array, n: Array, share: float, correlation: float) -> Array:
     """log P(X ≥ k) for X binomial, or nearly beta-binomial: a beta distribution of the same mean and variance."""
     some = np.maximum(k, 1)  # none or more is certain, see below
     if correlation == 0:
-        logs = _log_betainc(some, n - some + 1, np.full(len(k), share))
+        logs = _compute_log_betainc(some, n - some + 1, np.full(len(k), share))
     else:
         worth = np.maximum(n / (1 + (n - 1) * correlation) - 1, 1e-9)
-        logs = _log_betainc((1 - share) * worth, share * worth, 1 - (some - 0.5) / n)
+        logs = _compute_log_betainc((1 - share) * worth, share * worth, 1 - (some - 0.5) / n)
     return np.where(k > 0, np.minimum(logs, 0.0), 0.0)
 
 
-def _log_betainc(a: Array, b: Array, x: Array) -> Array:
+def _compute_log_betainc(a: Array, b: Array, x: Array) -> Array:
     """The logarithm of the incomplete beta function, also where that underflows."""
     values = betainc(a, b, x)
     with np.errstate(divide="ignore"):

@@ -239,7 +239,7 @@ def digest_of(arrays: dict[str, Array]) -> Array:
 def take_apart(model: Any) -> dict[str, Array]:
     """The arrays of a file, the document among them."""
     if type(model) is InductiveRobustPCA:
-        kept: Any = _without_code(model)
+        kept: Any = _leave_out_code(model)
     elif type(model) is Result:
         S = to_host(model.S, "a file of the result") if on_device(model.S) else model.S
         kept = replace(model, S=S, fit=None)
@@ -255,7 +255,7 @@ def take_apart(model: Any) -> dict[str, Array]:
     return {**arrays, "sha256": digest_of(arrays)}
 
 
-def _without_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
+def _leave_out_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
     """A model without M, and without arguments that a file cannot hold, which a warning names."""
     check_is_fitted(model, msg="model is an %(name)s that is not fitted yet: call its fit before it is saved")
     model._remember()
@@ -311,7 +311,7 @@ def encode(value: Any, at: str, arrays: dict[str, Array]) -> Any:
         parts = {field: getattr(value, field, None) for field in FIELDS[kind]}
         return {kind.__name__: {field: encode(part, f"{at}.{field}", arrays) for field, part in parts.items()}}
     try:
-        name = _kind_of(value)
+        name = _find_kind(value)
         parts = KINDS[name][1](value)
     except (AttributeError, LookupError, NotImplementedError, StopIteration, TypeError, ValueError) as error:
         what = f"{kind.__module__}.{kind.__name__}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
@@ -404,7 +404,7 @@ def _conforms(value: Any, hint: Any) -> bool:
 # What else a file may hold
 
 
-def _listed(value: Any) -> list[Any]:
+def _need_list(value: Any) -> list[Any]:
     """A list that the document holds: an array, which may have any number of rows if these are empty, is none."""
     require(isinstance(value, list), "its document is malformed")
     return value
@@ -416,7 +416,7 @@ def _take_objects(array: Array) -> list[Any]:
 
 
 def _make_objects(parts: list[Any]) -> Array:
-    array = np.empty(len(_listed(parts[0])), object)
+    array = np.empty(len(_need_list(parts[0])), object)
     array[:] = parts[0]
     return array.reshape(parts[1])
 
@@ -517,8 +517,8 @@ def _pandas_kinds() -> dict[str, tuple[Any, Any]]:
 
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {  # the type, what a value is made of, and how it is made of that again
-    "tuple": (tuple, list, lambda items: tuple(_listed(items))),
-    "dict": (dict, lambda value: [[*pair] for pair in value.items()], lambda pairs: dict(_listed(pairs))),
+    "tuple": (tuple, list, lambda items: tuple(_need_list(items))),
+    "dict": (dict, lambda value: [[*pair] for pair in value.items()], lambda pairs: dict(_need_list(pairs))),
     "scalar": (np.generic, np.asarray, lambda array: array.reshape(())[()]),
     "objects": (np.ndarray, _take_objects, _make_objects),
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
@@ -532,7 +532,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {  # the type, what a value is made of,
 }
 
 
-def _kind_of(value: Any) -> str:
+def _find_kind(value: Any) -> str:
     if type(value).__module__.partition(".")[0] == "pandas":
         return "pandas"
     wanted = np.generic if isinstance(value, np.generic) else type(value)

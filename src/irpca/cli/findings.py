@@ -21,14 +21,14 @@ def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[
         return {name: [] for name in (*FIELDS, "at")}
     table = model.outliers(**options)
     found: dict[str, list[Any]] = {name: np.asarray(table[name]).tolist() for name in FIELDS}
-    rows, columns = _positions(found["row"], data.rows), _positions(found["column"], data.columns)
+    rows, columns = _find_positions(found["row"], data.rows), _find_positions(found["column"], data.columns)
     found["at"] = list(zip(rows, columns, strict=True))
     found["row"], found["column"] = _spell(data.rows, rows), _spell(data.columns, columns)
     found["observed"] = writers.exact_list(np.asarray(table["observed"]))
     return found
 
 
-def _positions(labels: list[Any], side: Labels | None) -> list[int]:
+def _find_positions(labels: list[Any], side: Labels | None) -> list[int]:
     if side is None:
         return labels
     at = {label: k for k, label in enumerate(side.levels[0].tolist())}
@@ -51,12 +51,12 @@ def write_repaired(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> N
     if data.cells is not None:
         _write_long(path, model, data, cut)
     elif model.sparse_ is None:
-        write_wide(path, data, _values(data.M))
+        write_wide(path, data, _to_array(data.M))
     else:
-        write_wide(path, data, _values(model.repaired(**cut)))
+        write_wide(path, data, _to_array(model.repaired(**cut)))
 
 
-def _values(table: Any) -> Array:
+def _to_array(table: Any) -> Array:
     return np.asarray(getattr(table, "values", table))
 
 
@@ -73,7 +73,7 @@ def _write_long(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> None
     """The lines that were given, in their order, with outliers and missing values replaced."""
     assert data.cells is not None
     rows, cols, values = data.cells
-    values = np.where(np.isnan(values), _expected(model, rows, cols), values)
+    values = np.where(np.isnan(values), _expect(model, rows, cols), values)
     if model.sparse_ is not None:
         n2, found = data.shape[1], outliers(model, data, cut)
         wrong = {i * n2 + j: expected for (i, j), expected in zip(found["at"], found["expected"], strict=True)}
@@ -86,7 +86,7 @@ def _write_long(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> None
     writers.write_csv(path, [*names, data.value], zip(*texts, writers.full(values.tolist()), strict=True))
 
 
-def _expected(model: Any, rows: Array, cols: Array) -> Array:
+def _expect(model: Any, rows: Array, cols: Array) -> Array:
     expected = np.asarray(model.result_.L.entries(rows, cols), float)
     known = model.result_.known
     return expected if known is None else np.where(known[0][rows] & known[1][cols], expected, np.nan)

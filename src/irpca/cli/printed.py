@@ -68,7 +68,7 @@ def say_fit(
         "seconds": result.seconds,
         "exit_code": code,
     }
-    lines = [*_summary(arguments, model, len(found["row"])), *_listed(found)]
+    lines = [*_summarise(arguments, model, len(found["row"])), *_list_outliers(found)]
     if code == DO_NOT_USE:
         lines.append("The files are written all the same, to look at what went wrong:")
     _tell(arguments, about, lines, data, found, notes, files)
@@ -81,7 +81,7 @@ def say_check(
     about = {"model": arguments.model, "verdict": model.result_.usable, "exit_code": code or int(bool(found["row"]))}
     lines = [f"The model itself is not to be used ({verdict(model)})"] if code else []
     lines += [f"{data.name}: {n1} rows × {n2} columns, {count(len(found['row']), 'outlier')} by {arguments.model}"]
-    _tell(arguments, about, [*lines, *_listed(found)], data, found, notes, {"outliers.csv": path})
+    _tell(arguments, about, [*lines, *_list_outliers(found)], data, found, notes, {"outliers.csv": path})
 
 
 def _tell(
@@ -110,7 +110,7 @@ def _tell(
     _print(writers.as_json(facts))
 
 
-def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
+def _summarise(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
     """The summary of the fit, its line about outliers in the words of the command line."""
     share = number / max(model.result_.n_observed, 1)
     cut = Criterion(arguments.fdr, arguments.probability, arguments.threshold)
@@ -120,20 +120,20 @@ def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
         yield f"{cells}; for more or fewer: --fdr, --probability or --threshold" if outliers else line
 
 
-def _listed(found: dict[str, list[Any]]) -> list[str]:
+def _list_outliers(found: dict[str, list[Any]]) -> list[str]:
     """The first outliers, in columns."""
     total = len(found["row"])
     if not total:
         return []
     names = ("row", "column", "observed", "expected", "std", "probability")
-    cells = [[_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
+    cells = [[_spell_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in (names, *cells)]
     head = "outliers, the most certain first:" if total <= SHOWN else f"{SHOWN} most certain of {total:,} outliers:"
     return [f"The {head}", *(f"  {line.rstrip()}" for line in lines)]
 
 
-def _cell(value: Any) -> str:
+def _spell_cell(value: Any) -> str:
     if not isinstance(value, str):
         return f"{value:.4g}"
     text = " ".join("".join(c if c.isprintable() else " " for c in value).split())

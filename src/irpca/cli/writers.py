@@ -50,11 +50,11 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
     there = [name for name in names if os.path.lexists(target / name)]
     if there and not force:
         raise OutputError(f"{target / there[0]} is there already; --force replaces it, --out names another place")
-    made = _made(target)
+    made = _make_folders(target)
     try:
         place = Path(tempfile.mkdtemp(prefix=".irpca-", dir=target))
     except OSError as error:
-        _removed(made)
+        _remove_folders(made)
         raise OutputError(f"cannot write to {target}: {error.strerror}; choose another place with --out") from error
     try:
         yield place
@@ -67,10 +67,10 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
         raise OutputError(f"cannot write to {target}: {error.strerror}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        _removed(made)
+        _remove_folders(made)
 
 
-def _made(folder: Path) -> list[Path]:
+def _make_folders(folder: Path) -> list[Path]:
     """Make a folder and those above it; which of them were not there."""
     try:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -80,7 +80,7 @@ def _made(folder: Path) -> list[Path]:
     return missing
 
 
-def _removed(folders: list[Path]) -> None:
+def _remove_folders(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):  # not empty
             folder.rmdir()
