@@ -232,8 +232,13 @@ class Journal:
 
     def _answer(self, asked: Record, live: Callable[[], Any]) -> Any:
         then = self._next
-        if then is None or not then.same(asked):
-            return self._live(asked, live)
+        answer = self._record(asked, live) if then is None or not then.same(asked) else self._replay(asked, then)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _replay(self, asked: Record, then: Record) -> Any:
+        """Give the recorded answer."""
         assert self._file is not None
         if then.bits != asked.bits and not self._rounded:
             self._rounded = True
@@ -243,16 +248,13 @@ class Journal:
                 *(self.path, self._at),
             )
         with self._file.guard():
-            failed = RAISED[then.raised[0]](then.raised[1]) if then.raised else None
             answer = restore(then.answer, self._file.arrays(self._at, then.arrays))
         self._advance()
         if then.holes:
             self.engine.holes = True
-        if failed is not None:
-            raise failed
         return answer
 
-    def _live(self, asked: Record, live: Callable[[], Any]) -> Any:
+    def _record(self, asked: Record, live: Callable[[], Any]) -> Any:
         """Ask the engine, and keep its answer in place of all that the file still has."""
         assert self._file is not None
         if self._next is not None:
@@ -262,20 +264,18 @@ class Journal:
                 *(self.path, self._at, asked.name, self._next.name, self._file.count - self._at),
             )
             self._next = None
-        node, answer, raised, failed = None, None, None, None
         arrays: list[Array] = []
         try:
-            node = flatten(live(), arrays)
-            answer = restore(node, arrays)  # it shall be, and lie in memory, as a replayed one
+            found = live()
         except tuple(RAISED.values()) as error:
-            raised, failed = (next(kind for kind, one in RAISED.items() if isinstance(error, one)), str(error)), error
+            found = error
+        node = flatten(found, arrays)
+        answer = found if isinstance(found, Exception) else restore(node, arrays)  # to lie in memory as a replayed one
         forms = [(array.dtype.str, array.shape, "C" if array.flags.c_contiguous else "F") for array in arrays]
-        record = replace(asked, answer=node, arrays=forms, raised=raised, holes=self.engine.holes)
+        record = replace(asked, answer=node, arrays=forms, holes=self.engine.holes)
         self._file.cut(self._at)
         self._file.append(json.dumps(asdict(record)), arrays)
         self._at = self._file.count
-        if failed is not None:
-            raise failed
         return answer
 
     def _advance(self) -> None:
@@ -420,7 +420,6 @@ class Record:
         A digest of everything, to the bit.
     answer : the answer as :func:`flatten` makes it
     arrays : types, shapes and orders in memory of its arrays
-    raised : name and text of the error, if that was the answer
     holes : whether the engine had met a NaN by then
     """
 
@@ -430,7 +429,6 @@ class Record:
     bits: str
     answer: Any = None
     arrays: Sequence[tuple[str, tuple[int, ...], str]] = ()
-    raised: tuple[str, str] | None = None
     holes: bool = False
 
     @classmethod
@@ -481,6 +479,8 @@ def flatten(value: Any, arrays: list[Array], placed: Mapping[int, tuple[Any, Arr
         return {kind: len(arrays) - 1}
     if isinstance(value, tuple | list):
         return list(map(into, value))
+    if isinstance(value, Exception):
+        return {"error": [next(kind for kind, one in RAISED.items() if isinstance(value, one)), str(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {key: into(one) for key, one in value.items()}}
     if isinstance(value, np.random.SeedSequence):
@@ -502,6 +502,8 @@ def restore(node: Any, arrays: Sequence[Array]) -> Any:
         return {key: into(one) for key, one in held.items()}
     if kind == "class" and held[0] in CLASSES:
         return CLASSES[held[0]](*map(into, held[1:]))
+    if kind == "error":
+        return RAISED[held[0]](held[1])
     if kind in ("array", "scalar", "float"):
         array = arrays[held]
         return array if kind == "array" else array[()] if kind == "scalar" else float(array)
