@@ -65,10 +65,7 @@ ARRAYS = {
     "Path of a zarr store": lambda M, path: path if zarr_array(M, path) is not None else None,
     "folder of .npy files": folder_of_arrays,
 }
-LONG = {
-    "Parquet table": parquet,
-    "dask DataFrame": lambda M, path: dd.from_pandas(long_table(M), npartitions=3),
-}
+LONG = {"Parquet table": parquet, "dask DataFrame": lambda M, path: dd.from_pandas(long_table(M), npartitions=3)}
 
 
 def fitted(M, problem=EXACT, **params):

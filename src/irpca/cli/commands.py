@@ -53,10 +53,7 @@ def demo(arguments: Namespace) -> int:
 
 
 def _fit(
-    arguments: Namespace,
-    folder: str,
-    read: Callable[[], tuple[Data, Any, Any, list[str]]],
-    copied: Sequence[str] = (),
+    arguments: Namespace, folder: str, read: Callable[[], tuple[Data, Any, Any, list[str]]], copied: Sequence[str] = ()
 ) -> int:
     """Fit what ``read`` returns, M, features of its rows and columns, and notes; write all that was found."""
     from ..callbacks import Progress

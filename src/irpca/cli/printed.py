@@ -49,12 +49,7 @@ def _print(text: str) -> None:
 
 
 def say_fit(
-    arguments: Namespace,
-    model: Any,
-    data: Data,
-    found: dict[str, list[Any]],
-    notes: list[str],
-    files: dict[str, str],
+    arguments: Namespace, model: Any, data: Data, found: dict[str, list[Any]], notes: list[str], files: dict[str, str]
 ) -> None:
     result, code = model.result_, code_of(model)
     about = {

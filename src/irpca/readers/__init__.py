@@ -4,15 +4,4 @@ from .files import PACKED, read
 from .matrices import Data, align, as_labels, long, wide
 from .table import FileTable, Options, ReaderError
 
-__all__ = [
-    "PACKED",
-    "Data",
-    "FileTable",
-    "Options",
-    "ReaderError",
-    "align",
-    "as_labels",
-    "long",
-    "read",
-    "wide",
-]
+__all__ = ["PACKED", "Data", "FileTable", "Options", "ReaderError", "align", "as_labels", "long", "read", "wide"]
