@@ -209,9 +209,10 @@ def test_labels_without_pandas_say_what_to_install(monkeypatch):
 
 def test_users_that_rated_nothing_line_up_with_their_features():
     users = pd.DataFrame({"age": [30, 40, 50, 60]}, index=pd.Index(["cy", "di", "al", "bo"], name="user"))
-    table = LongTable.from_frame(ratings(), rows=users.index)
-    assert table.row_labels.identical(users.index) and table.shape == (4, 3)
-    assert_array_equal(np.isnan(table.dense()).all(axis=1), [False, True, False, False])
+    for rows in (users.index, Labels.of(users.index)):  # the latter is what a fitted model has
+        table = LongTable.from_frame(ratings(), rows=rows)
+        assert table.row_labels.identical(users.index) and table.shape == (4, 3)
+        assert_array_equal(np.isnan(table.dense()).all(axis=1), [False, True, False, False])
 
 
 @pytest.mark.parametrize(

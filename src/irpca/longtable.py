@@ -419,7 +419,7 @@ def _make_index(given: Any, name: str) -> Any:
 
 def _place_labels(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
     """Positions of labels among all of them, and those."""
-    index = _read_index(every, option)
+    index = _read_index(every.pandas() if isinstance(every, Labels) else every, option)
     try:
         positions, index = labels.factorize(sort=True) if index is None else (index.get_indexer(labels), index)
     except TypeError as error:
