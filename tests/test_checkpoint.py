@@ -311,10 +311,7 @@ def test_foreign_files(tables, path, content):
         ({"F1": lambda F: F + 1e-9}, "the features of the rows changed"),
         ({"F2": lambda F: F[:, :2]}, "the features of the columns changed"),
         ({"F2": lambda F: None}, "the features of the columns changed"),
-        (
-            {"M": lambda M: M[:-1], "F1": lambda F: F[:-1]},
-            r"the shape of M was \[80, 60\], now \[79, 60\]; the features",
-        ),
+        ({"M": lambda M: M[:-1], "F1": lambda F: F[:-1]}, r"shape of M was \[80, 60\], now \[79, 60\]; the features"),
         ({"M": lambda M: M.astype(np.float32)}, "the type of M was 'float64', now 'float32'"),
         ({"M": lambda M: M + 1e-9}, "some values of M changed"),
     ],
@@ -373,19 +370,19 @@ def test_a_replay_that_is_stopped_early_loses_nothing(large, tables, path):
 
 def test_paths_that_are_refused(tables, tmp_path, path):
     given = tables["exact"]
-    with pytest.raises(FileNotFoundError, match="no checkpoint to resume from"):
-        solve(*given, resume=path, **IHT)
-    with pytest.raises(FileNotFoundError, match="the folder of the checkpoint does not exist"):
-        solve(*given, callbacks=keep(tmp_path / "no" / "run"), **IHT)
-    with pytest.raises(ValueError, match="give one checkpoint; got 2"):
-        solve(*given, callbacks=[keep(tmp_path / "a"), keep(tmp_path / "b")], **IHT)
-    with pytest.raises(ValueError, match="goes on in its own file"):
-        solve(*given, callbacks=keep(tmp_path / "a"), resume=tmp_path / "b", **IHT)
+    a, b = tmp_path / "a", tmp_path / "b"
+    for options, error, message in (
+        ({"resume": path}, FileNotFoundError, "no checkpoint to resume from"),
+        ({"callbacks": keep(a / "run")}, FileNotFoundError, "the folder of the checkpoint does not exist"),
+        ({"callbacks": [keep(a), keep(b)]}, ValueError, "give one checkpoint; got 2"),
+        ({"callbacks": keep(a), "resume": b}, ValueError, "goes on in its own file"),
+        ({"resume": tmp_path}, OSError, str(tmp_path)),
+    ):
+        with pytest.raises(error, match=message):
+            solve(*given, **options, **IHT)
     for wrong in ({"max_iter": 0}, {"tol": -1}, {"rank": 99}, {"random_state": "x"}):
         with pytest.raises((ValueError, TypeError), match=r"max_iter|tol|rank|random_state"):
             solve(*given, callbacks=keep(path), **{**IHT, **wrong})
-    with pytest.raises(OSError, match=str(tmp_path)):
-        solve(*given, resume=tmp_path, **IHT)
     assert not list(tmp_path.iterdir())
     path.write_bytes(b"of someone")
     with pytest.raises(FileExistsError, match=r"pass resume='.*run' to go on from it, or delete it"):

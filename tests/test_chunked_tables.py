@@ -65,10 +65,7 @@ ARRAYS = {
     "Path of a zarr store": lambda M, path: path if zarr_array(M, path) is not None else None,
     "folder of .npy files": folder_of_arrays,
 }
-LONG = {
-    "Parquet table": parquet,
-    "dask DataFrame": lambda M, path: dd.from_pandas(long_table(M), npartitions=3),
-}
+LONG = {"Parquet table": parquet, "dask DataFrame": lambda M, path: dd.from_pandas(long_table(M), npartitions=3)}
 
 
 def fitted(M, problem=EXACT, **params):
@@ -305,14 +302,14 @@ def test_nothing_large_is_loaded(monkeypatch, never_whole):
 def test_features_are_checked_before_M_is_read(never_whole):
     made = Loader((300, 200), (100, 100))
     F1, F2 = made.F
-    with pytest.raises(ValueError, match="row_features has 301 rows"):
-        InductiveRobustPCA().fit(made.M, row_features=np.vstack([F1, F1[:1]]), col_features=F2)
-    with pytest.raises(ValueError, match="col_features needs 200 rows, one for each column of M, and has 300"):
-        InductiveRobustPCA().fit(made.M, col_features=F1)
-    with pytest.raises(ValueError, match="engine='memory' needs M in memory, and M is a dask array; leave engine out"):
-        InductiveRobustPCA(engine="memory").fit(made.M)
-    with pytest.raises(ValueError, match="engine='reference' needs M in memory, and M is a dask array"):
-        InductiveRobustPCA(engine="reference").fit(made.M)
+    for options, features, message in (
+        ({}, {"row_features": np.vstack([F1, F1[:1]]), "col_features": F2}, "row_features has 301 rows"),
+        ({}, {"col_features": F1}, "col_features needs 200 rows, one for each column of M, and has 300"),
+        ({"engine": "memory"}, {}, "engine='memory' needs M in memory, and M is a dask array; leave engine out"),
+        ({"engine": "reference"}, {}, "engine='reference' needs M in memory, and M is a dask array"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            InductiveRobustPCA(**options).fit(made.M, **features)
     with pytest.raises(ValueError, match="M is in chunks, and here all of it is needed in memory"):
         irpca.selection.cross_validate(InductiveRobustPCA(), made.M)
     with pytest.raises(ValueError, match="engine must be a name here"):
@@ -328,10 +325,10 @@ def test_what_cannot_be_read_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"M is a file name, '.*table.csv': read it first, such as with pd.read_csv"):
         InductiveRobustPCA().fit(str(tmp_path / "table.csv"))
     M = da.from_array(EXACT.M, chunks=(50, 30))
-    with pytest.raises(ValueError, match=r"unknown chunk sizes; find them out first, with M.compute_chunk_sizes"):
-        InductiveRobustPCA().fit(M[M[:, 0] > 0])
-    with pytest.raises(ValueError, match="M must have two dimensions"):
-        InductiveRobustPCA().fit(da.zeros(5))
+    unknown = "unknown chunk sizes; find them out first, with M.compute_chunk_sizes"
+    for wrong, message in ((M[M[:, 0] > 0], unknown), (da.zeros(5), "M must have two dimensions")):
+        with pytest.raises(ValueError, match=message):
+            InductiveRobustPCA().fit(wrong)
     model = fitted(M)
     with pytest.raises(ValueError, match=r"X has 59 features, but .* is expecting 60"):
         model.transform(M[:, :59])

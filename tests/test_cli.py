@@ -131,10 +131,10 @@ def test_the_model_and_the_report_are_whole(fitted):
 
 
 def test_nothing_is_replaced_without_force(fitted, capsys):
-    folder, _, _ = fitted
-    before = (folder / "städte-irpca" / "outliers.csv").stat().st_mtime_ns
-    assert "--force" in failing("fit", "städte.csv", "--feature", "kind", cwd=folder, code=5, capsys=capsys)
-    assert (folder / "städte-irpca" / "outliers.csv").stat().st_mtime_ns == before
+    outliers = fitted[0] / "städte-irpca" / "outliers.csv"
+    before = outliers.stat().st_mtime_ns
+    assert "--force" in failing("fit", "städte.csv", "--feature", "kind", cwd=fitted[0], code=5, capsys=capsys)
+    assert outliers.stat().st_mtime_ns == before
 
 
 def test_pipes_json_and_force(fitted):
@@ -197,9 +197,8 @@ def test_predict_by_a_model_of_plain_numbers(tmp_path, capsys):
         lines = list(csv.reader(capsys.readouterr().out.splitlines()))
         assert lines[1][0] == ("x" if len(names) == 3 else "0") and len(lines) == 19
     write(tmp_path / "f.csv", ["a"], F[:2, 0])
-    assert "1 columns but had 2" in failing(
-        "predict", "m.irpca", "--rows", "f.csv", cwd=tmp_path, code=3, capsys=capsys
-    )
+    words = ["predict", "m.irpca", "--rows", "f.csv"]
+    assert "1 columns but had 2" in failing(*words, cwd=tmp_path, code=3, capsys=capsys)
 
 
 def test_report_of_a_model_that_was_saved(fitted, capsys):
@@ -228,9 +227,8 @@ sys.exit(main(sys.argv[1:]))
         packed.write(plain.read())
     words = ["fit", "t.csv.gz", "--feature", "kind", "--cols", "months.csv", "--report", "--quiet", "--fdr", "0.1"]
     write(tmp_path / "months.csv", ["month", "season"], MONTHS, ["cold"] * 3 + ["warm"] * 6 + ["cold"] * 3)
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True, timeout=110
-    )
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     names = sorted(path.name for path in (tmp_path / "t-irpca").iterdir())
     assert names == ["model.irpca", "outliers.csv", "repaired.csv", "report.html"]
@@ -243,12 +241,9 @@ def test_a_hundred_thousand_lines(tmp_path, capsys):
     values[:500] += 20
     with open(tmp_path / "long.csv", "w") as stream:
         stream.write("user,item,score,note\n")
-        stream.writelines(
-            f"u{i},{j},{x:.3f},\n" for i, j, x in zip(rows.tolist(), cols.tolist(), values.tolist(), strict=True)
-        )
+        stream.writelines(f"u{i},{j},{x:.3f},\n" for i, j, x in zip(rows, cols, values, strict=True))
     words = ["fit", "long.csv", "--long", "user,item,score", "--rank", "1", "--json"]
-    out = said(*words, cwd=tmp_path, capsys=capsys)
-    facts = json.loads(out)
+    facts = json.loads(said(*words, cwd=tmp_path, capsys=capsys))
     assert facts["shape"] == [400, 300] and 495 <= facts["outliers"] <= 520
     repaired = lines_of(tmp_path / "long-irpca" / "repaired.csv")
     assert repaired[0] == ["user", "item", "score"] and len(repaired) == m + 1
@@ -259,13 +254,10 @@ def test_a_hundred_thousand_lines(tmp_path, capsys):
 @pytest.mark.timeout(120)
 def test_interrupt_ends_with_130_and_nothing_written(tmp_path):
     rng = np.random.default_rng(6)
-    np.save(
-        tmp_path / "large.npy",
-        rng.normal(size=(4000, 30)) @ rng.normal(size=(30, 3000)) + rng.normal(size=(4000, 3000)),
-    )
-    process = subprocess.Popen(
-        [*COMMAND, "fit", "large.npy"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    noise = rng.normal(size=(4000, 3000))
+    np.save(tmp_path / "large.npy", rng.normal(size=(4000, 30)) @ rng.normal(size=(30, 3000)) + noise)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen([*COMMAND, "fit", "large.npy"], cwd=tmp_path, **pipes)
     while not (tmp_path / "large-irpca").exists():  # made before the fit begins
         assert process.poll() is None
         time.sleep(0.05)
@@ -328,7 +320,7 @@ def test_wrong_usage(tmp_path, capsys, words, message):
 
 
 def test_errors_that_should_not_happen(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("irpca.cli.commands._data", lambda *_: 1 / 0)
+    monkeypatch.setattr("irpca.cli.commands._read_data", lambda *_: 1 / 0)
     assert "ZeroDivisionError" in failing("fit", "t.csv", cwd=tmp_path, code=70, capsys=capsys)
     with pytest.raises(ZeroDivisionError):
         cli.main(["fit", "t.csv", "--out", str(tmp_path / "o"), "--debug"])
@@ -352,8 +344,7 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
 
 
 def test_demo_writes_its_report(tmp_path, capsys):
-    out = said("demo", "--json", cwd=tmp_path, capsys=capsys)
-    files = json.loads(out)["files"]
+    files = json.loads(said("demo", "--json", cwd=tmp_path, capsys=capsys))["files"]
     assert "Rwanda" in (tmp_path / files["report.html"]).read_text(encoding="utf-8")
     assert lines_of(tmp_path / files["life_expectancy.csv"])[0][:2] == ["country", "1964"]
 
@@ -388,8 +379,8 @@ def test_numbers_as_text():
 
 
 def test_labels_on_the_screen_are_one_line():
-    assert printed._cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
-    assert len(printed._cell("x" * 100)) == printed.WIDEST
+    assert printed._spell_cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
+    assert len(printed._spell_cell("x" * 100)) == printed.WIDEST
 
 
 def test_a_matrix_without_labels_is_written_without(tmp_path):
@@ -411,26 +402,25 @@ def plain(tmp_path_factory):
     return folder
 
 
-def test_options_that_need_names(plain, capsys):
-    err = failing("fit", "m.npy", "--index", "a", "--out", "new", cwd=plain, code=2, capsys=capsys)
-    assert "--index: m.npy holds a matrix, whose columns have no names" in err
-
-
-def test_features_in_a_sparse_file(plain, capsys):
+@pytest.mark.parametrize(
+    "words, code, message",
+    [
+        (["fit", "m.npy", "--index", "a"], 2, "--index: m.npy holds a matrix, whose columns have no names"),
+        (["fit", "m.npy", "--rows", "f.mtx"], 3, "f.mtx is a sparse matrix; features need a value in every cell: save"),
+        (["report", "m.irpca", "cut.npy"], 3, "cut.npy is 19 × 8, and the model was fitted to 20 × 8: give that table"),
+        (
+            ["predict", "m.irpca", "--rows", "f.csv"],
+            3,
+            "m.irpca was fitted without features (--rows, --cols): it cannot",
+        ),
+        (["check", "no.irpca", "m.npy"], 3, "no.irpca cannot be read: No such file"),
+    ],
+)
+def test_what_models_and_matrices_cannot_do(plain, capsys, words, code, message):
     (plain / "f.mtx").write_text("%%MatrixMarket matrix coordinate real general\n20 1 1\n3 1 7\n")
-    err = failing("fit", "m.npy", "--rows", "f.mtx", "--out", "new", cwd=plain, code=3, capsys=capsys)
-    assert "f.mtx is a sparse matrix; features need a value in every cell: save them as npy or csv" in err
-
-
-def test_models_that_cannot_do_it(plain, capsys):
-    np.save(plain / "cut.npy", np.ones((19, 8)))
-    err = failing("report", "m.irpca", "cut.npy", "--out", "r.html", cwd=plain, code=3, capsys=capsys)
-    assert "cut.npy is 19 × 8, and the model was fitted to 20 × 8: give that table" in err
     (plain / "f.csv").write_text("size\n1\n2\n")
-    err = failing("predict", "m.irpca", "--rows", "f.csv", cwd=plain, code=3, capsys=capsys)
-    assert "m.irpca was fitted without features (--rows, --cols): it cannot predict" in err
-    err = failing("check", "no.irpca", "m.npy", cwd=plain, code=3, capsys=capsys)
-    assert "no.irpca cannot be read: No such file" in err
+    np.save(plain / "cut.npy", np.ones((19, 8)))
+    assert message in failing(*words, "--out", "new", cwd=plain, code=code, capsys=capsys)
 
 
 def test_a_fit_and_a_check_that_are_not_to_be_used(plain, capsys):
@@ -448,7 +438,8 @@ def test_what_a_fit_prints(plain, capsys):
     assert "Outliers: 1 cell (0.62%), probability above 0.5; for more or fewer: --fdr, --probability" in out
     assert "The outliers, the most certain first:" in out and "written all the same" not in out
     found = {name: list(range(12)) for name in findings.FIELDS}
-    assert printed._listed(found)[0] == "The 10 most certain of 12 outliers:" and len(printed._listed(found)) == 12
+    head, *lines = printed._list_outliers(found)
+    assert head == "The 10 most certain of 12 outliers:" and len(lines) == 11
 
 
 def test_disks_that_are_full(tmp_path, capsys, monkeypatch):

@@ -51,7 +51,7 @@ ROOMS = {
     "result": {"lowrank", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
-    "checkpoint": {"lowrank", "engines.base", ""},
+    "checkpoint": {"durable", "lowrank", "engines.base", ""},
     "sample": {"cached", "lowrank", "engines"},
     "model": {"cached", "constants", "engines", "features", "lowrank", "model", "problem", "regression"}
     | {"result", "sample"},

@@ -209,9 +209,10 @@ def test_labels_without_pandas_say_what_to_install(monkeypatch):
 
 def test_users_that_rated_nothing_line_up_with_their_features():
     users = pd.DataFrame({"age": [30, 40, 50, 60]}, index=pd.Index(["cy", "di", "al", "bo"], name="user"))
-    table = LongTable.from_frame(ratings(), rows=users.index)
-    assert table.row_labels.identical(users.index) and table.shape == (4, 3)
-    assert_array_equal(np.isnan(table.dense()).all(axis=1), [False, True, False, False])
+    for rows in (users.index, Labels.of(users.index)):  # the latter is what a fitted model has
+        table = LongTable.from_frame(ratings(), rows=rows)
+        assert table.row_labels.identical(users.index) and table.shape == (4, 3)
+        assert_array_equal(np.isnan(table.dense()).all(axis=1), [False, True, False, False])
 
 
 @pytest.mark.parametrize(
@@ -244,10 +245,7 @@ def test_whole_numbers_match_labels_that_are_integers():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (
-            ([0, 1], [0], [1.0, 2.0]),
-            "there must be one entry for each observation, but rows has 2, cols has 1, values has 2",
-        ),
+        (([0, 1], [0], [1.0, 2.0]), "one entry for each observation, but rows has 2, cols has 1, values has 2"),
         (([], [], []), "there are no observations: rows and cols and values are empty"),
         (([[0, 1]], [0], [1.0]), r"rows must be one list of numbers, .*got shape \(1, 2\)$"),
         ((ratings(), [0], [0]), r"rows must be one list of numbers, .*use LongTable\.from_frame$"),
@@ -255,37 +253,21 @@ def test_whole_numbers_match_labels_that_are_integers():
             ([0.0, 2.0], [0, 1], [1, 2]),
             r"rows must be .*got float64\. They are whole numbers: pass rows\.astype\(int\)",
         ),
-        (
-            ([0, 1], [0.0, 2.5], [1, 2]),
-            r"cols must be integers, .*got float64: cols\[1\] is 2\.5, which is no position; for ids that",
-        ),
-        (
-            ([0, np.nan], [0, 1], [1, 2]),
-            r"rows must be integers, .*got float64: rows\[1\] is nan, .*drop this observation",
-        ),
+        (([0, 1], [0.0, 2.5], [1, 2]), r"got float64: cols\[1\] is 2\.5, which is no position; for ids that are names"),
+        (([0, np.nan], [0, 1], [1, 2]), r"got float64: rows\[1\] is nan, .*drop this observation"),
         ((["al", "bo"], [0, 1], [1, 2]), r"rows must be integers, .*got text\. For labels use LongTable\.from_frame$"),
         ((np.array([0, 1], object), [0, 1], [1, 2]), r"for integers stored as objects, pass rows\.astype\(int\)"),
         (([True, False], [0, 1], [1, 2]), r"got bool\. For the observed entries of a mask, use np\.nonzero\(mask\)"),
         (([0, 3, -2], [0, 1, 2], [1, 2, 3]), r"rows\[2\] is -2: positions count from 0 and are never negative"),
-        (
-            ([0, 1], [0, 9], [1, 2], (2, 5)),
-            r"cols\[1\] is 9, but M has only 5 columns: positions run from 0 to 4\. Give a larger shape",
-        ),
-        (
-            ([1, 2, 3], [0, 1, 1], [1, 2, 3], (3, 2)),
-            r"rows\[2\] is 3, but M has only 3 rows: .*Yours seem to count from 1: pass rows - 1",
-        ),
-        (
-            ([2**40], [2**40], [1.0]),
-            r"M would be 1099511627777 × 1099511627777, with more cells than can be .*use LongTable\.from_frame",
-        ),
+        (([0, 1], [0, 9], [1, 2], (2, 5)), r"cols\[1\] is 9, but M has only 5 columns: .*from 0 to 4\. Give a larger"),
+        (([1, 2, 3], [0, 1, 1], [1, 2, 3], (3, 2)), r"rows\[2\] is 3, .* 3 rows: .*count from 1: pass rows - 1"),
+        (([2**40], [2**40], [1.0]), r"M would be 1099511627777 × 1099511627777, .*use LongTable\.from_frame"),
         ((np.array([2**63], np.uint64), [0], [1.0]), r"rows\[0\] is 9223372036854775808, which is no position"),
         (([0, 1], [0, 0], [1, 2], 5), r"shape must be two positive integers, .*got 5"),
         (([0, 1], [0, 0], [1, 2], (0, 1)), r"shape must be two positive integers"),
         (
             ([0, 1, 1], [0, 0, 1], [1.0, np.nan, np.inf]),
-            r"values: 2 values of 3 are NaN or infinite, the first at position 1 \(row 1, column 0\)\. An entry that "
-            r"was not observed has no line in the table: drop it, with keep = np\.isfinite\(values\)",
+            r"values: 2 values of 3 are NaN or infinite, .* 1 \(row 1, column 0\)\. .*keep = np\.isfinite\(values\)",
         ),
         (([0, 1], [0, 0], ["3", "4"]), r"values must be numbers, got text; .*pd\.to_numeric"),
         (([0, 1], [0, 0], [1j, 2]), r"values must be numbers, got complex128; convert them first$"),
@@ -294,8 +276,7 @@ def test_whole_numbers_match_labels_that_are_integers():
         (([0, 1], [0, 0], np.ma.array([1, 2], mask=[0, 1])), r"values is a masked array: .*values\.compressed\(\)"),
         (
             ([2, 0, 2, 2], [1, 1, 1, 0], [3.0, 4.0, 5.0, 1.0]),
-            r"row 2, column 1 is there 2 times, with values 3\.0, 5\.0; 1 cell is repeated, and only you can say which "
-            r"value counts\. With frame = pd\.DataFrame\(.*keep='last'\) keeps the last, .*groupby.*mean\(\) the mean",
+            r"row 2, column 1 is there 2 times, with values 3\.0, 5\.0; 1 cell is repeated, .*frame = pd\.DataFrame",
         ),
     ],
 )
@@ -317,19 +298,11 @@ def test_labels_that_are_too_few():
         (
             ratings(),
             {"row": "customer"},
-            r"frame has no column 'customer'; it has 'user', 'item', 'rating'\. Name the right one as row=",
+            "no column 'customer'; it has 'user', 'item', 'rating'. Name the right one as row=",
         ),
         (ratings().rename(columns={"rating": "stars"}), {}, r"no column 'rating'; it has .*'stars'.*value="),
-        (
-            ratings().set_index(["user", "item"]),
-            {},
-            r"no column 'user': it is in the index. Pass frame\.reset_index\(\)",
-        ),
-        (
-            ratings().to_numpy(),
-            {},
-            r"no column 'user': it is a ndarray\. .*for arrays, use LongTable\(rows, cols, values\)",
-        ),
+        (ratings().set_index(["user", "item"]), {}, r"'user': it is in the index. Pass frame\.reset_index\(\)"),
+        (ratings().to_numpy(), {}, r"'user': it is a ndarray\. .*for arrays, use LongTable\(rows, cols, values\)"),
         ([{"user": 1, "item": 2, "rating": 3}], {}, r"no column 'user': it is a list\. Pass a data frame"),
         (ratings(), {"row": ["user"]}, r"row must be the name of one column of frame, got \['user'\]"),
         (ratings(), {"value": None}, "value must be the name of one column of frame, got None"),
@@ -340,14 +313,12 @@ def test_labels_that_are_too_few():
         (
             ratings(user=["bo", None, "bo", None]),
             {},
-            r"frame\['user'\]: 2 labels of 4 are missing, the first at position 1\. .*"
-            r"drop them, with frame\.dropna\(subset=\['user'\]\)",
+            r"frame\['user'\]: 2 labels of 4 are missing, .*position 1\. .*frame\.dropna\(subset=\['user'\]\)",
         ),
         (
             ratings(rating=[1, np.nan, 2, 3]),
             {},
-            r"frame\['rating'\]: 1 value of 4 is NaN or infinite, the first at position 1 \(row 'al', column 7\)\. "
-            r".*drop it, with frame\.dropna\(subset=\['rating'\]\)",
+            r"\['rating'\]: 1 value of 4 is .* 1 \(row 'al', column 7\)\. .*frame\.dropna\(subset=\['rating'\]\)",
         ),
         (ratings(rating=pd.array([1, None, 2, 3], "Int64")), {}, r"frame\['rating'\]: 1 value of 4 is NaN"),
         (ratings(rating=[1, -np.inf, 2, 3]), {}, r"drop it, with frame\[np\.isfinite\(frame\['rating'\]\)\]"),
@@ -355,8 +326,7 @@ def test_labels_that_are_too_few():
         (
             ratings(user=["bo", "al", "al", "cy"], item=[7, 7, 7, 5]),
             {},
-            r"row 'al', column 7 is there 2 times, with values 4\.0, 1\.0; 1 cell is repeated, .*"
-            r"frame\.drop_duplicates\(\['user', 'item'\], keep='last'\) keeps the last, "
+            r"row 'al', column 7 is there 2 times, .*drop_duplicates\(\['user', 'item'\], keep='last'\) keeps .*"
             r"frame\.groupby\(\['user', 'item'\], as_index=False\)\['rating'\]\.mean\(\) the mean",
         ),
         (
@@ -371,11 +341,7 @@ def test_labels_that_are_too_few():
             r"holds 7, at position 0, which is not in columns; 3 labels are unknown .*"
             r"int64, those in columns .*: convert one of them",
         ),
-        (
-            ratings(),
-            {"rows": "user"},
-            r"rows takes all labels .*got 'user'\. The column of frame .* named by row= or",
-        ),
+        (ratings(), {"rows": "user"}, r"rows takes all labels .*got 'user'\. The column of frame .* named by row= or"),
         (ratings(), {"rows": pd.DataFrame({"age": [1, 2]})}, r"rows takes labels, not a table: .*users\.index"),
         (ratings(), {"rows": ["al", "bo", "cy", "al"]}, "rows must hold each label once, but 'al' is there 2 times"),
         (ratings(), {"rows": Labels.of(["al", "bo", "al"])}, "rows must hold each label once, but 'al' is there 2"),
@@ -385,7 +351,7 @@ def test_labels_that_are_too_few():
         (
             ratings(user=["a", 1, 1j, ("b",)]),
             {},
-            r"the labels in frame\['user'\] cannot be sorted .*: give all of them, in the order wanted, as rows=",
+            r"in frame\['user'\] cannot be sorted .*: give all of them, .*as rows=",
         ),
     ],
 )

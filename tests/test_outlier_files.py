@@ -392,10 +392,9 @@ def test_part_of_another_fit_is_refused(tmp_path):
     sink.write(*piece(0))
     with pytest.raises(FileExistsError, match=r"part of another fit; delete it.*S\.parquet\.part"):
         sink_at(tmp_path / "S.parquet", seed=1).begin()
-    with pytest.raises(FileExistsError, match="part of another fit"):  # before the fit begins
-        OutlierFiles.at(tmp_path / "S.parquet", (40, 41), np.dtype(float), "irpca")
-    with pytest.raises(FileExistsError, match="part of another fit"):
-        OutlierFiles.at(tmp_path / "S.parquet", (40, 40), np.dtype(float), "pca")
+    for shape, solver in (((40, 41), "irpca"), ((40, 40), "pca")):
+        with pytest.raises(FileExistsError, match="part of another fit"):  # before the fit begins
+            OutlierFiles.at(tmp_path / "S.parquet", shape, np.dtype(float), solver)
     assert len(list((sink.folder / PARTS).iterdir())) == 1
     for text in ("", "[]", "{", json.dumps({"format": 99, "fingerprint": sink.fingerprint})):
         (sink.folder / PLAN).write_text(text)
@@ -441,27 +440,19 @@ def never(*_):
     raise AssertionError("the fit has begun")
 
 
-@pytest.mark.parametrize(
-    "path, error, text",
-    [
-        ("there", FileExistsError, "is there already; delete it, or choose another name"),
-        ("nowhere/S.parquet", FileNotFoundError, "does not exist; create it first"),
-    ],
-)
-def test_what_stands_in_the_way_is_said_before_the_fit(tmp_path, path, error, text):
-    (tmp_path / "there").mkdir()
-    with pytest.raises(error, match=text):
-        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / path)
-    assert os.listdir(tmp_path) == ["there"]
-
-
-def test_a_folder_that_cannot_be_written_is_said_before_the_fit(tmp_path, monkeypatch):
+def test_what_stands_in_the_way_is_said_before_the_fit(tmp_path, monkeypatch):
     def refused(*_, **__):
         raise PermissionError(errno.EACCES, "Permission denied")
 
+    (tmp_path / "there").mkdir()
+    with pytest.raises(FileExistsError, match="is there already; delete it, or choose another name"):
+        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / "there")
+    with pytest.raises(FileNotFoundError, match="does not exist; create it first"):
+        irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / "nowhere" / "S.parquet")
     monkeypatch.setattr(outlier_files.tempfile, "mkdtemp", refused)
     with pytest.raises(PermissionError, match="nothing can be written in the folder of outliers_to"):
         irpca.solve(noisy(), callbacks=never, outliers_to=tmp_path / "S.parquet")
+    assert os.listdir(tmp_path) == ["there"]
 
 
 def test_without_pyarrow(tmp_path, monkeypatch):
@@ -472,19 +463,17 @@ def test_without_pyarrow(tmp_path, monkeypatch):
 
 
 def test_no_outlier_at_all(tmp_path, streamed):
-    problem = exact(0.0)
-    engine = Banded(problem.M)
-    irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=tmp_path / "S.parquet")
+    problem, path = exact(0.0), tmp_path / "S.parquet"
+    irpca.solve(problem.M, problem.F1, problem.F2, engine=Banded(problem.M), outliers_to=path)
     assert pd.read_parquet(tmp_path / "S.parquet").shape == (0, 5)
 
 
 def test_interrupted_while_it_writes(tmp_path, streamed):
-    M = noisy()
-    engine = Banded(M)
-
     def interrupt(place):
         raise KeyboardInterrupt
 
+    M = noisy()
+    engine = Banded(M)
     engine.after = interrupt
     result = irpca.solve(M, engine=engine, outliers_to=tmp_path / "S.parquet")
     assert result.status.name == "INTERRUPTED" and result.outliers_path is None and result.S is None

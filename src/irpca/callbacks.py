@@ -48,10 +48,10 @@ class Progress:
     def __call__(self, state: State, history: History) -> None:
         if len(history) == 1:
             self._said, self._share = ("", -np.inf), 0.0
-        self._share = max(self._share, _share_done(state, history))
+        self._share = max(self._share, _estimate_share(state, history))
         stage, seconds = state.stage or "fitting", history.seconds[-1]
-        done = int(self._share * self.WIDTH)
-        line = f"[{'#' * done}{'.' * (self.WIDTH - done)}] {stage}, {_duration(seconds)}{self._left(seconds)}"
+        bar = ("#" * int(self._share * self.WIDTH)).ljust(self.WIDTH, ".")
+        line = f"[{bar}] {stage}, {_spell_duration(seconds)}{self._estimate_left(seconds)}"
         if self.stream.isatty():
             # Back up to the line before, so that the last one ends as a line should.
             self.stream.write(f"{'' if len(history) == 1 else chr(27) + '[A'}{chr(27)}[2K{line}\n")
@@ -69,7 +69,7 @@ class Progress:
         began, first = self._began
         seconds = now - began
         left = seconds * (total - done) / max(done - first, 1)
-        line = f"  reading the table: {done} of {total} chunks, about {_duration(left)} left"
+        line = f"  reading the table: {done} of {total} chunks, about {_spell_duration(left)} left"
         if self.stream.isatty():
             end = "\r" + chr(27) + "[2K" if done >= total else ""
             self.stream.write(f"\r{chr(27)}[2K{line}{end}")
@@ -78,13 +78,13 @@ class Progress:
             self.stream.write(f"{line}\n")
         self.stream.flush()
 
-    def _left(self, seconds: float) -> str:
+    def _estimate_left(self, seconds: float) -> str:
         if self._share < 0.05:
             return ""
-        return f", about {_duration(seconds * (1 / self._share - 1))} left"
+        return f", about {_spell_duration(seconds * (1 / self._share - 1))} left"
 
 
-def _share_done(state: State, history: History) -> float:
+def _estimate_share(state: State, history: History) -> float:
     """What share of the work is done, as far as that can be known: by the solver, or from how steps have fallen."""
     if state.progress is not None:
         return state.progress
@@ -98,7 +98,7 @@ def _share_done(state: State, history: History) -> float:
     return float(first + (1 - first) * np.clip(fallen, 0.0, 0.99))
 
 
-def _duration(seconds: float) -> str:
+def _spell_duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from .durable import digest, need_folder
 from .engines.base import Engine, Lines, Look, Sums, Trim
 from .lowrank import Array
 
@@ -100,7 +101,10 @@ class Journal:
         self._normals = 0
         self._ended = self._rounded = False
         if not os.path.lexists(path):
-            _check_missing(self.path, begin)
+            if not begin:
+                text = "there is no checkpoint to resume from; a first solve takes callbacks=irpca.callbacks."
+                raise FileNotFoundError(errno.ENOENT, f"{text}checkpoint(path)", str(path))
+            need_folder(self.path, "the checkpoint")
         elif not resume:
             text = f"this checkpoint exists: pass resume={os.fspath(path)!r} to go on from it, or delete it"
             raise FileExistsError(errno.EEXIST, text, os.fspath(path))
@@ -156,7 +160,7 @@ class Journal:
             "values": engine.glance(GLANCE),
         }
         header = json.loads(json.dumps(found, default=_abridge))
-        if self._header and (differences := _differences(self._header, header)):
+        if self._header and (differences := _list_differences(self._header, header)):
             raise CheckpointError(
                 f"{self.path} is the checkpoint of another solve: {'; '.join(differences)}. Solve as then, or "
                 "give the path of a new file to irpca.callbacks.checkpoint"
@@ -176,13 +180,12 @@ class Journal:
         if name.startswith("_") or name == "engine":
             raise AttributeError(name)
         if name in READS:
-            return partial(self._read, name)
+            return lambda *args, **kwargs: self.ask(
+                name, (args, kwargs), lambda: getattr(self.engine, name)(*args, **kwargs)
+            )
         if name in ACCESSES and self.engine.dear:
             return partial(self._access, name)
         return getattr(self.engine, name)
-
-    def _read(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        return self.ask(name, (args, kwargs), lambda: getattr(self.engine, name)(*args, **kwargs))
 
     def _access(self, name: str, *args: Any) -> Any:
         """Entries of M where they are dear: kept if the engine had to read for them, and did not know them already."""
@@ -229,8 +232,13 @@ class Journal:
 
     def _answer(self, asked: Record, live: Callable[[], Any]) -> Any:
         then = self._next
-        if then is None or not then.same(asked):
-            return self._live(asked, live)
+        answer = self._record(asked, live) if then is None or not then.same(asked) else self._replay(asked, then)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _replay(self, asked: Record, then: Record) -> Any:
+        """Give the recorded answer."""
         assert self._file is not None
         if then.bits != asked.bits and not self._rounded:
             self._rounded = True
@@ -240,16 +248,13 @@ class Journal:
                 *(self.path, self._at),
             )
         with self._file.guard():
-            failed = RAISED[then.raised[0]](then.raised[1]) if then.raised else None
             answer = restore(then.answer, self._file.arrays(self._at, then.arrays))
         self._advance()
         if then.holes:
             self.engine.holes = True
-        if failed is not None:
-            raise failed
         return answer
 
-    def _live(self, asked: Record, live: Callable[[], Any]) -> Any:
+    def _record(self, asked: Record, live: Callable[[], Any]) -> Any:
         """Ask the engine, and keep its answer in place of all that the file still has."""
         assert self._file is not None
         if self._next is not None:
@@ -259,20 +264,18 @@ class Journal:
                 *(self.path, self._at, asked.name, self._next.name, self._file.count - self._at),
             )
             self._next = None
-        node, answer, raised, failed = None, None, None, None
         arrays: list[Array] = []
         try:
-            node = flatten(live(), arrays)
-            answer = restore(node, arrays)  # it shall be, and lie in memory, as a replayed one
+            found = live()
         except tuple(RAISED.values()) as error:
-            raised, failed = (next(kind for kind, one in RAISED.items() if isinstance(error, one)), str(error)), error
+            found = error
+        node = flatten(found, arrays)
+        answer = found if isinstance(found, Exception) else restore(node, arrays)  # to lie in memory as a replayed one
         forms = [(array.dtype.str, array.shape, "C" if array.flags.c_contiguous else "F") for array in arrays]
-        record = replace(asked, answer=node, arrays=forms, raised=raised, holes=self.engine.holes)
+        record = replace(asked, answer=node, arrays=forms, holes=self.engine.holes)
         self._file.cut(self._at)
         self._file.append(json.dumps(asdict(record)), arrays)
         self._at = self._file.count
-        if failed is not None:
-            raise failed
         return answer
 
     def _advance(self) -> None:
@@ -320,8 +323,8 @@ class RecordFile:
         (found,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
         if found != b"ok":
             raise ValueError(str(found, "utf8", "replace"))
-        for record, part, data, digest in self._db.execute("SELECT * FROM checkpoint_1 ORDER BY record, part"):
-            if self._chain(record, part, data) != digest:
+        for record, part, data, chained in self._db.execute("SELECT * FROM checkpoint_1 ORDER BY record, part"):
+            if self._chain(record, part, data) != chained:
                 raise ValueError(f"it has changed after {self.count} records")
             self.count = record + 1
 
@@ -347,7 +350,7 @@ class RecordFile:
                 if dtype.kind not in KINDS:
                     raise ValueError(f"an array of {dtype}")
                 found.append(np.empty(shape, dtype, order))
-                for piece in _pieces(found[-1]):
+                for piece in _split_memory(found[-1]):
                     piece[:] = parts.fetchone()[0]
             if parts.fetchone():
                 raise ValueError("a record is longer than what it describes")
@@ -365,7 +368,7 @@ class RecordFile:
                 self.count, (self._digest,) = count, self._db.execute(last).fetchone()
 
     def append(self, text: str, arrays: Iterable[Array] = ()) -> None:
-        pieces = (piece for array in arrays for piece in _pieces(array))
+        pieces = (piece for array in arrays for piece in _split_memory(array))
         with self.guard():
             for part, data in enumerate(chain([text.encode()], pieces)):
                 row = self.count, part, data, self._chain(self.count, part, data)
@@ -417,7 +420,6 @@ class Record:
         A digest of everything, to the bit.
     answer : the answer as :func:`flatten` makes it
     arrays : types, shapes and orders in memory of its arrays
-    raised : name and text of the error, if that was the answer
     holes : whether the engine had met a NaN by then
     """
 
@@ -427,7 +429,6 @@ class Record:
     bits: str
     answer: Any = None
     arrays: Sequence[tuple[str, tuple[int, ...], str]] = ()
-    raised: tuple[str, str] | None = None
     holes: bool = False
 
     @classmethod
@@ -450,13 +451,13 @@ def describe(name: str, arguments: Any, placed: Mapping[int, tuple[Any, Array]])
     arrays: list[Array] = []
     form, bits, numbers = [json.dumps(flatten(arguments, arrays, placed))], [], []
     for array in arrays:
-        bits.append(_digest(array))
+        bits.append(digest(array))
         with np.errstate(over="ignore", invalid="ignore"):
             size = float(np.linalg.norm(array.astype(float, copy=False))) if array.dtype.kind == "f" else inf
         form.append(f"{array.dtype.str}{array.shape}" if isfinite(size) else bits[-1])
         if isfinite(size):
             numbers.append((size, _project(array)))
-    return Record(name, _digest(form), numbers, _digest(form + bits))
+    return Record(name, digest(*form), numbers, digest(*form, *bits))
 
 
 def flatten(value: Any, arrays: list[Array], placed: Mapping[int, tuple[Any, Array]] | None = None) -> Any:
@@ -473,11 +474,13 @@ def flatten(value: Any, arrays: list[Array], placed: Mapping[int, tuple[Any, Arr
         array = np.asarray(value)
         if array.dtype.kind not in KINDS:
             raise TypeError(f"a checkpoint cannot hold an array of {array.dtype}: solve without one")
-        arrays.append(_lay(array))
+        arrays.append(_lay_out(array))
         kind = "array" if isinstance(value, np.ndarray) else "scalar" if isinstance(value, np.generic) else "float"
         return {kind: len(arrays) - 1}
     if isinstance(value, tuple | list):
         return list(map(into, value))
+    if isinstance(value, Exception):
+        return {"error": [next(kind for kind, one in RAISED.items() if isinstance(value, one)), str(value)]}
     if isinstance(value, dict) and all(type(key) is str for key in value):
         return {"dict": {key: into(one) for key, one in value.items()}}
     if isinstance(value, np.random.SeedSequence):
@@ -499,13 +502,15 @@ def restore(node: Any, arrays: Sequence[Array]) -> Any:
         return {key: into(one) for key, one in held.items()}
     if kind == "class" and held[0] in CLASSES:
         return CLASSES[held[0]](*map(into, held[1:]))
+    if kind == "error":
+        return RAISED[held[0]](held[1])
     if kind in ("array", "scalar", "float"):
         array = arrays[held]
         return array if kind == "array" else array[()] if kind == "scalar" else float(array)
     raise TypeError(f"a checkpoint cannot hold a {held[0] if kind == 'class' else kind}: solve without one")
 
 
-def _lay(array: Array) -> Array:
+def _lay_out(array: Array) -> Array:
     """The array itself if it lies without gaps in memory, along rows or along columns; else such a copy."""
     if type(array) is np.ndarray and array.flags.forc and array.flags.writeable:
         return array
@@ -513,19 +518,10 @@ def _lay(array: Array) -> Array:
     return copy if copy.flags.forc else np.array(array, order="C")
 
 
-def _pieces(array: Array) -> Iterator[memoryview]:
+def _split_memory(array: Array) -> Iterator[memoryview]:
     """The memory of an array without gaps, some at a time."""
     flat = (array if array.flags.c_contiguous else array.T).reshape(-1).view(np.uint8).data
     return (flat[start : start + PIECE] for start in range(0, len(flat), PIECE))
-
-
-def _digest(value: Array | list[str]) -> str:
-    """Of texts, or of the type, shape and numbers of an array, however they lie in memory."""
-    if isinstance(value, list):
-        return hashlib.blake2b("\n".join(value).encode(), digest_size=16).hexdigest()
-    total = hashlib.blake2b(f"{value.dtype.str}{value.shape}".encode(), digest_size=16)
-    total.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-    return total.hexdigest()
 
 
 def _project(array: Array) -> float:
@@ -536,22 +532,14 @@ def _project(array: Array) -> float:
     return float(left)
 
 
-def _check_missing(path: Path, begin: bool) -> None:
-    if not begin:
-        text = "there is no checkpoint to resume from; a first solve takes callbacks=irpca.callbacks.checkpoint(path)"
-        raise FileNotFoundError(errno.ENOENT, text, str(path))
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder of the checkpoint does not exist; create it first", str(path))
-
-
 def _abridge(value: Any) -> Any:
     """A value of the header that JSON does not know."""
     if isinstance(value, np.ndarray | np.generic):
-        return f"array {_digest(np.asarray(value))}" if value.ndim else value.item()
+        return f"array {digest(np.asarray(value))}" if value.ndim else value.item()
     return type(value).__name__
 
 
-def _differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _list_differences(then: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     for name in dict.fromkeys([*now, *then]):
         old, new = then.get(name), now.get(name)

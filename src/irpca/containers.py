@@ -72,12 +72,14 @@ def taken(M: Any, name: str = "M") -> Given:
     """
     if isinstance(M, Given):
         return M
-    _refuse_other(M, name)
+    if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
+        what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
+        raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
     kind = kind_of(M)
     if isinstance(M, Labelled):
-        return _labelled(M, name)
+        return _from_labelled(M, name)
     if hasattr(M, "row_labels"):  # a LongTable
-        return _long(M)
+        return _from_long(M)
     if kind == "torch":
         return _from_torch(M, name)
     if kind == "xarray":
@@ -92,19 +94,13 @@ def taken(M: Any, name: str = "M") -> Given:
         if 0 in M.shape:
             raise ValueError(f"{name} is empty: it has {M.shape[0]} rows and {M.shape[1]} columns")
         _refuse_text(M, name)
-        return Given(_without_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
+        return Given(_replace_na(M), Labels.of(M.index), Labels.of(M.columns), "pandas")
     if hasattr(M, "iloc"):
         raise ValueError(f"{name} is a Series; a table is needed. If its index has two levels, pass {name}.unstack()")
     return Given(as_numpy(M, name) if hasattr(M, "__dlpack__") and not isinstance(M, np.ndarray) else M)
 
 
-def _refuse_other(M: Any, name: str) -> None:
-    if M is None or (isinstance(M, dict) and not hasattr(M, "tocsr")):
-        what = "None" if M is None else "a dict: make it a table, such as with pd.DataFrame"
-        raise ValueError(f"{name} is {what}; an array, a frame or another table of numbers is needed")
-
-
-def _labelled(M: Labelled, name: str) -> Given:
+def _from_labelled(M: Labelled, name: str) -> Given:
     chunked = kind_of(M.values) in ("dask", "zarr") and hasattr(M.values, "shape")
     values = M.values if chunked else np.asarray(M.values)
     rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.rows, M.columns))
@@ -116,10 +112,10 @@ def _labelled(M: Labelled, name: str) -> Given:
     return Given(values, rows, columns, chunked=chunked)
 
 
-def _long(M: Any) -> Given:
-    sides = [None if labels is None else Labels.of(labels) for labels in (M.row_labels, M.col_labels)]
+def _from_long(M: Any) -> Given:
     pandas = any(hasattr(labels, "get_level_values") for labels in (M.row_labels, M.col_labels))
-    return Given(M, sides[0], sides[1], "pandas" if pandas else "numpy")
+    rows, columns = (None if labels is None else Labels.of(labels) for labels in (M.row_labels, M.col_labels))
+    return Given(M, rows, columns, "pandas" if pandas else "numpy")
 
 
 def _from_torch(M: Any, name: str) -> Given:
@@ -166,10 +162,15 @@ def _from_columns(M: Any, kind: str, name: str) -> Given:
         )
     rows = None
     if not numeric.get(first, True):
-        rows = Labels.of(_label_values(frame[first]), first)
-        _check_unique(rows, first, name)
+        rows = Labels.of(_to_labels(frame[first]), first)
+        if len(set(rows)) < len(rows):
+            raise ValueError(
+                f"the first column of {name}, {first!r}, labels the rows, and holds some labels twice. {_LONG}"
+            )
     columns = frame.columns if rows is None else others
-    values = np.column_stack([_numbers(frame[column]) for column in columns]) if columns else np.empty((len(frame), 0))
+    values = (
+        np.column_stack([_to_numbers(frame[column]) for column in columns]) if columns else np.empty((len(frame), 0))
+    )
     return Given(values, rows, Labels.of(columns), kind)
 
 
@@ -182,25 +183,18 @@ def split_first(F: Any) -> tuple[Labels, Any]:
 
     frame = nw.from_native(F, eager_only=True)
     first = frame.columns[0]
-    return Labels.of(_label_values(frame[first]), first), frame.drop(first).to_native()
+    return Labels.of(_to_labels(frame[first]), first), frame.drop(first).to_native()
 
 
-def _label_values(column: Any) -> Array:
+def _to_labels(column: Any) -> Array:
     """Labels in a column of narwhals; text by way of a list, since encoded text with gaps is not what to_numpy says."""
     plain = column.dtype.is_temporal() and getattr(column.dtype, "time_zone", None) is None
     return np.asarray(column.to_numpy() if plain else column.to_list())
 
 
-def _numbers(column: Any) -> Array:
+def _to_numbers(column: Any) -> Array:
     values = np.asarray(column.to_numpy())
     return values.astype(np.float32 if values.dtype == np.float32 else np.float64)
-
-
-def _check_unique(labels: Labels, column: str, name: str) -> None:
-    if len(set(labels)) < len(labels):
-        raise ValueError(
-            f"the first column of {name}, {column!r}, labels the rows, and holds some labels twice. {_LONG}"
-        )
 
 
 def _refuse_text(frame: Any, name: str) -> None:
@@ -208,7 +202,7 @@ def _refuse_text(frame: Any, name: str) -> None:
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()]
         raise ValueError(f"some columns of {name} have the same name: {few(twice)}; give every column its own")
-    wrong = [column for column in frame.columns if _no_numbers(frame[column])]
+    wrong = [column for column in frame.columns if _lacks_numbers(frame[column])]
     if wrong:
         values = frame[wrong[0]]
         text = values[[isinstance(value, str) for value in values]]
@@ -221,13 +215,13 @@ def _refuse_text(frame: Any, name: str) -> None:
         )
 
 
-def _no_numbers(column: Any) -> bool:
+def _lacks_numbers(column: Any) -> bool:
     if str(column.dtype) == "object":
         return any(isinstance(value, str) or not reads_as_number(value) for value in column.dropna())
     return getattr(column.dtype, "kind", "f") not in "biufc" or str(column.dtype) in ("str", "string", "category")
 
 
-def _without_na(frame: Any) -> Any:
+def _replace_na(frame: Any) -> Any:
     """The frame with None for pandas' own NA in columns of objects, which does not become a number."""
     return frame.where(frame.notna(), None) if "object" in map(str, frame.dtypes) else frame
 
@@ -271,23 +265,13 @@ def _to_columns(values: Array, given: Given) -> Any:
     return frame_of({**made, **dict(named)}, given.container)
 
 
-def frame_of(columns: dict[str, Array], container: str) -> Any:
-    """Columns as a frame of that library."""
-    if container == "polars":
-        import polars
+def frame_of(columns: dict[str, Any], container: Any) -> Any:
+    """Columns as a frame of that library; text as lists, of which any makes a column of text."""
+    import narwhals as nw
 
-        return polars.DataFrame({name: _list_of_text(values) for name, values in columns.items()})
-    if container == "pyarrow":
-        import pyarrow
-
-        return pyarrow.table({name: pyarrow.array(_list_of_text(values)) for name, values in columns.items()})
-    import pandas as pd
-
-    return pd.DataFrame(columns)
-
-
-def _list_of_text(values: Any) -> Any:
-    return list(values) if getattr(values, "dtype", None) is np.dtype(object) else values
+    if container != "pandas":
+        columns = {name: list(x) if x.dtype == object else x for name, x in columns.items()}
+    return nw.from_dict(columns, backend=container).to_native()
 
 
 def as_records(columns: dict[str, Array]) -> Array:

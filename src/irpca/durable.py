@@ -1,13 +1,17 @@
-"""Files that are still there after a crash, and never there by half."""
+"""Files that are still there after a crash, and never there by half, and digests by which they know what they hold."""
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import numpy as np
 
 
 @contextmanager
@@ -31,6 +35,13 @@ def write_whole(target: Path, suffix: str = ".part") -> Iterator[BinaryIO]:
     sync_folder(target.parent)
 
 
+def need_folder(target: Path, name: str) -> None:
+    """Refuse a file whose folder does not exist; ``name`` is what a message calls the file."""
+    folder = target.absolute().parent
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"the folder of {name} does not exist; create it first", str(folder))
+
+
 def sync_folder(folder: Path) -> None:
     """Wait until the names in a folder are on the disk, where a system can be asked for that.
 
@@ -42,3 +53,14 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def digest(*parts: Any) -> str:
+    """A hash of the types, shapes and numbers of arrays, however they lie in memory, and of other things as spelt."""
+    found = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        array = isinstance(part, np.ndarray)
+        found.update((f"{part.dtype.str}{part.shape};" if array else f"{part!r};").encode())
+        if array:
+            found.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+    return found.hexdigest()

@@ -35,6 +35,8 @@ class Labels:
     levels: tuple[Array, ...]
     names: tuple[str | None, ...]
     dtypes: tuple[str, ...]
+    _pandas = None  # the index that they come from: its frequency, for one, is in none of the fields
+    _spelt = None  # how a file spells them
 
     @classmethod
     def of(cls, given: Any, name: str | None = None) -> Labels:
@@ -43,17 +45,18 @@ class Labels:
             return given
         if hasattr(given, "get_level_values"):
             levels = [given.get_level_values(k) for k in range(given.nlevels)]
-            found = cls(tuple(map(_values, levels)), tuple(given.names), tuple(str(level.dtype) for level in levels))
-            object.__setattr__(found, "_pandas", given)  # its frequency, for one, is in none of the fields
+            found = cls(tuple(map(_to_array, levels)), tuple(given.names), tuple(str(level.dtype) for level in levels))
+            object.__setattr__(found, "_pandas", given)
             return found
-        values = _values(given)
-        return cls((values,), (name,), ("str" if _all_text(values) else str(values.dtype),))
+        values = _to_array(given)
+        text = values.dtype == object and all(isinstance(value, str) for value in values)
+        return cls((values,), (name,), ("str" if text else str(values.dtype),))
 
     def __len__(self) -> int:
         return len(self.levels[0])
 
     def __getitem__(self, i: int) -> Any:
-        label = tuple(_plain(level[i]) for level in self.levels)
+        label = tuple(_to_plain(level[i]) for level in self.levels)
         return label if len(label) > 1 else label[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -61,13 +64,17 @@ class Labels:
 
     def take(self, positions: Array) -> Labels:
         found = Labels(tuple(level[positions] for level in self.levels), self.names, self.dtypes)
-        if (native := getattr(self, "_pandas", None)) is not None:
-            object.__setattr__(found, "_pandas", native.take(positions))
+        if self._pandas is not None:
+            object.__setattr__(found, "_pandas", self._pandas.take(positions))
         return found
+
+    def spell(self) -> list[str]:
+        """Every label as in the file that it was read from; else as people read it."""
+        return self.texts() if self._spelt is None else self._spelt
 
     def texts(self) -> list[str]:
         """Every label as people read it: dates without a time of zero, nested labels with commas."""
-        levels = [_texts(level) for level in self.levels]
+        levels = [_spell_level(level) for level in self.levels]
         return levels[0] if len(levels) == 1 else [", ".join(label) for label in zip(*levels, strict=True)]
 
     def column(self) -> Array:
@@ -92,8 +99,8 @@ class Labels:
         """As a pandas index."""
         import pandas as pd
 
-        if (native := getattr(self, "_pandas", None)) is not None:
-            return native
+        if self._pandas is not None:
+            return self._pandas
         levels = [
             pd.Index(level, dtype=dtype, name=name)
             for level, dtype, name in zip(self.levels, self.dtypes, self.names, strict=True)
@@ -101,28 +108,24 @@ class Labels:
         return levels[0] if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=list(self.names))
 
 
-def _values(given: Any) -> Array:
+def _to_array(given: Any) -> Array:
     values = np.asarray(given)
     if values.ndim != 1:
         raise ValueError(f"labels must be one list, got an array of shape {values.shape}")
     return values.astype(object) if values.dtype.kind in "UT" else values
 
 
-def _all_text(values: Array) -> bool:
-    return values.dtype == object and all(isinstance(value, str) for value in values)
-
-
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A Python object in the place of a NumPy scalar; of dates, what compares equal to those of pandas."""
     return value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
 
 
-def _texts(level: Array) -> list[str]:
+def _spell_level(level: Array) -> list[str]:
     if level.dtype.kind == "M":
         whole_days = bool((level == level.astype("datetime64[D]")).all())
         text = np.datetime_as_string(level, unit="D" if whole_days else "auto")
         return [day.replace("T", " ") for day in text.tolist()]
-    return [str(_plain(value)).removesuffix(" 00:00:00") for value in level]
+    return [str(_to_plain(value)).removesuffix(" 00:00:00") for value in level]
 
 
 def texts(labels: Labels | None, n: int) -> list[str]:

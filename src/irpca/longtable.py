@@ -17,7 +17,6 @@ from .wording import count, few, quote
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
 MAX_SHOWN_VALUES = 3  # values that a message shows
 NAMES = "for ids that are names use LongTable.from_frame"
-_LABELS = {"rows": "row_labels", "cols": "col_labels"}
 _SIDES = {"rows": "row", "cols": "column"}
 
 
@@ -68,16 +67,17 @@ class LongTable:
         row_labels: Any = None,
         col_labels: Any = None,
     ) -> None:
-        given = {"rows": _column(rows, "rows"), "cols": _column(cols, "cols"), "values": _column(values, "values")}
+        named = (("rows", rows), ("cols", cols), ("values", values))
+        given = {name: _read_column(one, name) for name, one in named}
         _check_lengths(given)
-        row_labels, col_labels = _index(row_labels, "row_labels"), _index(col_labels, "col_labels")
-        sides = _sides(shape)
-        rows, n1 = _positions(given["rows"], "rows", sides[0], row_labels)
-        cols, n2 = _positions(given["cols"], "cols", sides[1], col_labels)
-        self._fill(rows, cols, _numbers(given["values"], "values"), (n1, n2), row_labels, col_labels)
+        row_labels, col_labels = _read_index(row_labels, "row_labels"), _read_index(col_labels, "col_labels")
+        sides = _read_shape(shape)
+        rows, n1 = _check_positions(given["rows"], "rows", sides[0], row_labels)
+        cols, n2 = _check_positions(given["cols"], "cols", sides[1], col_labels)
+        self._fill(rows, cols, _read_numbers(given["values"], "values"), (n1, n2), row_labels, col_labels)
         self._check_values("values", "keep = np.isfinite(values); LongTable(rows[keep], cols[keep], values[keep])")
         frame = 'With frame = pd.DataFrame({"row": rows, "column": cols, "value": values}), '
-        self._check_once(frame + _merging("row", "column", "value"))
+        self._check_once(frame + _advise_to_merge("row", "column", "value"))
 
     @classmethod
     def from_frame(
@@ -112,25 +112,25 @@ class LongTable:
         LongTable(3 × 2, 3 observations)
         """
         _check_names(row=row, column=column, value=value)
-        labels = _labels(frame, row, "row"), _labels(frame, column, "column")
-        numbers = _column(_from(frame, value, "value"), _quoted(value))
-        _check_lengths(dict(zip(map(_quoted, (row, column, value)), (*labels, numbers), strict=True)))
-        at_row, row_labels = _placed(labels[0], row, rows, "rows")
-        at_col, col_labels = _placed(labels[1], column, columns, "columns")
-        numbers = _numbers(numbers, _quoted(value))
+        labels = _read_labels(frame, row, "row"), _read_labels(frame, column, "column")
+        numbers = _read_column(_take_column(frame, value, "value"), _spell_column(value))
+        _check_lengths(dict(zip(map(_spell_column, (row, column, value)), (*labels, numbers), strict=True)))
+        at_row, row_labels = _place_labels(labels[0], row, rows, "rows")
+        at_col, col_labels = _place_labels(labels[1], column, columns, "columns")
+        numbers = _read_numbers(numbers, _spell_column(value))
         table: LongTable = object.__new__(cls)
         table._fill(at_row, at_col, numbers, (len(row_labels), len(col_labels)), row_labels, col_labels)
         infinite = np.isinf(numbers).any()
-        drop = f"frame[np.isfinite({_quoted(value)})]" if infinite else f"frame.dropna(subset=[{value!r}])"
-        table._check_values(_quoted(value), drop)
-        table._check_once("In pandas, " + _merging(row, column, value))
+        drop = f"frame[np.isfinite({_spell_column(value)})]" if infinite else f"frame.dropna(subset=[{value!r}])"
+        table._check_values(_spell_column(value), drop)
+        table._check_once("In pandas, " + _advise_to_merge(row, column, value))
         return table
 
     def with_values(self, values: Any) -> LongTable:
         """The same cells with other values, one for each, such as residuals."""
-        values = _column(values, "values")
+        values = _read_column(values, "values")
         _check_lengths({"the table": self.values, "values": values})
-        return self._with(self.rows, self.cols, _numbers(values, "values"))
+        return self._replace_values(self.rows, self.cols, _read_numbers(values, "values"))
 
     def take(self, index: Any) -> LongTable:
         """Some of the observations, for example to hold the others out; shape and labels stay.
@@ -147,8 +147,8 @@ class LongTable:
         >>> table.take(~held_out), table.take(held_out)
         (LongTable(3 × 2, 2 observations), LongTable(3 × 2, 1 observation))
         """
-        picked = _picked(index, len(self))
-        return self._with(self.rows[picked], self.cols[picked], self.values[picked])
+        picked = _pick(index, len(self))
+        return self._replace_values(self.rows[picked], self.cols[picked], self.values[picked])
 
     def dense(self) -> Array:
         """The full matrix, n1 × n2, with NaN where nothing was observed."""
@@ -171,7 +171,7 @@ class LongTable:
         for name, field in zip(self.__dataclass_fields__, fields, strict=True):
             object.__setattr__(self, name, field)  # frozen for everyone else
 
-    def _with(self, rows: Array, cols: Array, values: Array) -> LongTable:
+    def _replace_values(self, rows: Array, cols: Array, values: Array) -> LongTable:
         """Cells of this table, which need no second check, with values that may."""
         table: LongTable = object.__new__(type(self))
         table._fill(rows, cols, values, self.shape, self.row_labels, self.col_labels)
@@ -185,8 +185,8 @@ class LongTable:
         first, total = int(np.argmin(finite)), f"of {len(finite):,}"
         raise ValueError(
             f"{name}: {count(int((~finite).sum()), f'value {total} is', f'values {total} are')} NaN or infinite, "
-            f"the first at position {first} ({self._cell(first)}). An entry that was not observed has no line in the "
-            f"table: drop it, with {advice}"
+            f"the first at position {first} ({self._spell_cell(first)}). An entry that was not observed has no line in "
+            f"the table: drop it, with {advice}"
         )
 
     def _check_once(self, advice: str) -> None:
@@ -205,19 +205,19 @@ class LongTable:
             return
         where = np.nonzero(cell == again[0])[0]
         raise ValueError(
-            f"{self._cell(where[0])} is there {len(where)} times, with values "
+            f"{self._spell_cell(where[0])} is there {len(where)} times, with values "
             f"{few(self.values[where], MAX_SHOWN_VALUES)}; {count(len(np.unique(again)), 'cell is', 'cells are')} "
             f"repeated, and only you can say which value counts. {advice}"
         )
 
-    def _cell(self, k: int) -> str:
+    def _spell_cell(self, k: int) -> str:
         row, col = self.rows[k], self.cols[k]
         row = row if self.row_labels is None else quote(self.row_labels[row])
         col = col if self.col_labels is None else quote(self.col_labels[col])
         return f"row {row}, column {col}"
 
 
-def _column(given: Any, name: str) -> Array:
+def _read_column(given: Any, name: str) -> Array:
     """One argument as an array with one dimension."""
     if np.ma.is_masked(given):
         raise ValueError(
@@ -241,7 +241,7 @@ def _check_lengths(given: dict[str, Any]) -> None:
         raise ValueError(f"there are no observations: {' and '.join(lengths)} are empty")
 
 
-def _sides(shape: Any) -> tuple[int, int] | tuple[None, None]:
+def _read_shape(shape: Any) -> tuple[int, int] | tuple[None, None]:
     if shape is None:
         return None, None
     sides = tuple(shape) if isinstance(shape, tuple | list) else ()
@@ -250,25 +250,27 @@ def _sides(shape: Any) -> tuple[int, int] | tuple[None, None]:
     return int(sides[0]), int(sides[1])
 
 
-def _positions(ids: Array, name: str, n: int | None, labels: Any) -> tuple[Array, int]:
+def _check_positions(ids: Array, name: str, n: int | None, labels: Any) -> tuple[Array, int]:
     """Positions as NumPy's own integers, and how many rows, or columns, M has."""
     if ids.dtype.kind not in "iu":
-        raise ValueError(f"{name} must be integers, positions counted from 0; got {_kind(ids)}{_instead(ids, name)}")
+        raise ValueError(
+            f"{name} must be integers, positions counted from 0; got {_name_kind(ids)}{_advise_on_positions(ids, name)}"
+        )
     if ids.min() < 0:
         first = int(np.argmax(ids < 0))
         raise ValueError(f"{name}[{first}] is {ids[first]}: positions count from 0 and are never negative; {NAMES}")
     if labels is not None and n is not None and n != len(labels):
         raise ValueError(
-            f"{_LABELS[name]} has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
+            f"{name[:3]}_labels has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
             "give one for each"
         )
     n = n if labels is None else len(labels)
     if ids.max() >= (MOST_CELLS if n is None else n):
-        raise ValueError(_too_large(ids, name, n))
+        raise ValueError(_describe_too_large(ids, name, n))
     return ids.astype(np.intp, copy=False), int(ids.max()) + 1 if n is None else n
 
 
-def _instead(ids: Array, name: str) -> str:
+def _advise_on_positions(ids: Array, name: str) -> str:
     """What to do about positions that are not integers."""
     if ids.dtype.kind == "b":
         return ". For the observed entries of a mask, use np.nonzero(mask)"
@@ -284,7 +286,7 @@ def _instead(ids: Array, name: str) -> str:
     return f": {name}[{first}] is {ids[first]}, which is no position; {advice}"
 
 
-def _too_large(ids: Array, name: str, n: int | None) -> str:
+def _describe_too_large(ids: Array, name: str, n: int | None) -> str:
     first = int(np.argmax(ids >= (MOST_CELLS if n is None else n)))
     message = f"{name}[{first}] is {ids[first]}, "
     if n is None:
@@ -295,18 +297,18 @@ def _too_large(ids: Array, name: str, n: int | None) -> str:
     return f"{message}Give a larger shape, or all labels; {NAMES}"
 
 
-def _numbers(values: Array, name: str) -> Array:
+def _read_numbers(values: Array, name: str) -> Array:
     """Values as float32 if that is what they are, else as float64."""
     kind = values.dtype.kind
     if kind == "O":
-        return _from_objects(values, name)
+        return _convert_objects(values, name)
     if kind not in "iufb":
         hint = ": pd.to_numeric does that" if kind in "UST" else ""
-        raise ValueError(f"{name} must be numbers, got {_kind(values)}; convert them first{hint}")
+        raise ValueError(f"{name} must be numbers, got {_name_kind(values)}; convert them first{hint}")
     return values.astype(np.float32 if kind == "f" and values.dtype.itemsize == 4 else np.float64, copy=False)
 
 
-def _from_objects(values: Array, name: str) -> Array:
+def _convert_objects(values: Array, name: str) -> Array:
     """Python's own numbers, and whatever stands for missing as NaN."""
     numbers = np.empty(len(values))
     for k, value in enumerate(values):
@@ -321,19 +323,21 @@ def _from_objects(values: Array, name: str) -> Array:
     return numbers
 
 
-def _kind(array: Array) -> str:
+def _name_kind(array: Array) -> str:
     return "text" if array.dtype.kind in "UST" else str(array.dtype)
 
 
-def _from(frame: Any, name: str, option: str) -> Any:
+def _take_column(frame: Any, name: str, option: str) -> Any:
     """One column of whatever has columns."""
     try:
         column = frame[name]
     except Exception as error:  # every library has its own for this
-        raise ValueError(_no_column(frame, name, option)) from error
+        raise ValueError(_describe_lacking_column(frame, name, option)) from error
     column = column if hasattr(column, "iloc") else np.asarray(column)  # a pandas Series knows its kind of labels
     if column.ndim != 1:
-        raise ValueError(f"{_quoted(name)} is a block of shape {column.shape}, not one column; give each its own name")
+        raise ValueError(
+            f"{_spell_column(name)} is a block of shape {column.shape}, not one column; give each its own name"
+        )
     return column
 
 
@@ -347,7 +351,7 @@ def _check_names(**names: Any) -> None:
         raise ValueError(f"row, column and value must be three different columns of frame, got {given}")
 
 
-def _no_column(frame: Any, name: str, option: str) -> str:
+def _describe_lacking_column(frame: Any, name: str, option: str) -> str:
     message = f"frame has no column {name!r}"
     if name in getattr(getattr(frame, "index", None), "names", ()):
         return f"{message}: it is in the index. Pass frame.reset_index()"
@@ -360,7 +364,7 @@ def _no_column(frame: Any, name: str, option: str) -> str:
     return f"{message}; it has {few(list(names), 20)}. Name the right one as {option}=…"
 
 
-def _pandas() -> Any:
+def _import_pandas() -> Any:
     try:
         import pandas
     except ImportError as error:
@@ -369,31 +373,35 @@ def _pandas() -> Any:
     return pandas
 
 
-def _labels(frame: Any, name: str, option: str) -> Any:
+def _read_labels(frame: Any, name: str, option: str) -> Any:
     """The labels of the rows, or of the columns, of M, one for each observation."""
-    pd = _pandas()
-    column = _from(frame, name, option)
+    pd = _import_pandas()
+    column = _take_column(frame, name, option)
     labels = pd.Index(column)
     missing = np.asarray(labels.isna())
     if missing.any():
         total = f"of {len(labels):,}"
         raise ValueError(
-            f"{_quoted(name)}: {count(int(missing.sum()), f'label {total} is', f'labels {total} are')} missing, the "
-            f"first at position {int(np.argmax(missing))}. These observations belong to no cell: drop them, with "
+            f"{_spell_column(name)}: {count(int(missing.sum()), f'label {total} is', f'labels {total} are')} missing, "
+            f"the first at position {int(np.argmax(missing))}. These observations belong to no cell: drop them, with "
             f"frame.dropna(subset=[{name!r}])"
         )
     return labels
 
 
-def _index(given: Any, name: str) -> Any:
+def _read_index(given: Any, name: str) -> Any:
     """All rows, or columns, of M by their labels, each once."""
     if given is None:
         return None
-    if isinstance(given, Labels):
-        if len(set(given)) < len(given):
-            raise ValueError(_repeated(name, *Counter(given).most_common(1)[0]))
-        return given
-    pd = _pandas()
+    index = given if isinstance(given, Labels) else _make_index(given, name)
+    if len(set(index) if isinstance(index, Labels) else index.unique()) < len(index):
+        label, times = Counter(index).most_common(1)[0]
+        raise ValueError(f"{name} must hold each label once, but {quote(label)} is there {times} times")
+    return index
+
+
+def _make_index(given: Any, name: str) -> Any:
+    pd = _import_pandas()
     if hasattr(given, "columns"):
         raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
     if isinstance(given, str) or np.ndim(given) != 1:
@@ -406,48 +414,32 @@ def _index(given: Any, name: str) -> Any:
     index = pd.Index(given)
     if index.hasnans:
         raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
-    if not index.is_unique:
-        label = index[np.argmax(index.duplicated())]
-        raise ValueError(_repeated(name, label, int(np.count_nonzero(index == label))))
     return index
 
 
-def _repeated(name: str, label: Any, times: int) -> str:
-    return f"{name} must hold each label once, but {quote(label)} is there {times} times"
-
-
-def _placed(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
+def _place_labels(labels: Any, name: str, every: Any, option: str) -> tuple[Array, Any]:
     """Positions of labels among all of them, and those."""
-    pd = _pandas()
-    index = _index(every, option)
-    if index is None:
-        try:
-            positions, index = pd.factorize(labels, sort=True)
-        except TypeError as error:
-            raise ValueError(
-                f"the labels in {_quoted(name)} cannot be sorted ({error}): give all of them, in the order "
-                f"wanted, as {option}=…"
-            ) from error
-        return positions.astype(np.intp, copy=False), index
-    positions = index.get_indexer(labels)
-    unknown = positions < 0
-    if unknown.any():
-        raise ValueError(_unknown(labels, unknown, name, index, option))
+    index = _read_index(every.pandas() if isinstance(every, Labels) else every, option)
+    try:
+        positions, index = labels.factorize(sort=True) if index is None else (index.get_indexer(labels), index)
+    except TypeError as error:
+        raise ValueError(
+            f"the labels in {_spell_column(name)} cannot be sorted ({error}): give all of them, in the order "
+            f"wanted, as {option}=…"
+        ) from error
+    if (unknown := positions < 0).any():
+        first, others = int(np.argmax(unknown)), count(labels[unknown].nunique(), "label is", "labels are")
+        advice = f"Add it to {option}, or leave these observations out: frame[{_spell_column(name)}.isin({option})]"
+        if unknown.all() and labels.dtype != index.dtype:
+            advice = f"These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
+        raise ValueError(
+            f"{_spell_column(name)} holds {quote(labels[first])}, at position {first}, which is not in {option}; "
+            f"{others} unknown there. {advice}"
+        )
     return positions.astype(np.intp, copy=False), index
 
 
-def _unknown(labels: Any, unknown: Array, name: str, index: Any, option: str) -> str:
-    first, others = int(np.argmax(unknown)), count(labels[unknown].nunique(), "label is", "labels are")
-    message = (
-        f"{_quoted(name)} holds {quote(labels[first])}, at position {first}, which is not in {option}; "
-        f"{others} unknown there"
-    )
-    if unknown.all() and labels.dtype != index.dtype:
-        return f"{message}. These labels are {labels.dtype}, those in {option} {index.dtype}: convert one of them"
-    return f"{message}. Add it to {option}, or leave these observations out: frame[{_quoted(name)}.isin({option})]"
-
-
-def _picked(index: Any, length: int) -> Array:
+def _pick(index: Any, length: int) -> Array:
     """The positions that a mask, positions or a slice stand for, each once."""
     if not isinstance(index, slice):
         index = np.asarray(index) if np.size(index) else slice(0)  # an empty list is none of integers
@@ -464,7 +456,7 @@ def _picked(index: Any, length: int) -> Array:
     return picked
 
 
-def _merging(row: str, column: str, value: str) -> str:
+def _advise_to_merge(row: str, column: str, value: str) -> str:
     """How to make one value of several."""
     cell = f"[{row!r}, {column!r}]"
     return (
@@ -473,5 +465,5 @@ def _merging(row: str, column: str, value: str) -> str:
     )
 
 
-def _quoted(name: str) -> str:
+def _spell_column(name: str) -> str:
     return f"frame[{name!r}]"

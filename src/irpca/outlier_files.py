@@ -8,7 +8,6 @@ which becomes the target by one rename. A file appears under its name whole or n
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -21,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from .durable import sync_folder, write_whole
+from .durable import digest, need_folder, sync_folder, write_whole
 from .lowrank import Array, LowRank
 from .model.entry_scale import Judge
 from .wording import count
@@ -69,35 +68,37 @@ class OutlierFiles:
         labels: tuple[Any, Any] = (None, None),
     ) -> OutlierFiles:
         """Files that can be written there: all that can be known before a fit is checked."""
-        _need_pyarrow()
+        try:
+            import pyarrow.parquet  # noqa: F401
+        except ImportError as error:
+            advice = 'outliers_to writes Parquet files with pyarrow, which is not installed: pip install "irpca[files]"'
+            raise ImportError(advice) from error
         target = Path(os.path.abspath(path))
         if os.path.lexists(target):
             advice = "outliers_to is there already; delete it, or choose another name"
             raise FileExistsError(errno.EEXIST, advice, str(target))
-        if not target.parent.is_dir():
-            advice = "the folder of outliers_to does not exist; create it first"
-            raise FileNotFoundError(errno.ENOENT, advice, str(target.parent))
+        need_folder(target, "outliers_to")
         try:
             os.rmdir(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))
         except OSError as error:
             advice = f"nothing can be written in the folder of outliers_to ({error.strerror}); choose another"
             raise OSError(error.errno, advice, str(target.parent)) from error
-        files = cls(target, shape, np.dtype(dtype), solver, (_arrow(labels[0]), _arrow(labels[1])))
-        if files._is_foreign(("shape", "dtype", "solver")):
-            raise files._foreign()
+        files = cls(target, shape, np.dtype(dtype), solver, (_to_arrow(labels[0]), _to_arrow(labels[1])))
+        files._refuse_foreign(("shape", "dtype", "solver"))
         return files
 
     def of(self, L: LowRank, judge: Judge, edges: Any = None) -> OutlierFiles:
         """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
-        parts: list[Any] = [self.shape, self.dtype.str, edges, judge.exact, judge.limit, L.left, L.core, L.right]
-        parts += judge.known or ()
+        parts: list[Any] = [self.shape, self.dtype.str, judge.exact, judge.limit, L.left, L.core, L.right]
+        parts += [*map(np.asarray, edges or ()), *(judge.known or ())]
         if (scale := judge.scale) is not None:
             parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
         if judge.calibration is not None:
             parts += [judge.calibration.edges, judge.calibration.levels]
         for side in self.labels:
-            parts += [None if side is None else str(side.type), *_buffers(side)]
-        return replace(self, judge=judge, fingerprint=_digest(*parts))
+            parts.append(None if side is None else str(side.type))
+            parts += () if side is None else (np.frombuffer(part or b"", np.uint8) for part in side.buffers())
+        return replace(self, judge=judge, fingerprint=digest(*parts))
 
     @property
     def folder(self) -> Path:
@@ -106,14 +107,13 @@ class OutlierFiles:
 
     def begin(self) -> None:
         """Make the folder, or go on with what an earlier run of the same fit has left there."""
-        if self._is_foreign(("fingerprint",)):
-            raise self._foreign()
-        with self._explained():
+        self._refuse_foreign(("fingerprint",))
+        with self._explain_errors():
             (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
             self._sweep()
             plan = {"format": FORMAT, "shape": self.shape, "dtype": self.dtype.str, "solver": self.solver}
-            text = json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1)
-            self._place(self.folder / PLAN, text.encode())
+            with write_whole(self.folder / PLAN, TEMPORARY) as file:
+                file.write(json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1).encode())
 
     def trial(self) -> OutlierFiles:
         """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
@@ -132,12 +132,15 @@ class OutlierFiles:
         self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array, residuals: Array
     ) -> None:
         """Write outliers of one piece of M, unless they are there already."""
-        order = _order(rows, cols)
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        order = np.lexsort((cols, rows))
         rows, cols, observed, expected, residuals = (
             part[order] for part in (rows, cols, observed, expected, residuals)
         )
         probability = self.judge.probability(residuals, rows, cols)
-        key = f"{self.fingerprint} {place} {_digest(rows, cols, observed, probability)}".encode()
+        key = f"{self.fingerprint} {place} {digest(rows, cols, observed, probability)}".encode()
         path = self.folder / PARTS / f"part-{place[0]:05d}-{place[1]:05d}.parquet"
         if _holds(path, key):
             return
@@ -145,20 +148,21 @@ class OutlierFiles:
             advice = "the folder of outliers_to is not there: every worker has to see it under this name"
             raise FileNotFoundError(errno.ENOENT, advice, str(path.parent))
         columns = {
-            "row": self._named(0, rows),
-            "column": self._named(1, cols),
+            "row": self._take_labels(0, rows),
+            "column": self._take_labels(1, cols),
             "observed": observed.astype(self.dtype, copy=False),
             "expected": expected.astype(self.dtype, copy=False),
             "probability": probability.astype(np.float64, copy=False),
         }
-        with self._explained():
-            self._place(path, _packed(columns, key))
+        table = pa.table(columns).replace_schema_metadata({KEY: key})
+        with self._explain_errors(), write_whole(path, TEMPORARY) as file:
+            pq.write_table(table, file, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
 
     def finish(self, count: int) -> str:
         """Give the folder its name, once it holds as many outliers as were found in all pieces; the path."""
         import pyarrow.parquet as pq
 
-        written = sum(pq.read_metadata(path).num_rows for path in self._parts())
+        written = sum(pq.read_metadata(path).num_rows for path in self._list_parts())
         if written != count:
             raise OSError(
                 errno.EIO,
@@ -181,12 +185,12 @@ class OutlierFiles:
         if not self.counting and not self._is_foreign(("fingerprint",)):
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _named(self, axis: int, positions: Array) -> Any:
+    def _take_labels(self, axis: int, positions: Array) -> Any:
         """Labels of some lines; positions where there are none."""
         labels = self.labels[axis]
-        return np.asarray(positions, np.int64) if labels is None else labels.take(_arrow(np.asarray(positions)))
+        return np.asarray(positions, np.int64) if labels is None else labels.take(_to_arrow(np.asarray(positions)))
 
-    def _parts(self) -> list[Path]:
+    def _list_parts(self) -> list[Path]:
         return sorted((self.folder / PARTS).glob("part-*.parquet"))
 
     def _is_foreign(self, names: tuple[str, ...]) -> bool:
@@ -195,7 +199,7 @@ class OutlierFiles:
             return False
         if not self.folder.is_dir():
             return True
-        if not self._parts():  # there is nothing to lose
+        if not self._list_parts():  # there is nothing to lose
             return False
         try:
             plan = json.loads((self.folder / PLAN).read_text())
@@ -205,13 +209,10 @@ class OutlierFiles:
         except (OSError, ValueError, KeyError, TypeError):
             return True
 
-    def _foreign(self) -> FileExistsError:
-        advice = "this folder holds part of another fit; delete it, or choose another name for outliers_to"
-        return FileExistsError(errno.EEXIST, advice, str(self.folder))
-
-    def _place(self, path: Path, content: bytes | memoryview) -> None:
-        with write_whole(path, TEMPORARY) as file:
-            file.write(content)
+    def _refuse_foreign(self, names: tuple[str, ...]) -> None:
+        if self._is_foreign(names):
+            advice = "this folder holds part of another fit; delete it, or choose another name for outliers_to"
+            raise FileExistsError(errno.EEXIST, advice, str(self.folder))
 
     def _sweep(self) -> None:
         """Delete what writers that were killed have left."""
@@ -219,25 +220,17 @@ class OutlierFiles:
             path.unlink(missing_ok=True)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            n = len(self._parts())
+            n = len(self._list_parts())
             text = f"outliers cannot be written ({error.strerror or error}); {count(n, 'piece is', 'pieces are')} "
             text += "there. Make room, and solve again with the same arguments: it goes on from there"
             raise OSError(error.errno or errno.EIO, text, str(self.folder)) from error
 
 
-def _need_pyarrow() -> None:
-    try:
-        import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        advice = 'outliers_to writes Parquet files with pyarrow, which is not installed: pip install "irpca[files]"'
-        raise ImportError(advice) from error
-
-
-def _arrow(values: Any) -> Any:
+def _to_arrow(values: Any) -> Any:
     """Labels as an array of pyarrow; those that have no type of their own there become text."""
     import pyarrow as pa
 
@@ -250,41 +243,6 @@ def _arrow(values: Any) -> Any:
         if not pa.types.is_nested(made.type):
             return made
     return pa.array([str(value) for value in listed.tolist()])
-
-
-def _buffers(labels: Any) -> Iterator[Any]:
-    """The bytes of labels."""
-    yield from (() if labels is None else (b"" if part is None else part.to_pybytes() for part in labels.buffers()))
-
-
-def _digest(*parts: Any) -> str:
-    found = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        if isinstance(part, np.ndarray):
-            found.update(f"{part.dtype.str}{part.shape}".encode())
-            found.update(np.ascontiguousarray(part).data if part.size else b"")
-        else:
-            found.update(part if isinstance(part, bytes) else repr(part).encode())
-        found.update(b";")
-    return found.hexdigest()
-
-
-def _order(rows: Array, cols: Array) -> Any:
-    """What sorts entries by row, then by column."""
-    down, right = np.diff(rows), np.diff(cols)
-    sorted_already = bool(((down > 0) | ((down == 0) & (right > 0))).all())
-    return slice(None) if sorted_already else np.lexsort((cols, rows))
-
-
-def _packed(columns: dict[str, Any], key: bytes) -> memoryview:
-    """A Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    table = pa.table(columns).replace_schema_metadata({KEY: key})
-    stream = pa.BufferOutputStream()
-    pq.write_table(table, stream, compression="zstd", use_dictionary=REPEATED, write_page_checksum=True)
-    return memoryview(stream.getvalue())
 
 
 def _holds(path: Path, key: bytes) -> bool:

@@ -6,9 +6,11 @@ outlier, a gross error rather than noise, is estimated in :mod:`irpca.model.cali
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.special import betainc, betaln
+from scipy.stats import false_discovery_control
 
 from .engines.sparse_part import places
 from .lowrank import Array
@@ -100,29 +102,27 @@ def score_lines(S: csr_array, axis: int, observed: Array | None = None, broken: 
     """
     if axis not in (0, 1):
         raise ValueError(f"axis must be 0 for rows or 1 for columns, got {axis!r}")
-    line = np.repeat(np.arange(S.shape[0]), np.diff(S.indptr)) if axis == 0 else S.indices
-    residuals = S.data.astype(float)
-    n_lines = S.shape[axis]
+    line, residuals, n_lines = places(S)[axis], S.data.astype(float), S.shape[axis]
 
     found = np.empty(n_lines, LINE)
     found["position"] = np.arange(n_lines)
     found["flagged"] = np.bincount(line, minlength=n_lines)
-    found["observed"] = _observed_lines(S, axis, observed, found["flagged"])
+    found["observed"] = _check_observed(S, axis, observed, found["flagged"])
     with np.errstate(invalid="ignore", divide="ignore"):
         found["share"] = found["flagged"] / found["observed"]
         found["mean_size"] = np.bincount(line, np.abs(residuals), n_lines) / found["flagged"]
         found["mean_signed"] = np.bincount(line, residuals, n_lines) / found["flagged"]
-    found["expected"], log_tails = _surprise(found["flagged"], found["observed"], broken)
+    found["expected"], log_tails = _compute_surprise(found["flagged"], found["observed"], broken)
     found["score"] = -log_tails / np.log(10) + 0.0  # no -0.0
     seen = found["observed"] > 0
     found["q_value"] = 1.0
-    found["q_value"][seen] = _adjusted(np.exp(log_tails[seen]), np.count_nonzero(seen))
+    found["q_value"][seen] = false_discovery_control(np.exp(log_tails[seen]))
     found["broken"] = found["q_value"] <= broken
     order = np.lexsort((found["position"], -found["flagged"], -found["score"]))
     return found[order]
 
 
-def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Array) -> Array | int:
+def _check_observed(S: csr_array, axis: int, observed: Array | None, flagged: Array) -> Array | int:
     if observed is None:
         return int(S.shape[1 - axis])
     side = ("row", "column")[axis]
@@ -139,60 +139,45 @@ def _observed_lines(S: csr_array, axis: int, observed: Array | None, flagged: Ar
     return observed
 
 
-def _adjusted(p_values: Array, hypotheses: Any) -> Array:
-    """The smallest false discovery rate at which each is rejected; larger p-values than these need not be listed."""
-    order = np.argsort(p_values)
-    rates = p_values[order] * hypotheses / np.arange(1, len(order) + 1)
-    adjusted = np.empty(len(order))
-    adjusted[order] = np.minimum(np.minimum.accumulate(rates[::-1])[::-1], 1.0)
-    return adjusted
-
-
-def _surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Array]:
+def _compute_surprise(flagged: Array, observed: Array, broken: float) -> tuple[float, Array]:
     """The usual share, and the logarithm of the probability that a usual line has as many flagged entries or more."""
     seen = observed > 0
     log_tails = np.zeros(len(observed))
     if not seen.any():
         return 0.0, log_tails
     k, n = flagged[seen], observed[seen]
-    # Where most lines have no outliers, the usual share is not 0: k is the median of a binomial of about this share.
-    share = _lower_median((k + 0.7) / (n + 1.4))
-    usual = k / n <= _lower_median(k / n)
+    # Of two medians the lower: the other may be broken. Where most lines have no outliers, the usual share is not 0: k
+    # is the median of a binomial of about this share.
+    share = float(np.quantile((k + 0.7) / (n + 1.4), 0.5, method="lower"))
+    usual = k / n <= np.quantile(k / n, 0.5, method="lower")
     for _ in range(ROUNDS):
-        log_tails[seen] = _log_tails(k, n, share, _correlation(k[usual], n[usual], share))
-        usual = _adjusted(np.exp(log_tails[seen]), len(k)) > broken
+        log_tails[seen] = _compute_log_tails(k, n, share, _estimate_correlation(k[usual], n[usual], share))
+        usual = false_discovery_control(np.exp(log_tails[seen])) > broken
         before, share = share, float((k[usual].sum() + 0.5) / (n[usual].sum() + 1))  # never exactly 0 or 1
         if share == before:
             break
     return share, log_tails
 
 
-def _lower_median(values: Array) -> float:
-    """The median, and of two the lower: the other may be broken."""
-    return float(np.sort(values)[(len(values) - 1) // 2])
-
-
-def _correlation(k: Array, n: Array, share: float) -> float:
+def _estimate_correlation(k: Array, n: Array, share: float) -> float:
     """ρ of usual lines, by moments; chance alone gives 0."""
     excess = (k - n * share) ** 2 / (n * share * (1 - share)) - 1
     return float(np.clip(excess.sum() / max((n - 1).sum(), 1), 0, 0.99))
 
 
-def _log_tails(k: Array, n: Array, share: float, correlation: float) -> Array:
+def _compute_log_tails(k: Array, n: Array, share: float, correlation: float) -> Array:
     """log P(X ≥ k) for X binomial, or nearly beta-binomial: a beta distribution of the same mean and variance."""
     some = np.maximum(k, 1)  # none or more is certain, see below
     if correlation == 0:
-        logs = _log_betainc(some, n - some + 1, np.full(len(k), share))
+        logs = _compute_log_betainc(some, n - some + 1, np.full(len(k), share))
     else:
         worth = np.maximum(n / (1 + (n - 1) * correlation) - 1, 1e-9)
-        logs = _log_betainc((1 - share) * worth, share * worth, 1 - (some - 0.5) / n)
+        logs = _compute_log_betainc((1 - share) * worth, share * worth, 1 - (some - 0.5) / n)
     return np.where(k > 0, np.minimum(logs, 0.0), 0.0)
 
 
-def _log_betainc(a: Array, b: Array, x: Array) -> Array:
+def _compute_log_betainc(a: Array, b: Array, x: Array) -> Array:
     """The logarithm of the incomplete beta function, also where that underflows."""
-    from scipy.special import betainc, betaln
-
     values = betainc(a, b, x)
     with np.errstate(divide="ignore"):
         logs = np.log(values)

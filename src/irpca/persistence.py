@@ -35,7 +35,7 @@ from sklearn.utils.validation import check_is_fitted
 from . import __version__
 from .arguments import path as checked
 from .described import Described
-from .durable import write_whole
+from .durable import need_folder, write_whole
 from .engines.sparse_part import on_device, to_host
 from .estimator import InductiveRobustPCA
 from .features.encoder import Encoder
@@ -139,8 +139,7 @@ def save(model: InductiveRobustPCA | Result, path: str | os.PathLike[str]) -> No
     target = Path(os.path.realpath(checked(path, "path")))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "path is a folder; give the name of a file in it", str(path))
-    if not target.parent.is_dir():
-        raise FileNotFoundError(errno.ENOENT, "the folder of path does not exist; create it first", str(target.parent))
+    need_folder(target, "path")
     arrays = take_apart(model)
     try:
         put_together(arrays)  # a model that cannot be loaded shall not seem saved
@@ -240,7 +239,7 @@ def digest_of(arrays: dict[str, Array]) -> Array:
 def take_apart(model: Any) -> dict[str, Array]:
     """The arrays of a file, the document among them."""
     if type(model) is InductiveRobustPCA:
-        kept: Any = _without_code(model)
+        kept: Any = _leave_out_code(model)
     elif type(model) is Result:
         S = to_host(model.S, "a file of the result") if on_device(model.S) else model.S
         kept = replace(model, S=S, fit=None)
@@ -256,7 +255,7 @@ def take_apart(model: Any) -> dict[str, Array]:
     return {**arrays, "sha256": digest_of(arrays)}
 
 
-def _without_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
+def _leave_out_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
     """A model without M, and without arguments that a file cannot hold, which a warning names."""
     check_is_fitted(model, msg="model is an %(name)s that is not fitted yet: call its fit before it is saved")
     model._remember()
@@ -308,11 +307,11 @@ def encode(value: Any, at: str, arrays: dict[str, Array]) -> Any:
         name, tight = f"a{len(arrays)}", value.flags.c_contiguous or value.flags.f_contiguous
         arrays[name] = np.asarray(value) if tight else np.array(value, order="K")
         return {"array": name}
-    if CLASSES.get(kind.__name__) is kind and not hasattr(value, "_pandas"):
+    if CLASSES.get(kind.__name__) is kind and getattr(value, "_pandas", None) is None:
         parts = {field: getattr(value, field, None) for field in FIELDS[kind]}
         return {kind.__name__: {field: encode(part, f"{at}.{field}", arrays) for field, part in parts.items()}}
     try:
-        name = _kind_of(value)
+        name = _find_kind(value)
         parts = KINDS[name][1](value)
     except (AttributeError, LookupError, NotImplementedError, StopIteration, TypeError, ValueError) as error:
         what = f"{kind.__module__}.{kind.__name__}" + (f" of {value.dtype}" if hasattr(value, "dtype") else "")
@@ -405,7 +404,7 @@ def _conforms(value: Any, hint: Any) -> bool:
 # What else a file may hold
 
 
-def _listed(value: Any) -> list[Any]:
+def _need_list(value: Any) -> list[Any]:
     """A list that the document holds: an array, which may have any number of rows if these are empty, is none."""
     require(isinstance(value, list), "its document is malformed")
     return value
@@ -417,7 +416,7 @@ def _take_objects(array: Array) -> list[Any]:
 
 
 def _make_objects(parts: list[Any]) -> Array:
-    array = np.empty(len(_listed(parts[0])), object)
+    array = np.empty(len(_need_list(parts[0])), object)
     array[:] = parts[0]
     return array.reshape(parts[1])
 
@@ -518,8 +517,8 @@ def _pandas_kinds() -> dict[str, tuple[Any, Any]]:
 
 
 KINDS: dict[str, tuple[Any, Any, Any]] = {  # the type, what a value is made of, and how it is made of that again
-    "tuple": (tuple, list, lambda items: tuple(_listed(items))),
-    "dict": (dict, lambda value: [[*pair] for pair in value.items()], lambda pairs: dict(_listed(pairs))),
+    "tuple": (tuple, list, lambda items: tuple(_need_list(items))),
+    "dict": (dict, lambda value: [[*pair] for pair in value.items()], lambda pairs: dict(_need_list(pairs))),
     "scalar": (np.generic, np.asarray, lambda array: array.reshape(())[()]),
     "objects": (np.ndarray, _take_objects, _make_objects),
     "date": (datetime.date, datetime.date.isoformat, datetime.date.fromisoformat),
@@ -533,7 +532,7 @@ KINDS: dict[str, tuple[Any, Any, Any]] = {  # the type, what a value is made of,
 }
 
 
-def _kind_of(value: Any) -> str:
+def _find_kind(value: Any) -> str:
     if type(value).__module__.partition(".")[0] == "pandas":
         return "pandas"
     wanted = np.generic if isinstance(value, np.generic) else type(value)
@@ -592,7 +591,7 @@ def _check_side(side: Described, n: int) -> None:
     for labels, length in ((side.labels, n), (side.columns, d)):
         if labels is not None:
             fine = len(labels.levels) == len(labels.names) == len(labels.dtypes) > 0
-            require(fine and (hasattr(labels, "_pandas") or _is_plain(labels)), "labels are malformed")
+            require(fine and (labels._pandas is not None or _is_plain(labels)), "labels are malformed")
             fine = all(level.shape == (len(labels) if length is None else length,) for level in labels.levels)
             require(fine, "there are not as many labels as rows or columns")
     require(side.encoder is not None or not side.by_index, "features from an index need an encoder")

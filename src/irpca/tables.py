@@ -98,17 +98,17 @@ def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> S
             "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
         )
     assert result.S is not None
-    return result.S if exact or cut.default or _enough(result, cut) else _beyond(result, cut, owner())
+    return result.S if exact or cut.default or _suffices(result, cut) else _read_beyond(result, cut, owner())
 
 
-def _enough(result: Result, cut: Criterion) -> bool:
+def _suffices(result: Result, cut: Criterion) -> bool:
     """Whether the outliers of the fit hold all that the cut asks for."""
     if cut.threshold is not None:
         return result.scale is None and cut.threshold >= result.zeta
     return cut.probability is not None and cut.probability > 0.5
 
 
-def _beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
+def _read_beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
     """All cells that may be in the cut, from one read of M."""
     if cut.threshold is not None:
         judge = replace(result.judge, limit=cut.threshold, scale=None)

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parser().parse_args(words)
+        arguments = _make_parser().parse_args(words)
     except SystemExit as end:  # --help, --version and wrong usage, which argparse has written about
         _flush()
         return int(end.code or 0)
@@ -72,14 +72,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
         return int(getattr(commands, arguments.command)(arguments))
     except (Interrupted, KeyboardInterrupt):
-        return _failed("stopped; nothing was written", INTERRUPTED)
+        return _fail("stopped; nothing was written", INTERRUPTED)
     except Exception as error:
         if arguments.debug:
             raise
-        return _failed(*_explained(error))
+        return _fail(*_explain(error))
 
 
-def _explained(error: Exception) -> tuple[str, int]:
+def _explain(error: Exception) -> tuple[str, int]:
     """One line about an error, and its exit code."""
     text = " ".join(str(error).split())
     if (code := getattr(error, "exit_code", None)) is not None:
@@ -92,7 +92,7 @@ def _explained(error: Exception) -> tuple[str, int]:
     return f"{type(error).__name__}: {text}. This should not happen; --debug shows where it comes from", INTERNAL
 
 
-def _failed(text: str, code: int) -> int:
+def _fail(text: str, code: int) -> int:
     print(f"irpca: {text}", file=sys.stderr)
     return code
 
@@ -119,14 +119,14 @@ def _flush() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _parser() -> argparse.ArgumentParser:
+def _make_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="irpca",
         description="Find what is grossly wrong in a table, and what should be there.",
         epilog=f"{FORMATS}\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=_spell_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     _add_fit(commands)
     _add_predict(commands)
@@ -137,13 +137,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _version() -> str:
+def _spell_version() -> str:
     from .. import __version__
 
     return f"irpca {__version__}"
 
 
-def _command(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:
+def _add_command(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=text,
@@ -157,14 +157,16 @@ def _command(commands: Any, name: str, text: str, epilog: str = "") -> argparse.
 
 
 def _add_fit(commands: Any) -> None:
-    parser = _command(commands, "fit", "find outliers in a table and repair it", FORMATS)
+    parser = _add_command(commands, "fit", "find outliers in a table and repair it", FORMATS)
     parser.add_argument("data", metavar="DATA", help="the table: one row in each line, or --long")
     _add_reading(parser)
     parser.add_argument("--rows", metavar="F", help='features of the rows: a table, or "index" for their labels')
     parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
-    parser.add_argument("--rank", type=_rank, default="auto", metavar="R", help="number of components (default: auto)")
+    parser.add_argument(
+        "--rank", type=_read_rank, default="auto", metavar="R", help="number of components (default: auto)"
+    )
     _add_cut(parser)
-    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--seed", type=_read_natural, default=0, metavar="N", help="random seed (default: 0)")
     parser.add_argument("--time-budget", type=_positive, metavar="S", help="stop after about S seconds")
     parser.add_argument("--report", action="store_true", help="write report.html, too")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: name of DATA + -irpca)")
@@ -172,7 +174,7 @@ def _add_fit(commands: Any) -> None:
 
 
 def _add_predict(commands: Any) -> None:
-    parser = _command(commands, "predict", "expected values for new rows or columns, by their features alone")
+    parser = _add_command(commands, "predict", "expected values for new rows or columns, by their features alone")
     parser.add_argument("model", metavar="MODEL", help="a model.irpca that was fitted with features")
     parser.add_argument("--rows", metavar="F", help="features of the new rows, as in the fit")
     parser.add_argument("--cols", metavar="F", help="features of the new columns, as in the fit")
@@ -182,7 +184,7 @@ def _add_predict(commands: Any) -> None:
 
 
 def _add_check(commands: Any) -> None:
-    parser = _command(commands, "check", "find outliers in new rows by a model that was fitted before", FORMATS)
+    parser = _add_command(commands, "check", "find outliers in new rows by a model that was fitted before", FORMATS)
     parser.add_argument("model", metavar="MODEL", help="a model.irpca")
     parser.add_argument("data", metavar="DATA", help="new rows, with the same columns as in the fit")
     _add_reading(parser)
@@ -193,7 +195,7 @@ def _add_check(commands: Any) -> None:
 
 
 def _add_report(commands: Any) -> None:
-    parser = _command(commands, "report", "write the report of a fitted model, one HTML file", FORMATS)
+    parser = _add_command(commands, "report", "write the report of a fitted model, one HTML file", FORMATS)
     parser.add_argument("model", metavar="MODEL", help="a model.irpca")
     parser.add_argument("data", metavar="DATA", help="the table that it was fitted to")
     _add_reading(parser)
@@ -202,20 +204,21 @@ def _add_report(commands: Any) -> None:
 
 
 def _add_demo(commands: Any) -> None:
-    parser = _command(commands, "demo", "try it on life expectancy in 202 countries")
+    parser = _add_command(commands, "demo", "try it on life expectancy in 202 countries")
     parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
+    parser.set_defaults(rank="auto", seed=0, time_budget=None, report=True, fdr=None, probability=None, threshold=None)
     _add_output(parser)
 
 
 def _add_experiment(commands: Any) -> None:
-    parser = _command(commands, "experiment", "repeat an experiment of the paper (needs the repository)")
+    parser = _add_command(commands, "experiment", "repeat an experiment of the paper (needs the repository)")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m lab.experiments")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("how to read DATA")
     group.add_argument("--index", metavar="COL", help="column with the labels of the rows")
-    group.add_argument("--long", type=_three, metavar="ROW,COLUMN,VALUE", help="one observation in each line")
+    group.add_argument("--long", type=_read_names, metavar="ROW,COLUMN,VALUE", help="one observation in each line")
     group.add_argument(
         "--feature", action="append", default=[], metavar="COL", help=_AGAIN.format("describes the rows")
     )
@@ -233,7 +236,7 @@ def _add_csv(group: Any) -> None:
         "--missing", action="append", default=[], metavar="TOKEN", help="read this as missing, too (repeatable)"
     )
     group.add_argument("--no-header", dest="header", action="store_false", help="the first line is data")
-    group.add_argument("--delimiter", type=_delimiter, metavar="C", help="between fields (default: found out)")
+    group.add_argument("--delimiter", type=_read_delimiter, metavar="C", help="between fields (default: found out)")
     group.add_argument("--decimal", choices=[",", "."], help="the decimal mark (default: found out)")
     group.add_argument("--encoding", metavar="NAME", help="such as latin-1 (default: UTF-8)")
 
@@ -254,35 +257,35 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
 
 
-def _three(text: str) -> tuple[str, ...]:
+def _read_names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if len(names) != 3 or len(set(names)) != 3 or not all(names):
         raise argparse.ArgumentTypeError(f"three different names of columns are needed, ROW,COLUMN,VALUE; got {text!r}")
     return names
 
 
-def _delimiter(text: str) -> str:
+def _read_delimiter(text: str) -> str:
     text = {"tab": "\t", "\\t": "\t", "space": " "}.get(text, text)
     if len(text) != 1 or text in '"\r\n':
         raise argparse.ArgumentTypeError(f"one character, or tab, or space; got {text!r}")
     return text
 
 
-def _rank(text: str) -> int | str:
-    return "auto" if text == "auto" else _at_least(text, 1)
+def _read_rank(text: str) -> int | str:
+    return "auto" if text == "auto" else _read_whole(text, 1)
 
 
-def _natural(text: str) -> int:
-    return _at_least(text, 0)
+def _read_natural(text: str) -> int:
+    return _read_whole(text, 0)
 
 
-def _at_least(text: str, least: int) -> int:
+def _read_whole(text: str, least: int) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < least:
         raise argparse.ArgumentTypeError(f"a whole number, {least} or larger, is needed; got {text!r}")
     return int(text)
 
 
-def _number_between(low: float, high: float, words: str) -> Callable[[str], float]:
+def _make_reader(low: float, high: float, words: str) -> Callable[[str], float]:
     def read(text: str) -> float:
         try:
             value = float(text)
@@ -295,8 +298,4 @@ def _number_between(low: float, high: float, words: str) -> Callable[[str], floa
     return read
 
 
-_share, _positive = _number_between(0, 1, "between 0 and 1"), _number_between(0, float("inf"), "above 0")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+_share, _positive = _make_reader(0, 1, "between 0 and 1"), _make_reader(0, float("inf"), "above 0")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from .. import readers
+from ..labels import Labels
 from ..labels import texts as texts_of
-from ..readers import PACKED, Data, FileLabels, FileTable, Options, ReaderError
+from ..readers import PACKED, Data, FileTable, Options, ReaderError
 from . import FOUND, USABLE, USAGE, findings, printed, writers
 
 
@@ -28,39 +29,65 @@ class UsageError(ValueError):
 
 
 def fit(arguments: Namespace) -> int:
-    folder = arguments.out or f"{_stem(arguments.data)}-irpca"
-    names = ["outliers.csv", "repaired.csv", "model.irpca", *(["report.html"] if arguments.report else [])]
+    def read() -> tuple[Data, Any, Any, list[str]]:
+        data = _read_data(arguments)
+        rows, row_notes = _read_features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
+        cols, col_notes = _read_features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
+        return data, data.features if rows is None else rows, cols, [*data.notes, *row_notes, *col_notes]
+
     _refuse_together(arguments)
-    with writers.staged(folder, names, arguments.force) as place:
-        data = _data(arguments)
-        rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
-        cols, col_notes = _features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
-        notes = [*data.notes, *row_notes, *col_notes]
-        model = _fitted(arguments, data, data.features if rows is None else rows, cols, notes)
-        found = findings.outliers(model, data, _cut(arguments))
-        _write_all(model, data, found, place, arguments)
-    files = {name: str(Path(folder, name)) for name in names}
-    printed.say_fit(arguments, model, data, found, notes, files)
-    return printed.code_of(model)
+    return _fit(arguments, arguments.out or f"{_strip_endings(arguments.data)}-irpca", read)
 
 
-def _fitted(arguments: Namespace, data: Data, rows: Any, cols: Any, notes: list[str]) -> Any:
+def demo(arguments: Namespace) -> int:
+    from ..containers import Labelled
+    from ..datasets import load_life_expectancy
+
+    def read() -> tuple[Data, Any, Any, list[str]]:
+        life = load_life_expectancy()
+        rows, columns = readers.as_labels(life.countries, "country"), readers.as_labels([*map(str, life.years)], None)
+        data = Data("life_expectancy.csv", Labelled(life.M, rows, columns), rows, columns)
+        return data, None, life.col_features(), []
+
+    return _fit(arguments, arguments.out, read, copied=["life_expectancy.csv"])
+
+
+def _fit(
+    arguments: Namespace, folder: str, read: Callable[[], tuple[Data, Any, Any, list[str]]], copied: Sequence[str] = ()
+) -> int:
+    """Fit what ``read`` returns, M, features of its rows and columns, and notes; write all that was found."""
     from ..callbacks import Progress
     from ..estimator import InductiveRobustPCA
 
-    watched = sys.stderr.isatty() and not arguments.quiet
-    model = InductiveRobustPCA(
-        getattr(arguments, "rank", "auto"),
-        time_budget=getattr(arguments, "time_budget", None),
-        callbacks=Progress(sys.stderr) if watched else None,
-        random_state=getattr(arguments, "seed", 0),
-    )
-    with _warnings_as(notes):
-        return model.fit(data.M, row_features=rows, col_features=cols)
+    names = ["outliers.csv", "repaired.csv", "model.irpca", *["report.html"] * arguments.report, *copied]
+    with writers.staged(folder, names, arguments.force) as place:
+        data, rows, cols, notes = read()
+        watched = sys.stderr.isatty() and not arguments.quiet
+        model = InductiveRobustPCA(
+            arguments.rank,
+            time_budget=arguments.time_budget,
+            callbacks=Progress(sys.stderr) if watched else None,
+            random_state=arguments.seed,
+        )
+        with _note_warnings(notes):
+            model.fit(data.M, row_features=rows, col_features=cols)
+        found = findings.outliers(model, data, _collect_criterion(arguments))
+        findings.write_outliers(place / "outliers.csv", found)
+        findings.write_repaired(place / "repaired.csv", model, data, _collect_criterion(arguments))
+        model.save(place / "model.irpca")
+        if arguments.report:
+            from .. import report as reports
+
+            about = {"title": Path(data.name).name, "command": arguments.command_line}
+            reports.write(model, place / "report.html", **about, **_collect_criterion(arguments))
+        for name in copied:
+            findings.write_wide(place / name, data, data.M.values)
+    printed.say_fit(arguments, model, data, found, notes, {name: str(Path(folder, name)) for name in names})
+    return printed.code_of(model)
 
 
 @contextmanager
-def _warnings_as(notes: list[str]) -> Iterator[None]:
+def _note_warnings(notes: list[str]) -> Iterator[None]:
     """Warnings become notes, but for that of a fit that did not end well, which the verdict says."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
@@ -69,28 +96,19 @@ def _warnings_as(notes: list[str]) -> Iterator[None]:
     notes += dict.fromkeys(" ".join(str(warning.message).split()) for warning in own)
 
 
-def _write_all(model: Any, data: Data, found: dict[str, list[Any]], place: Path, arguments: Namespace) -> None:
-    findings.write_outliers(place / "outliers.csv", found)
-    findings.write_repaired(place / "repaired.csv", model, data, _cut(arguments))
-    model.save(place / "model.irpca")
-    if arguments.report:
-        from .. import report as reports
-
-        about = {"title": Path(data.name).name, "command": arguments.command_line}
-        reports.write(model, place / "report.html", **about, **_cut(arguments))
-
-
 def check(arguments: Namespace) -> int:
-    target = Path(arguments.out or f"{_stem(arguments.data)}-outliers.csv")
+    target = Path(arguments.out or f"{_strip_endings(arguments.data)}-outliers.csv")
     _refuse_together(arguments)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
-        model = _loaded(arguments.model)
-        data = _data(arguments, _side_of(model.col_labels_))
-        rows, row_notes = _features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
+        model = _load_model(arguments.model)
+        data = _read_data(arguments, model.col_labels_)
+        rows, row_notes = _read_features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
         notes = [*data.notes, *row_notes]
-        with _warnings_as(notes):
+        with _note_warnings(notes):
             features = data.features if rows is None else rows
-            found = findings.outliers(model, data, {**_cut(arguments), "M": data.M, "row_features": features})
+            found = findings.outliers(
+                model, data, {**_collect_criterion(arguments), "M": data.M, "row_features": features}
+            )
         findings.write_outliers(place / target.name, found)
     printed.say_check(arguments, model, data, found, notes, str(target))
     return printed.code_of(model) or (FOUND if found["row"] else USABLE)
@@ -99,8 +117,8 @@ def check(arguments: Namespace) -> int:
 def report(arguments: Namespace) -> int:
     target = Path(arguments.out)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
-        model = _loaded(arguments.model)
-        data = _data(arguments, _side_of(model.col_labels_))
+        model = _load_model(arguments.model)
+        data = _read_data(arguments, model.col_labels_)
         if data.shape != model.low_rank_.shape:
             shapes = [f"{n1} × {n2}" for n1, n2 in (data.shape, model.low_rank_.shape)]
             raise ReaderError(f"{data.name} is {shapes[0]}, and the model was fitted to {shapes[1]}: give that table")
@@ -116,22 +134,22 @@ def predict(arguments: Namespace) -> int:
     if arguments.rows is None and arguments.cols is None:
         raise UsageError("predict needs --rows, --cols or both: the features of what is new. See irpca predict --help")
     if arguments.out is None:
-        writers.csv_lines(printed.Stdout(), ("row", "column", "expected", "std"), list(_predicted(arguments)))
+        writers.csv_lines(printed.Stdout(), ("row", "column", "expected", "std"), list(_predict_lines(arguments)))
         return USABLE
     target = Path(arguments.out)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
-        writers.write_csv(place / target.name, ("row", "column", "expected", "std"), _predicted(arguments))
+        writers.write_csv(place / target.name, ("row", "column", "expected", "std"), _predict_lines(arguments))
     printed.say(arguments, f"Expected values: {target}")
     return USABLE
 
 
-def _predicted(arguments: Namespace) -> Iterator[tuple[str, ...]]:
+def _predict_lines(arguments: Namespace) -> Iterator[tuple[str, ...]]:
     """The lines of a long table."""
-    model = _loaded(arguments.model)
+    model = _load_model(arguments.model)
     if not hasattr(model, "predict"):
         raise ReaderError(f"{arguments.model} was fitted without features (--rows, --cols): it cannot predict")
-    rows, row_texts = _new_features(arguments, arguments.rows, model, 0)
-    cols, col_texts = _new_features(arguments, arguments.cols, model, 1)
+    rows, row_texts = _read_new_features(arguments, arguments.rows, model, 0)
+    cols, col_texts = _read_new_features(arguments, arguments.cols, model, 1)
     expected, std = model.predict(row_features=rows, col_features=cols, return_std=True)
     expected, std = (np.asarray(getattr(table, "values", table)) for table in (expected, std))
     for text, means, deviations in zip(row_texts, expected.tolist(), std.tolist(), strict=True):
@@ -139,13 +157,13 @@ def _predicted(arguments: Namespace) -> Iterator[tuple[str, ...]]:
         yield from ((text, *cell) for cell in written)
 
 
-def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int) -> tuple[Any, Sequence[str]]:
+def _read_new_features(arguments: Namespace, path: str | None, model: Any, axis: int) -> tuple[Any, Sequence[str]]:
     """Features of new rows (0) or columns as predict() takes them, and what to call these."""
     side = (model._rows, model._cols)[axis]
     if path is None:
         return None, texts_of(side.labels, model.low_rank_.shape[axis])
-    table = _table(path, _options(arguments))
-    used = _used(table, side)
+    table = _read_table(path, _make_options(arguments))
+    used = _choose_used(table, side)
     label = next((name for name in table.columns if name not in used), None)
     texts = [str(i) for i in range(len(table))] if label is None else table.spell(label)
     if side.by_index:
@@ -154,7 +172,7 @@ def _new_features(arguments: Namespace, path: str | None, model: Any, axis: int)
     return (np.column_stack(list(features.values())) if side.encoder is None else features), texts
 
 
-def _used(table: FileTable, side: Any) -> list[str]:
+def _choose_used(table: FileTable, side: Any) -> list[str]:
     """Which columns are features: those that the fit had; of a fit to plain numbers, the last ones, as many."""
     if side.by_index:
         return []
@@ -162,28 +180,6 @@ def _used(table: FileTable, side: Any) -> list[str]:
         return list(side.encoder.columns_)
     numeric = [name for name, values in table.columns.items() if values.dtype.kind in "fb"]
     return numeric[-len(side.expected.coefficients) :] if side.expected is not None else numeric
-
-
-def demo(arguments: Namespace) -> int:
-    from ..containers import Labelled
-    from ..datasets import load_life_expectancy
-
-    arguments.report = True
-    names = ["outliers.csv", "repaired.csv", "model.irpca", "report.html", "life_expectancy.csv"]
-    with writers.staged(arguments.out, names, arguments.force) as place:
-        life = load_life_expectancy()
-        rows, columns = (
-            FileLabels.of(life.countries, "country"),
-            FileLabels.of([str(year) for year in life.years], None),
-        )
-        M = Labelled(life.M, rows.labels, columns.labels)
-        data, notes = Data("life_expectancy.csv", M, rows, columns), list[str]()
-        model = _fitted(arguments, data, None, life.col_features(), notes)
-        found = findings.outliers(model, data, {})
-        _write_all(model, data, found, place, arguments)
-        findings.write_wide(place / "life_expectancy.csv", data, life.M)
-    printed.say_fit(arguments, model, data, found, notes, {name: str(Path(arguments.out, name)) for name in names})
-    return printed.code_of(model)
 
 
 def experiment(arguments: Namespace) -> int:
@@ -199,7 +195,7 @@ def _refuse_together(arguments: Namespace) -> None:
         raise UsageError("give the features of the rows by --feature or by --rows, not both")
 
 
-def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
+def _make_options(arguments: Namespace, labels: Iterable[str] = ()) -> Options:
     return Options(
         missing=tuple(arguments.missing),
         text=tuple(arguments.text),
@@ -212,11 +208,11 @@ def _options(arguments: Namespace, labels: Sequence[str] = ()) -> Options:
     )
 
 
-def _data(arguments: Namespace, columns: FileLabels | None = None) -> Data:
+def _read_data(arguments: Namespace, columns: Labels | None = None) -> Data:
     """The table of the command line; with the columns of a model, if there is one."""
     long = arguments.long or ()
     labels = long[:2] or ((arguments.index,) if arguments.index else ())
-    options = replace(_options(arguments, labels), drop=tuple(arguments.drop), only=tuple(long))
+    options = replace(_make_options(arguments, labels), drop=tuple(arguments.drop), only=tuple(long))
     found = readers.read(arguments.data, options)
     if not isinstance(found, FileTable):
         _refuse_names(arguments)
@@ -232,7 +228,7 @@ def _refuse_names(arguments: Namespace) -> None:
             raise UsageError(f"--{option}: {arguments.data} holds a matrix, whose columns have no names")
 
 
-def _table(path: str, options: Options) -> FileTable:
+def _read_table(path: str, options: Options) -> FileTable:
     found = readers.read(path, options)
     if isinstance(found, FileTable):
         return found
@@ -241,21 +237,18 @@ def _table(path: str, options: Options) -> FileTable:
     return FileTable(path, {str(j): column for j, column in enumerate(found.T.astype(float))}, named=False)
 
 
-def _features(
-    arguments: Namespace, path: str | None, side: FileLabels, n: int, option: str
+def _read_features(
+    arguments: Namespace, path: str | None, side: Labels | None, n: int, option: str
 ) -> tuple[Any, tuple[str, ...]]:
     """Features of the rows, or columns, of M as fit() takes them, and notes."""
     if path is None or path == "index":
         return path, ()
-    options = replace(_options(arguments, (side.name,) if side.name else ()), loose=True)  # --text may be about DATA
-    return readers.align(_table(path, options), side, n, option)
+    labels = () if side is None else filter(None, side.names)
+    options = replace(_make_options(arguments, labels), loose=True)  # --text may be about DATA
+    return readers.align(_read_table(path, options), side, n, option)
 
 
-def _side_of(labels: Any) -> FileLabels:
-    return FileLabels() if labels is None else FileLabels(labels, labels.texts(), labels.names[0])
-
-
-def _loaded(path: str) -> Any:
+def _load_model(path: str) -> Any:
     from ..persistence import load
 
     try:
@@ -264,11 +257,11 @@ def _loaded(path: str) -> Any:
         raise ReaderError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _cut(arguments: Namespace) -> dict[str, Any]:
-    return {name: getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")}
+def _collect_criterion(arguments: Namespace) -> dict[str, Any]:
+    return {name: getattr(arguments, name) for name in ("fdr", "probability", "threshold")}
 
 
-def _stem(path: str) -> str:
+def _strip_endings(path: str) -> str:
     """The name of DATA without its endings, in the current folder."""
     if path == "-":
         return "stdin"

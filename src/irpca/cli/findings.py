@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from ..labels import Labels
 from ..lowrank import Array
-from ..readers import Data, FileLabels
+from ..readers import Data
 from . import writers
 
 FIELDS = ("row", "column", "observed", "expected", "difference", "std", "score", "probability")
@@ -20,22 +21,24 @@ def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[
         return {name: [] for name in (*FIELDS, "at")}
     table = model.outliers(**options)
     found: dict[str, list[Any]] = {name: np.asarray(table[name]).tolist() for name in FIELDS}
-    places = [_positions(found[name], side) for name, side in (("row", data.rows), ("column", data.columns))]
-    found["at"] = list(zip(*places, strict=True))
-    found["row"], found["column"] = ([side.text(k) for k in at] for side, at in zip(_sides(data), places, strict=True))
+    rows, columns = _find_positions(found["row"], data.rows), _find_positions(found["column"], data.columns)
+    found["at"] = list(zip(rows, columns, strict=True))
+    found["row"], found["column"] = _spell(data.rows, rows), _spell(data.columns, columns)
     found["observed"] = writers.exact_list(np.asarray(table["observed"]))
     return found
 
 
-def _sides(data: Data) -> tuple[FileLabels, FileLabels]:
-    return data.rows, data.columns
-
-
-def _positions(labels: list[Any], side: FileLabels) -> list[int]:
-    if side.labels is None:
+def _find_positions(labels: list[Any], side: Labels | None) -> list[int]:
+    if side is None:
         return labels
-    at = {label: k for k, label in enumerate(side.labels.levels[0].tolist())}
+    at = {label: k for k, label in enumerate(side.levels[0].tolist())}
     return [at[label] for label in labels]
+
+
+def _spell(side: Labels | None, positions: Any) -> list[str]:
+    """Labels as the file spells them, or positions."""
+    texts = None if side is None else side.spell()
+    return [str(k) if texts is None else texts[k] for k in positions]
 
 
 def write_outliers(path: Path, found: dict[str, list[Any]]) -> None:
@@ -48,44 +51,42 @@ def write_repaired(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> N
     if data.cells is not None:
         _write_long(path, model, data, cut)
     elif model.sparse_ is None:
-        write_wide(path, data, _values(data.M))
+        write_wide(path, data, _to_array(data.M))
     else:
-        write_wide(path, data, _values(model.repaired(**cut)))
+        write_wide(path, data, _to_array(model.repaired(**cut)))
 
 
-def _values(table: Any) -> Array:
+def _to_array(table: Any) -> Array:
     return np.asarray(getattr(table, "values", table))
 
 
 def write_wide(path: Path, data: Data, values: Array) -> None:
     """A table like the one that was given: labels only where it had some."""
-    rows, columns = _sides(data)
-    labelled = rows.texts is not None
-    header = None if columns.texts is None else [*([rows.name or ""] if labelled else []), *columns.texts]
-    lines = (
-        [*([rows.text(i)] if labelled else []), *writers.full(writers.exact_list(line))]
-        for i, line in enumerate(values)
-    )
-    writers.write_csv(path, header, lines)
+    rows, columns = data.rows, data.columns
+    corner, texts = ([], None) if rows is None else ([rows.names[0] or ""], rows.spell())
+    header = None if columns is None else [*corner, *columns.spell()]
+    lines = (writers.full(writers.exact_list(line)) for line in values)
+    writers.write_csv(path, header, lines if texts is None else ([a, *b] for a, b in zip(texts, lines, strict=True)))
 
 
 def _write_long(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> None:
     """The lines that were given, in their order, with outliers and missing values replaced."""
     assert data.cells is not None
     rows, cols, values = data.cells
-    values = np.where(np.isnan(values), _expected(model, rows, cols), values)
+    values = np.where(np.isnan(values), _expect(model, rows, cols), values)
     if model.sparse_ is not None:
         n2, found = data.shape[1], outliers(model, data, cut)
         wrong = {i * n2 + j: expected for (i, j), expected in zip(found["at"], found["expected"], strict=True)}
         cells = rows.astype(np.int64) * n2 + cols
         for k in np.flatnonzero(np.isin(cells, np.array(list(wrong), np.int64))):
             values[k] = wrong[int(cells[k])]
-    names = data.rows.name or "row", data.columns.name or "column", data.value
-    texts = ([side.text(k) for k in at] for side, at in zip(_sides(data), (rows, cols), strict=True))
-    writers.write_csv(path, names, zip(*texts, writers.full(values.tolist()), strict=True))
+    sides = ((data.rows, "row", rows), (data.columns, "column", cols))
+    names = [(side and side.names[0]) or name for side, name, _ in sides]
+    texts = (_spell(side, at) for side, _, at in sides)
+    writers.write_csv(path, [*names, data.value], zip(*texts, writers.full(values.tolist()), strict=True))
 
 
-def _expected(model: Any, rows: Array, cols: Array) -> Array:
+def _expect(model: Any, rows: Array, cols: Array) -> Array:
     expected = np.asarray(model.result_.L.entries(rows, cols), float)
     known = model.result_.known
     return expected if known is None else np.where(known[0][rows] & known[1][cols], expected, np.nan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -49,99 +49,86 @@ def _print(text: str) -> None:
 
 
 def say_fit(
-    arguments: Namespace,
-    model: Any,
-    data: Data,
-    found: dict[str, list[Any]],
-    notes: list[str],
-    files: dict[str, str],
+    arguments: Namespace, model: Any, data: Data, found: dict[str, list[Any]], notes: list[str], files: dict[str, str]
 ) -> None:
-    if arguments.json:
-        result = model.result_
-        facts = {
-            "verdict": result.usable,
-            "reason": verdict(model).partition(": ")[2],
-            "status": result.status.name,
-            "data": data.name,
-            "shape": list(data.shape),
-            "missing": int(np.prod(data.shape)) - result.n_observed,
-            "rank": result.rank,
-            "noise": result.noise,
-            "outliers": len(found["row"]),
-            "first_outliers": _records(found),
-            "doubts": [{"kind": doubt.kind, "text": str(doubt)} for doubt in result.doubts],
-            "notes": notes,
-            "files": files,
-            "seconds": result.seconds,
-            "exit_code": code_of(model),
-        }
-        return _print(writers.as_json(facts))
-    told = [*_notes(notes), *_summary(arguments, model, len(found["row"])), *_listed(found)]
-    if code_of(model) == DO_NOT_USE:
-        told.append("The files are written all the same, to look at what went wrong:")
-    say(arguments, "\n".join([*told, "Written:", *(f"  {path}" for path in files.values())]))
+    result, code = model.result_, code_of(model)
+    about = {
+        "verdict": result.usable,
+        "reason": verdict(model).partition(": ")[2],
+        "status": result.status.name,
+        "missing": int(np.prod(data.shape)) - result.n_observed,
+        "rank": result.rank,
+        "noise": result.noise,
+        "doubts": [{"kind": doubt.kind, "text": str(doubt)} for doubt in result.doubts],
+        "seconds": result.seconds,
+        "exit_code": code,
+    }
+    lines = [*_summarise(arguments, model, len(found["row"])), *_list_outliers(found)]
+    if code == DO_NOT_USE:
+        lines.append("The files are written all the same, to look at what went wrong:")
+    _tell(arguments, about, lines, data, found, notes, files)
 
 
 def say_check(
     arguments: Namespace, model: Any, data: Data, found: dict[str, list[Any]], notes: list[str], path: str
 ) -> None:
-    if arguments.json:
-        facts = {
-            "model": arguments.model,
-            "verdict": model.result_.usable,
-            "data": data.name,
-            "shape": list(data.shape),
-            "outliers": len(found["row"]),
-            "first_outliers": _records(found),
-            "notes": notes,
-            "files": {"outliers.csv": path},
-            "exit_code": code_of(model) or int(bool(found["row"])),
-        }
-        return _print(writers.as_json(facts))
-    about = [f"The model itself is not to be used ({verdict(model)})"] if code_of(model) else []
-    n1, n2 = data.shape
-    head = f"{data.name}: {n1} rows × {n2} columns, {count(len(found['row']), 'outlier')} by {arguments.model}"
-    say(arguments, "\n".join([*_notes(notes), *about, head, *_listed(found), "Written:", f"  {path}"]))
+    code, (n1, n2) = code_of(model), data.shape
+    about = {"model": arguments.model, "verdict": model.result_.usable, "exit_code": code or int(bool(found["row"]))}
+    lines = [f"The model itself is not to be used ({verdict(model)})"] if code else []
+    lines += [f"{data.name}: {n1} rows × {n2} columns, {count(len(found['row']), 'outlier')} by {arguments.model}"]
+    _tell(arguments, about, [*lines, *_list_outliers(found)], data, found, notes, {"outliers.csv": path})
 
 
-def _summary(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
+def _tell(
+    arguments: Namespace,
+    about: dict[str, Any],
+    lines: list[str],
+    data: Data,
+    found: dict[str, list[Any]],
+    notes: list[str],
+    files: dict[str, str],
+) -> None:
+    """Print lines with what all commands say around them, or the same as one JSON object."""
+    if not arguments.json:
+        written = ["Written:", *(f"  {path}" for path in files.values())]
+        return say(arguments, "\n".join([*(f"Note: {note}" for note in notes), *lines, *written]))
+    first = list(zip(*(found[name] for name in FIELDS), strict=True))[:SHOWN]
+    facts = {
+        **about,
+        "data": data.name,
+        "shape": data.shape,
+        "outliers": len(found["row"]),
+        "first_outliers": [dict(zip(FIELDS, record, strict=True)) for record in first],
+        "notes": notes,
+        "files": files,
+    }
+    _print(writers.as_json(facts))
+
+
+def _summarise(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
     """The summary of the fit, its line about outliers in the words of the command line."""
     share = number / max(model.result_.n_observed, 1)
-    cut = Criterion(*(getattr(arguments, name, None) for name in ("fdr", "probability", "threshold")))
+    cut = Criterion(arguments.fdr, arguments.probability, arguments.threshold)
     cells = f"Outliers: {count(number, 'cell')} ({share:.2%}), {cut}"
     for line in str(model.result_.summary()).split("\n"):
         outliers = line.startswith("Outliers: ")
         yield f"{cells}; for more or fewer: --fdr, --probability or --threshold" if outliers else line
 
 
-def _notes(notes: Sequence[str]) -> list[str]:
-    return [f"Note: {note}" for note in notes]
-
-
-def _records(found: dict[str, list[Any]]) -> list[dict[str, Any]]:
-    return [
-        dict(zip(FIELDS, record, strict=True)) for record in list(zip(*(found[f] for f in FIELDS), strict=True))[:SHOWN]
-    ]
-
-
-def _listed(found: dict[str, list[Any]]) -> list[str]:
+def _list_outliers(found: dict[str, list[Any]]) -> list[str]:
     """The first outliers, in columns."""
     total = len(found["row"])
     if not total:
         return []
     names = ("row", "column", "observed", "expected", "std", "probability")
-    cells = [[_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
+    cells = [[_spell_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in (names, *cells)]
-    head = (
-        "The outliers, the most certain first:"
-        if total <= SHOWN
-        else f"The {SHOWN} most certain of {total:,} outliers:"
-    )
-    return [head, *(f"  {line.rstrip()}" for line in lines)]
+    head = "outliers, the most certain first:" if total <= SHOWN else f"{SHOWN} most certain of {total:,} outliers:"
+    return [f"The {head}", *(f"  {line.rstrip()}" for line in lines)]
 
 
-def _cell(value: Any) -> str:
+def _spell_cell(value: Any) -> str:
     if not isinstance(value, str):
         return f"{value:.4g}"
     text = " ".join("".join(c if c.isprintable() else " " for c in value).split())

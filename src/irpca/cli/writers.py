@@ -50,11 +50,11 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
     there = [name for name in names if os.path.lexists(target / name)]
     if there and not force:
         raise OutputError(f"{target / there[0]} is there already; --force replaces it, --out names another place")
-    made = _made(target)
+    made = _make_folders(target)
     try:
         place = Path(tempfile.mkdtemp(prefix=".irpca-", dir=target))
     except OSError as error:
-        _removed(made)
+        _remove_folders(made)
         raise OutputError(f"cannot write to {target}: {error.strerror}; choose another place with --out") from error
     try:
         yield place
@@ -67,10 +67,10 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
         raise OutputError(f"cannot write to {target}: {error.strerror}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        _removed(made)
+        _remove_folders(made)
 
 
-def _made(folder: Path) -> list[Path]:
+def _make_folders(folder: Path) -> list[Path]:
     """Make a folder and those above it; which of them were not there."""
     try:
         missing = [each for each in (folder, *folder.parents) if not each.exists()]
@@ -80,7 +80,7 @@ def _made(folder: Path) -> list[Path]:
     return missing
 
 
-def _removed(folders: list[Path]) -> None:
+def _remove_folders(folders: list[Path]) -> None:
     for folder in folders:
         with suppress(OSError):  # not empty
             folder.rmdir()
@@ -115,16 +115,5 @@ def exact_list(values: Array) -> list[Any]:
 
 def as_json(thing: Any) -> str:
     """As strict JSON: null in the place of what is not finite."""
-    return json.dumps(_plain(thing), ensure_ascii=False, indent=2, allow_nan=False)
-
-
-def _plain(thing: Any) -> Any:
-    if isinstance(thing, dict):
-        return {str(key): _plain(value) for key, value in thing.items()}
-    if isinstance(thing, list | tuple):
-        return [_plain(value) for value in thing]
-    if isinstance(thing, np.generic):
-        thing = thing.item()
-    if isinstance(thing, float) and not math.isfinite(thing):
-        return None
-    return thing if thing is None or isinstance(thing, bool | int | float | str) else str(thing)
+    finite = json.loads(json.dumps(thing, default=np.generic.item), parse_constant=lambda _: None)
+    return json.dumps(finite, ensure_ascii=False, indent=2)

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from ..arguments import reads_as_number
 from ..dates import parse_dates
 from ..lowrank import Array
 from ..wording import count
-from .table import UNNAMED, FileTable, Options, ReaderError, for_shell, objects, shorten
+from .table import UNNAMED, FileTable, Options, ReaderError, objects, shorten
 
 # What stands for a missing value: the words that pandas takes, too.
 MISSING = frozenset(("", "NA", "N/A", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "NaN", "nan", "-NaN", "-nan", "null"))
@@ -194,7 +195,7 @@ class _CsvFile:
         try:
             dates = parse_dates(words)
         except ValueError as error:
-            advice = f"or pass --text {for_shell(name)} to keep the column as text"
+            advice = f"or pass --text {shlex.quote(name)} to keep the column as text"
             raise ReaderError(f"{self.name}, column {name!r}: {error}, {advice}") from error
         if dates is not None:
             of = dict(zip(words, dates.tolist(), strict=True))
@@ -210,12 +211,12 @@ class _CsvFile:
         if 2 * sum(present) <= len(present):
             return
         k = next(k for k, text in enumerate(fields) if not kinds.get(text, True))
-        value, column = fields[k], for_shell(name)
+        value, column = fields[k], shlex.quote(name)
         also = " With --decimal , a comma is the decimal mark." if re.fullmatch(r"[+-]?\d+,\d+", value) else ""
         raise ReaderError(
             f"{self.name}, {self._line_of(k)}, column {name!r}: {shorten(value, 40)} is not {what}, but {sum(present)} "
             f"of the {len(present)} values of this column are. Correct it in the file, or pass "
-            f"--missing={for_shell(value)} if it means missing, --text {column} to keep the column as text, "
+            f"--missing={shlex.quote(value)} if it means missing, --text {column} to keep the column as text, "
             f"--drop {column} to leave it out.{also}"
         )
 

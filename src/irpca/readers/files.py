@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import lzma
+import shlex
 import sys
 import warnings
 import zlib
@@ -18,14 +19,11 @@ import numpy as np
 from ..lowrank import Array
 from ..wording import few
 from .csvfiles import from_csv
-from .table import UNNAMED, FileTable, Options, ReaderError, for_shell, objects, one_line, spell_values
+from .table import UNNAMED, FileTable, Options, ReaderError, objects, one_line, spell_values
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-SIGNS = {
-    "general": 0.0,
-    "symmetric": 1.0,
-    "skew-symmetric": -1.0,
-}  # of entries of a Matrix Market file that are mirrored
+# Of entries of a Matrix Market file that are mirrored.
+SIGNS = {"general": 0.0, "symmetric": 1.0, "skew-symmetric": -1.0}
 MOST_EMPTY_LINES = 10**7  # rows or columns of it beyond those that the entries can fill
 
 
@@ -119,7 +117,7 @@ def _choose_key(name: str, keys: list[str], key: str | None) -> str:
     if not keys:
         raise ReaderError(f"{name} holds no array")
     if key is None and len(keys) > 1:
-        raise ReaderError(f"{name} holds several arrays, {few(keys)}; name one of them: --key {for_shell(keys[0])}")
+        raise ReaderError(f"{name} holds several arrays, {few(keys)}; name one of them: --key {shlex.quote(keys[0])}")
     if key is not None and key not in keys:
         raise ReaderError(f"--key: {name} has no array {key!r}; it has {few(keys)}")
     return keys[0] if key is None else key
@@ -214,4 +212,4 @@ def _from_chunks(file: str, name: str, chunks: Any, options: Options) -> Array:
     if types.is_primitive(kind) or types.is_decimal(kind):
         values = np.asarray(chunks.cast("float64", safe=False))
         return values.astype(bool) if types.is_boolean(kind) and not chunks.null_count else values
-    raise ReaderError(f"{file}: column {name!r} holds {kind}, not numbers, dates or text; --drop {for_shell(name)}")
+    raise ReaderError(f"{file}: column {name!r} holds {kind}, not numbers, dates or text; --drop {shlex.quote(name)}")

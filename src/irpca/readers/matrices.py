@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,36 +16,11 @@ from ..labels import Labels
 from ..longtable import LongTable
 from ..lowrank import Array
 from ..wording import count, few
-from .table import UNNAMED, FileTable, ReaderError, for_shell, objects, shorten
+from .table import UNNAMED, FileTable, ReaderError, objects, shorten
 
 INTEGER = re.compile(r"-?[1-9]\d{0,17}|0")  # those that are spelt in one way, and fit into 64 bits
 NUMBER = re.compile(r"-?(0|[1-9]\d{0,11})(\.\d{1,4})?")  # codes such as 007, and ids with more digits, are text
 MONTH = re.compile(r"\d{4}-\d\d")  # as a date it would come back as its first day
-
-
-@dataclass(frozen=True, eq=False)
-class FileLabels:
-    """The rows, or the columns, of M by the labels that a file has for them.
-
-    Attributes
-    ----------
-    labels : Labels or None
-    texts : list of str or None
-        The labels as they are spelt in the file.
-    name : str or None
-        What the labels are called in the file.
-    """
-
-    labels: Labels | None = None
-    texts: Sequence[str] | None = None
-    name: str | None = None
-
-    @classmethod
-    def of(cls, texts: Sequence[str], name: str | None) -> FileLabels:
-        return cls(as_labels(texts, name), texts, name)
-
-    def text(self, i: Any) -> str:
-        return str(i) if self.texts is None else self.texts[i]
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +33,7 @@ class Data:
         Of the file.
     M : Labelled, LongTable, array or sparse array
         What fit takes.
-    rows, columns : FileLabels
+    rows, columns : Labels or None
     features : dict of arrays, or None
         Columns of the file that describe its rows.
     cells : (rows, columns, values), or None
@@ -70,8 +46,8 @@ class Data:
 
     name: str
     M: Any
-    rows: FileLabels
-    columns: FileLabels
+    rows: Labels | None = None
+    columns: Labels | None = None
     features: dict[str, Array] | None = None
     cells: tuple[Array, Array, Array] | None = None
     value: str = "value"
@@ -85,7 +61,7 @@ class Data:
     @classmethod
     def of_matrix(cls, name: str, matrix: Any) -> Data:
         """Return a matrix without labels; of a sparse one, the stored entries are the observed ones."""
-        data = cls(name, matrix, FileLabels(), FileLabels())
+        data = cls(name, matrix)
         if not hasattr(matrix, "tocoo"):
             return data
         stored = matrix.tocoo()
@@ -94,7 +70,7 @@ class Data:
 
 
 def wide(
-    table: FileTable, index: str | None = None, features: Sequence[str] = (), columns: FileLabels | None = None
+    table: FileTable, index: str | None = None, features: Sequence[str] = (), columns: Labels | None = None
 ) -> Data:
     """Return M from a table with one row of it in each line.
 
@@ -105,7 +81,7 @@ def wide(
         The column with the labels of the rows. None: one without a name at the beginning, or the first column of text
         or dates, if each of its values is there once.
     features : names of columns that describe the rows, and are no part of M
-    columns : FileLabels or None
+    columns : Labels or None
         The columns that M must have, in this order; None: all.
     """
     for name in features:
@@ -120,14 +96,14 @@ def wide(
         notes.append(f"the rows are labelled by the column {label!r}")
     body = body.without([label] if label else [])
     _refuse_text(body, label)
-    if columns is None or columns.texts is None:
-        columns = FileLabels.of(list(body.columns), None) if table.named else FileLabels()
-    else:
+    if columns is not None:
         body = _reorder(body, columns, notes)
-    rows = FileLabels() if label is None else _label_rows(table, label)
+    elif table.named:
+        columns = as_labels(list(body.columns), None)
+    rows = None if label is None else _label_rows(table, label)
     values = np.column_stack([column.astype(float) for column in body.columns.values()])
     described = {name: table.columns[name] for name in features} or None
-    return Data(table.name, Labelled(values, rows.labels, columns.labels), rows, columns, described, notes=tuple(notes))
+    return Data(table.name, Labelled(values, rows, columns), rows, columns, described, notes=tuple(notes))
 
 
 def _find_index(table: FileTable) -> str | None:
@@ -140,7 +116,7 @@ def _find_index(table: FileTable) -> str | None:
     return named if texts and len({*texts} - {""}) == len(table) else None
 
 
-def _label_rows(table: FileTable, name: str) -> FileLabels:
+def _label_rows(table: FileTable, name: str) -> Labels:
     texts = _labels_in(table, name)
     if (k := _find_repeated(texts)) is not None:
         raise ReaderError(
@@ -148,7 +124,7 @@ def _label_rows(table: FileTable, name: str) -> FileLabels:
             "which labels the rows. With one line for each observation, pass --long ROW,COLUMN,VALUE; else choose "
             "another column as --index"
         )
-    return FileLabels.of(texts, None if name.startswith(UNNAMED) else name)
+    return as_labels(texts, None if name.startswith(UNNAMED) else name)
 
 
 def _find_repeated(things: Sequence[Any]) -> int | None:
@@ -173,7 +149,7 @@ def _note_counter(body: FileTable) -> list[str]:
     counts = values.dtype == float and len(values) > 2 and len(body.columns) > 1
     if not counts or not (np.diff(values) > 0).all() or (values != np.floor(values)).any():
         return []
-    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {for_shell(name)}"]
+    return [f"the column {name!r} is taken for data; if it labels the rows, pass --index {shlex.quote(name)}"]
 
 
 def _refuse_text(body: FileTable, index: str | None) -> None:
@@ -183,7 +159,7 @@ def _refuse_text(body: FileTable, index: str | None) -> None:
     if not wrong:
         return
     shown = few(wrong, spell=lambda name: f"{name!r} such as {_example(body, name)}")
-    name = for_shell(wrong[0])
+    name = shlex.quote(wrong[0])
     unique = len(set(body.spell(wrong[0]))) == len(body)
     labels = f"--index {name} if it labels the rows, " if index is None and unique else ""
     raise ReaderError(
@@ -197,9 +173,9 @@ def _example(table: FileTable, name: str) -> str:
     return shorten(next(filter(None, table.spell(name)), ""), 30)
 
 
-def _reorder(body: FileTable, columns: FileLabels, notes: list[str]) -> FileTable:
+def _reorder(body: FileTable, columns: Labels, notes: list[str]) -> FileTable:
     """Return the columns of a model, in its order."""
-    names, wanted = list(body.columns), columns.texts or ()
+    names, wanted = list(body.columns), columns.spell()
     places = _find(wanted, names)
     lacking = [text for text, k in zip(wanted, places, strict=True) if k < 0]
     more = [name for k, name in enumerate(names) if k not in places]
@@ -209,21 +185,21 @@ def _reorder(body: FileTable, columns: FileLabels, notes: list[str]) -> FileTabl
             f"it has {few(names)}. If their values are not known, add them and leave them empty"
         )
     if more:
-        options = " ".join(f"--drop {for_shell(name)}" for name in more[:5])
+        options = " ".join(f"--drop {shlex.quote(name)}" for name in more[:5])
         raise ReaderError(f"{body.name} has columns that the model does not have: {few(more)}; {options}")
     if (np.diff(places) < 0).any():
         notes.append(f"the columns of {body.name} are in another order than those of the model, and matched by name")
     return replace(body, columns={names[k]: body.columns[names[k]] for k in places})
 
 
-def long(table: FileTable, names: Sequence[str], columns: FileLabels | None = None) -> Data:
+def long(table: FileTable, names: Sequence[str], columns: Labels | None = None) -> Data:
     """Return M from a table with one observation in each line.
 
     Parameters
     ----------
     table : FileTable
     names : three names of columns: label of the row, label of the column, value
-    columns : FileLabels or None
+    columns : Labels or None
         The columns that M must have, in this order; None: those that occur, sorted.
     """
     for name in names:
@@ -239,30 +215,29 @@ def long(table: FileTable, names: Sequence[str], columns: FileLabels | None = No
     known = ~np.isnan(values)
     if not known.any():
         raise ReaderError(f"{table.name} has no value in the column {value!r}")
-    shape = len(rows.texts or ()), len(cols.texts or ())
+    shape = len(rows), len(cols)
     cells = (i * shape[1] + j).tolist()
     if (again := _find_repeated(cells)) is not None:
         raise ReaderError(
-            f"{table.name}: row {rows.text(i[again])!r}, column {cols.text(j[again])!r} is there twice, in "
+            f"{table.name}: row {rows.spell()[i[again]]!r}, column {cols.spell()[j[again]]!r} is there twice, in "
             f"{table.line_of(cells.index(cells[again]))} and {table.line_of(again)}; lines that repeat a cell: "
             f"{len(cells) - len(set(cells))}. Keep one line for each, or their mean: only you know which value counts"
         )
-    M = LongTable(i[known], j[known], values[known], shape, row_labels=rows.labels, col_labels=cols.labels)
+    M = LongTable(i[known], j[known], values[known], shape, row_labels=rows, col_labels=cols)
     gaps = len(values) - len(M)
     notes = (f"lines without a value: {gaps}; these cells are unknown",) if gaps else ()
     return Data(table.name, M, rows, cols, cells=(i, j, values), value=value, notes=(*table.notes, *notes))
 
 
-def _place(table: FileTable, name: str, side: FileLabels | None) -> tuple[Array, FileLabels]:
+def _place(table: FileTable, name: str, side: Labels | None) -> tuple[Array, Labels]:
     """Return the position of each line on one side of M, and that side: the one given, or all labels that occur."""
     texts = _labels_in(table, name)
     spelt = list(dict.fromkeys(texts))
-    if side is None or side.texts is None:  # numbers by size, dates in time, text by alphabet
+    if side is None:  # numbers by size, dates in time, text by alphabet
         spelt.sort()
         order = np.argsort(as_labels(spelt, name).levels[0], kind="stable")
-        side = FileLabels.of([spelt[k] for k in order], name)
-    assert side.texts is not None
-    places = dict(zip(spelt, _find(spelt, side.texts), strict=True))
+        side = as_labels([spelt[k] for k in order], name)
+    places = dict(zip(spelt, _find(spelt, side.spell()), strict=True))
     unknown = [text for text in spelt if places[text] < 0]
     if unknown:
         first = texts.index(unknown[0])
@@ -282,7 +257,9 @@ def as_labels(texts: Sequence[str], name: str | None) -> Labels:
         values, dtype = dates, "datetime64[us, UTC]" if has_offset(texts[0]) else "datetime64[us]"
     elif texts and all(map(NUMBER.fullmatch, texts)) and len(set(map(float, texts))) == len(set(texts)):
         values, dtype = np.array(list(map(float, texts))), "float64"
-    return Labels((values,), (name,), (dtype,))
+    labels = Labels((values,), (name,), (dtype,))
+    object.__setattr__(labels, "_spelt", list(texts))
+    return labels
 
 
 def _read_dates(texts: Sequence[str]) -> Array | None:
@@ -309,32 +286,33 @@ def _as_date(text: str) -> Any:
     return text if dates is None else dates[0]
 
 
-def align(table: FileTable, side: FileLabels, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
+def align(table: FileTable, side: Labels | None, n: int, option: str) -> tuple[dict[str, Array], tuple[str, ...]]:
     """Return the features of the rows, or columns, of M, in their order, from a table of its own; and notes.
 
     Parameters
     ----------
     table : FileTable
         One column of it holds the labels of M: the first that holds all of them.
-    side : FileLabels
+    side : Labels or None
         The rows, or columns, of M. Without labels the table must have a line for each, in the same order.
     n : int
         How many there are.
     option : str
         Of the command, for messages.
     """
-    if side.texts is None and len(table) != n:
+    if side is None and len(table) != n:
         raise ReaderError(
             f"{option}: {table.name} has {count(len(table), 'line')} and M has {n} rows or columns there, without "
             "labels by which to match them; give one line for each, in the same order, or label M (--index)"
         )
-    if side.texts is None:
+    if side is None:
         return table.columns, (*table.notes, f"{table.name} is matched with M by position: line by line")
-    name = _find_labels(table, side.texts, option)
+    wanted = side.spell()
+    name = _find_labels(table, wanted, option)
     texts = table.spell(name)
     if (twice := _find_repeated(_keys(texts))) is not None:
         raise ReaderError(f"{option}: {texts[twice]!r} is there more than once in the column {name!r} of {table.name}")
-    places = _find(side.texts, texts)
+    places = _find(wanted, texts)
     features = {other: values[places] for other, values in table.columns.items() if other != name}
     if not features:
         raise ReaderError(f"{option}: {table.name} has labels, in the column {name!r}, but no features beside them")

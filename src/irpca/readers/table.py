@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -134,11 +133,6 @@ def objects(values: Iterable[Any]) -> Array:
 def no_column(file: str, name: str, names: Any, option: str) -> str:
     """Return what to say of a column that is asked for, and not there."""
     return f"{option}: {file} has no column {name!r}; it has {few(names, MOST_NAMES)}"
-
-
-def for_shell(text: str) -> str:
-    """Return text as a shell takes it."""
-    return text if re.fullmatch(r"[\w.+-]+", text) else "'" + text.replace("'", "'\\''") + "'"
 
 
 def one_line(error: BaseException) -> str:
