@@ -31,7 +31,7 @@ from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
 from irpca.engines.distributed import DistributedEngine, observations, source_of, sources, workers
-from irpca.engines.distributed.engine import MAX_REDRAWS
+from irpca.engines.distributed.distributed_engine import MAX_REDRAWS
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 

@@ -38,7 +38,7 @@ from irpca.solvers import SOLVERS
 
 torch = pytest.importorskip("torch")
 gpu = importlib.import_module("irpca.engines.gpu")
-engine_module = importlib.import_module("irpca.engines.gpu.engine")
+engine_module = importlib.import_module("irpca.engines.gpu.gpu_engine")
 slabs = importlib.import_module("irpca.engines.gpu.slabs")
 sparse_module = importlib.import_module("irpca.engines.gpu.sparse")
 storage_module = importlib.import_module("irpca.engines.gpu.storage")
@@ -149,7 +149,7 @@ def close(answer, right, tolerance):
 
 def kernels_module():
     pytest.importorskip("triton")
-    return importlib.import_module("irpca.engines.gpu.kernels")
+    return importlib.import_module("irpca.engines.gpu.triton_kernels")
 
 
 def rode_the_same(along, right):
@@ -494,8 +494,8 @@ def test_an_exact_fit_is_checked_without_waiting_for_S(monkeypatch):
 
 
 def test_triton_that_is_not_installed(monkeypatch):
-    monkeypatch.delattr(gpu, "kernels", raising=False)
-    monkeypatch.setitem(sys.modules, "irpca.engines.gpu.kernels", None)
+    monkeypatch.delattr(gpu, "triton_kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "irpca.engines.gpu.triton_kernels", None)
     with pytest.raises(ValueError, match="kernels='triton' needs Triton, which is not installed; take kernels='torch'"):
         GPUEngine(np.ones((3, 2)), device=DEVICE, kernels="triton")
     assert GPUEngine(np.ones((3, 2)), device=DEVICE).ran.startswith("torch")

@@ -364,7 +364,7 @@ def _kernels(kernels: str, device: torch.device) -> Any:
     if kernels == "torch" or (kernels == "auto" and device.type != "cuda"):
         return slabs
     try:
-        from . import kernels as triton_kernels
+        from . import triton_kernels
     except ImportError:
         if kernels == "triton":
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None

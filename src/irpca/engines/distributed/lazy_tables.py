@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...lowrank import Array
-from .engine import DistributedEngine
+from .distributed_engine import DistributedEngine
 from .sources import Edges, Source, required, source_of, tasks, with_missing
 
 
