@@ -169,25 +169,23 @@ class GPUEngine(PiecedEngine):
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, Regression):
             return self._moments(self._on_device(question, torch.float64))
+        assert isinstance(question, (Core, Products))
         question = self._on_device(question, self.wide)
-        if isinstance(question, Core):  # by way of the product with the basis of the columns
-            TX, _, tally = self._products(Products(question.of, None, question.Q2))
-            return Answer((host_array(question.Q1.T.double() @ TX.double()),), (), (), tally)
-        assert isinstance(question, Products)
-        *products, tally = self._products(question)
-        of_rows, of_cols = (() if product is None else (host_array(product),) for product in products)
-        return Answer((), of_rows, of_cols, tally)
-
-    def _products(self, question: Products) -> tuple[Any, Any, Tally]:
-        """T times the blocks of both sides, None for what is not asked; on the device."""
-        TX, TY, along = list[Any](), None, list[Tensor]()
+        # A core is found by way of the product with the basis of the columns.
+        X, Y = (question.Q2, None) if isinstance(question, Core) else (question.X, question.Y)
+        parts, TY, along = list[Any](), None, list[Tensor]()
         for slab in self._slabs(self.storage):
-            part = question.cut(slab.rows, slice(None))
-            product, turned, rode = self.by.trim(slab, part.of, part.X, part.Y)
-            TX.append(product)
+            of = question.of.cut(slab.rows, slice(None))
+            product, turned, rode = self.by.trim(slab, of, X, None if Y is None else Y[slab.rows])
+            parts.append(product)
             TY = turned if TY is None else TY.add_(turned)
             along.append(rode)
-        return None if question.X is None else _joined(TX), TY, self._tallied(along, self.storage)
+        tally = self._tallied(along, self.storage)
+        TX: Any = None if X is None else _joined(parts)
+        if isinstance(question, Core):
+            return Answer((host_array(question.Q1.T.double() @ TX.double()),), (), (), tally)
+        of_rows, of_cols = (() if product is None else (host_array(product),) for product in (TX, TY))
+        return Answer((), of_rows, of_cols, tally)
 
     def _slabs(self, storage: Storage) -> Iterator[Slab]:
         """All of it; a kernel takes as much as there is."""
