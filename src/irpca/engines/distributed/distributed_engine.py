@@ -77,7 +77,6 @@ class DistributedEngine(PiecedEngine):
         self.places = [(i, j) for i in range(self.grid[0]) for j in range(self.grid[1])]
         self.reads, self.holes = 0.0, False
         self._known: dict[str, Any] = {}
-        self._room = KEPT_ENTRIES
         self._counts: tuple[Array, Array] | None = None
         self._whole: MemoryEngine | None = None  # all of M, if it is so small that a solver asked for it
         self._ends = np.zeros(1, np.int64)  # how many observed entries the chunks before each have
@@ -142,7 +141,6 @@ class DistributedEngine(PiecedEngine):
 
     def forget(self) -> None:
         self._known.clear()
-        self._room = KEPT_ENTRIES
 
     def glance(self, size: int) -> Array:
         rows, cols = self.edges
@@ -151,11 +149,11 @@ class DistributedEngine(PiecedEngine):
     def _survey(self, looks: Sequence[Look]) -> None:
         if self.source.listed and self._counts is None:
             self._look([], count=True)  # which entries are drawn depends on how many there are
-        blocks: list[Request] = [("block", *look.lines) for look in looks if look.lines is not None]
-        cells: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
+        fixed: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
+        fixed += [("block", *look.lines) for look in looks if look.lines is not None]
         draws = [look for look in looks if look.seed is not None]
-        unknown = [some for some in (*cells, *blocks) if self._whole is None and _key(*some) not in self._known]
-        wanted = [*self._unknown_draws(draws), *unknown]
+        wanted = self._unknown_draws(draws)
+        wanted += [some for some in fixed if self._whole is None and _key(*some) not in self._known]
         for _ in range(1 + MAX_REDRAWS):
             if not wanted and self._counts is not None:
                 return
@@ -245,12 +243,10 @@ class DistributedEngine(PiecedEngine):
         self._ends = np.append(0, np.cumsum(sizes))
 
     def _remember(self, key: str, answer: Part) -> None:
-        size = sum(part.size for part in answer)
         whole = answer[0].shape == self.shape and key == _key("block", *map(np.arange, self.shape))
         if whole:
             self._whole = MemoryEngine(answer[0])
-        if whole or size <= self._room:
-            self._room -= size
+        if whole or sum(part.size for one in (answer, *self._known.values()) for part in one) <= KEPT_ENTRIES:
             self._known[key] = answer
 
     # Entries
@@ -274,11 +270,9 @@ class DistributedEngine(PiecedEngine):
             return (getattr(self._whole, kind)(rows, cols),)
         request = kind, np.asarray(rows), np.asarray(cols)
         if (key := _key(*request)) in self._known:
-            if kind != "block":
-                return tuple(part.copy() for part in self._known[key])
-            answer = self._known.pop(key)  # kept no longer than needed
-            self._room += answer[0].size
-            return answer
+            if kind == "block":
+                return self._known.pop(key)  # kept no longer than needed
+            return tuple(part.copy() for part in self._known[key])
         if self._ahead:
             raise _UnknownError(request)
         return self._look([request])[0]

@@ -46,7 +46,7 @@ Triple = tuple[Array, Array, Array]  # rows, columns and values
 
 def from_frame(M: Any) -> Source:
     """A dask DataFrame."""
-    names = columns_of(list(M.columns), "M is a dask DataFrame")
+    names = _columns_of(list(M.columns), "M is a dask DataFrame")
     return _source(M[list(names)].to_delayed(), names, "dask DataFrame")
 
 
@@ -67,7 +67,7 @@ def from_parquet(path: Path) -> Source:
             found = [name for name in footer.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
         except Exception as error:  # damaged files raise almost anything
             raise ValueError(f"M: {file} is no Parquet file, or damaged: {error}") from None
-        names = columns_of(found, f"M: {file}") if names is None else names
+        names = _columns_of(found, f"M: {file}") if names is None else names
         if not set(names) <= set(found):
             raise ValueError(f"M: {file} has the columns {few(found)}, and {files[0]} has {few(names)}")
         lengths = [footer.row_group(k).num_rows for k in range(footer.num_row_groups)]
@@ -92,12 +92,17 @@ def _read_parquet(file: str, groups: list[int], names: Names) -> Any:
     return attempt(read, f"row groups {groups[0]} to {groups[-1]} of {file}")
 
 
-def columns_of(found: list[Any], what: str) -> Names:
-    """The columns with the ids of rows, those of columns, and values: by their names, else in this order."""
+def named_columns(found: list[Any]) -> Names | None:
+    """The columns with the ids of rows, those of columns, and values, by their names; None if these do not tell."""
     plain = {name: str(name).lower().removesuffix("id").removesuffix("_") for name in found}
     matches = [[name for name in found if plain[name] in known] for known in NAMES.values()]
-    if all(len(match) == 1 for match in matches):
-        return matches[0][0], matches[1][0], matches[2][0]
+    return None if any(len(match) != 1 for match in matches) else (matches[0][0], matches[1][0], matches[2][0])
+
+
+def _columns_of(found: list[Any], what: str) -> Names:
+    """The same; if names do not tell, three columns in this order."""
+    if (names := named_columns(found)) is not None:
+        return names
     if len(found) == 3:
         return found[0], found[1], found[2]
     raise ValueError(
@@ -271,12 +276,6 @@ def _band(found: Sequence[Triple], rows: Array, cols: Array, names: Names) -> An
     band = coo_array((values, (at_row, at_col)), (len(rows), len(cols))).tocsr()  # adds up what is there twice
     if band.nnz < len(values):
         raise ValueError(_twice(at_row, at_col, values, rows, cols, names))
-    return _canonical(band.indptr, band.indices, band.data, band.shape)
-
-
-def _canonical(ends: Array, indices: Array, values: Array, shape: tuple[int, int]) -> Any:
-    band = holes.compressed(values, indices, ends, shape)
-    band.has_canonical_format = True
     return band
 
 
@@ -302,10 +301,8 @@ def _exchange(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> 
     Through files where all see the same disk: the shuffle of dask that goes through disk takes 2.5 times as long and
     twice the memory. Else workers exchange the entries, and the bands stay with them.
     """
-    client, folder = (
-        client_of_dask(),
-        tempfile.mkdtemp(prefix="irpca-", dir=dask.config.get("temporary-directory", None)),
-    )
+    client = client_of_dask()
+    folder = tempfile.mkdtemp(prefix="irpca-", dir=dask.config.get("temporary-directory", None))
     try:
         if client is None or _is_shared(client, folder):
             return _through_files(parts, given, edges, rows, folder), folder
@@ -379,7 +376,9 @@ def _load(folder: str, name: str, number: int) -> list[Array]:
 def _read_band(folder: str, name: str, first: int, shape: tuple[int, int]) -> Any:
     where = f"{place_of((first, first + shape[0]), (0, shape[1]))}, in {folder}"
     ends, indices, values = attempt(lambda: [np.array(array) for array in _load(folder, name, 3)], where)
-    return _canonical(ends, indices, values, shape)
+    band = holes.compressed(values, indices, ends, shape)
+    band.has_canonical_format = True
+    return band
 
 
 def _through_workers(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> list[Any]:

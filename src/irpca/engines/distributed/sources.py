@@ -221,7 +221,7 @@ def _as_declared(
     if listed:
         return _entries(block, name).astype(dtype, copy=False)
     if hasattr(block, "tocsr"):
-        block = with_missing(_entries(block, name))
+        block = Listed(_entries(block, name)).whole()
     elif isinstance(block, np.ma.MaskedArray):
         block = np.ma.filled(block.astype(dtype), np.nan)
     return np.asarray(block, dtype)  # in any order: a piece reads what lies together in memory
@@ -237,10 +237,6 @@ def _entries(block: Any, name: str) -> Any:
         return holes.observed_entries(block, name)
     ends = np.zeros(block.shape[0] + 1, np.int32)
     return holes.compressed(np.empty(0, block.dtype), ends[:0], ends, block.shape)
-
-
-def with_missing(entries: Any) -> Array:
-    return Listed(entries).whole()
 
 
 def _from_group(group: Any) -> Source:
@@ -378,12 +374,9 @@ def mapped(file: str | Path) -> Array:
 
 
 def _read_npy(dtype: np.dtype[Any], parts: list[tuple[str, int, int]]) -> Array:
-    read = [
-        attempt(partial(_read_rows, file, first, last, dtype), f"rows {first} to {last - 1} of {file}")
-        for file, first, last in parts
-    ]
-    return read[0] if len(read) == 1 else np.concatenate(read)
+    def read(file: str, first: int, last: int) -> Array:
+        rows = f"rows {first} to {last - 1} of {file}"
+        return attempt(lambda: np.array(mapped(file)[first:last], dtype, order="C"), rows)
 
-
-def _read_rows(file: str, first: int, last: int, dtype: np.dtype[Any]) -> Array:
-    return np.array(mapped(file)[first:last], dtype, order="C")
+    found = [read(*part) for part in parts]
+    return found[0] if len(found) == 1 else np.concatenate(found)
