@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -204,24 +204,21 @@ class DistributedEngine(PiecedEngine):
                     whole[here] = part
         return answers
 
-    def _split(self, kind: str, rows: Array, cols: Array) -> list[tuple[Place, Part, Any]]:
+    def _split(self, kind: str, rows: Array, cols: Array) -> Iterator[tuple[Place, Part, Any]]:
         """A request by chunks: where, what is wanted there, and where that belongs in the answer."""
         (row_edges, col_edges), n2 = self.edges, self.grid[1]
-        parts: list[tuple[Place, Part, Any]] = []
         if kind == "positions":  # of observed entries, chunk by chunk
             for k, mine in _by_number(_chunk_of(rows, self._ends)):
-                parts.append((divmod(k, n2), (rows[mine] - self._ends[k],), mine))
-            return parts
+                yield divmod(k, n2), (rows[mine] - self._ends[k],), mine
+            return
         of_rows, of_cols = _chunk_of(rows, row_edges), _chunk_of(cols, col_edges)
         if kind == "block":
             for (i, mine), (j, across) in product(_by_number(of_rows), _by_number(of_cols)):
-                at = rows[mine] - row_edges[i], cols[across] - col_edges[j]
-                parts.append(((i, j), at, np.ix_(mine, across)))
-            return parts
+                yield (i, j), (rows[mine] - row_edges[i], cols[across] - col_edges[j]), np.ix_(mine, across)
+            return
         for k, mine in _by_number(of_rows * n2 + of_cols):
             i, j = divmod(k, n2)
-            parts.append(((i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine))
-        return parts
+            yield (i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine
 
     def _empty(self, kind: str, rows: Array, cols: Array) -> Part:
         """Room for the values; of positions, after their rows and columns."""
