@@ -148,17 +148,3 @@ def test_all_looks_at_a_small_table_are_one_read(kind, which, monkeypatch):
     result, right = irpca.solve(M, *F, **given), irpca.solve(table(kind), *F, **given)
     same_fit(result, right, 1e-10)
     assert result.reads <= 1 + right.reads
-
-
-def test_outliers_in_files(tmp_path):
-    """One file for each chunk; S does not come back."""
-    import pandas as pd
-
-    M = da.from_array(table("noisy"), chunks=CHUNKS["tiles"])
-    result = irpca.solve(M, *features("both"), outliers_to=tmp_path / "S.parquet")
-    S = fit_in_memory("noisy", "both").S.tocoo()
-    assert result.S is None and len(list((tmp_path / "S.parquet").iterdir())) == 6
-    written = pd.read_parquet(tmp_path / "S.parquet").sort_values(["row", "column"])
-    np.testing.assert_array_equal(written["row"], S.coords[0])
-    np.testing.assert_array_equal(written["column"], S.coords[1])
-    np.testing.assert_allclose(written["observed"] - written["expected"], S.data, rtol=0, atol=1e-9)

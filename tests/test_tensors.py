@@ -97,6 +97,18 @@ def same_there(made, right, rtol=1e-9):
     same(made, right, rtol, DEVICE)
 
 
+def same_columns(found, right, rtol=1e-9, device=DEVICE):
+    """A list of outliers, or of lines, has the columns of another one, as tensors."""
+    assert list(found) == list(right.dtype.names)
+    for name, column in found.items():
+        same(column, right[name], rtol, device)
+
+
+def same_tables(found, right):
+    for made, other in zip(found, right, strict=True):
+        same_there(made, other)
+
+
 # solve(): what goes in
 
 
@@ -365,12 +377,10 @@ def test_tables_are_made_on_the_device(both, device):
     plain, model, _, given = both
     assert (model.container_, model._device) == ("torch", device)
     assert model._M.data_ptr() == given.data_ptr() if not is_sparse(given) else is_sparse(model._M)
-    for made, same_made in zip(model.expected(return_std=True), plain.expected(return_std=True), strict=True):
-        same_there(made, same_made)
+    same_tables(model.expected(return_std=True), plain.expected(return_std=True))
     *tables, marks = model.repaired(return_std=True, return_marks=True)
     *others, plain_marks = plain.repaired(return_std=True, return_marks=True)
-    for made, same_made in zip(tables, others, strict=True):
-        same_there(made, same_made)
+    same_tables(tables, others)
     assert_array_equal(marks, plain_marks)
     assert Engine.brought == 0
 
@@ -388,10 +398,7 @@ def test_lists_of_outliers_are_made_on_the_device(both, cut, monkeypatch):
             with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):
                 one.outliers(**cut)
         return
-    found, right = model.outliers(**cut), plain.outliers(**cut)
-    assert list(found) == list(right.dtype.names)
-    for name, column in found.items():
-        same_there(column, right[name])
+    same_columns(model.outliers(**cut), plain.outliers(**cut))
     if "most" not in cut:
         same_there(model.repaired(**cut), plain.repaired(**cut))
     assert Engine.brought == 0
@@ -403,10 +410,7 @@ def test_what_else_is_answered(both):
     assert model.summary().partition(head)[2] == plain.summary().partition(head)[2] != ""
     assert Engine.brought == 0
     for ask in ("outlier_rows", "outlier_columns"):
-        made, right = getattr(model, ask)(), getattr(plain, ask)()
-        assert list(made) == list(right.dtype.names)
-        for name in made:
-            same_there(made[name], right[name])
+        same_columns(getattr(model, ask)(), getattr(plain, ask)())
     assert Engine.brought == 2  # this is counted in host memory
 
 
@@ -417,9 +421,7 @@ def test_new_rows(both, device):
         for rows in (there(some), some):
             same_there(model.repaired(rows), plain.repaired(some))
             assert_array_equal(model.repaired(rows, return_marks=True)[1], plain.repaired(some, return_marks=True)[1])
-            found, right = model.outliers(rows), plain.outliers(some)
-            for name, column in found.items():
-                same_there(column, right[name], rtol=1e-8)
+            same_columns(model.outliers(rows), plain.outliers(some), rtol=1e-8)
         assert_allclose(model.transform(there(some)), plain.transform(some), rtol=1e-9, atol=1e-12)
         assert model.score(there(some)) == pytest.approx(plain.score(some))
         assert plain.score(there(some)) == pytest.approx(plain.score(some))
@@ -435,9 +437,7 @@ def test_a_saved_model_answers_on_the_cpu(both, tmp_path):
         assert isinstance(again.sparse_, csr_array) and again.sparse_ is again.result_.S
         assert not hasattr(again, "_device") and not hasattr(again, "_M") and again.container_ == "torch"
         same(again.expected(), plain.expected())
-        found, right = again.outliers(), plain.outliers()
-        for name, column in found.items():
-            same(column, right[name])
+        same_columns(again.outliers(), plain.outliers(), device="cpu")
     assert isinstance(model.sparse_, DeviceSparse)
     irpca.persistence.save(model.result_, tmp_path / "r.irpca")
     assert (plain.sparse_ != irpca.persistence.load_result(tmp_path / "r.irpca").S).nnz == 0
@@ -463,13 +463,9 @@ def test_a_small_matrix_on_the_device(device, monkeypatch):
     A = holed()
     plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
     assert isinstance(model.sparse_, csr_array) and model._device == device
-    for made, right in zip(model.expected(True), plain.expected(True), strict=True):
-        same_there(made, right)
-    for made, right in zip(model.repaired(return_std=True), plain.repaired(return_std=True), strict=True):
-        same_there(made, right)
-    found, right = model.outliers(fdr=0.1), plain.outliers(fdr=0.1)
-    for name, column in found.items():
-        same_there(column, right[name])
+    same_tables(model.expected(True), plain.expected(True))
+    same_tables(model.repaired(return_std=True), plain.repaired(return_std=True))
+    same_columns(model.outliers(fdr=0.1), plain.outliers(fdr=0.1))
     assert_array_equal(model.__getstate__()["_observed"], plain.__getstate__()["_observed"])
     same_there(model.outliers(there(A))["row"], plain.outliers(A)["row"])  # it is recognised
 
@@ -512,9 +508,8 @@ def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
     some = NOISY.M[:40]
     assert isinstance(model.decompose(there(some)).S, DeviceSparse)
     same(model.repaired(there(some)), plain.repaired(some))
-    found, right = model.outliers(there(some)), plain.outliers(some)
-    for name, column in found.items():
-        same(column, right[name])
+    right = plain.outliers(some)
+    same_columns(model.outliers(there(some)), right, device="cpu")
     assert_allclose(plain.repaired(there(some)), plain.repaired(some))
     assert_array_equal(plain.outliers(there(some))["row"], right["row"])
 

@@ -336,13 +336,15 @@ def test_engines_by_name(problem):
 def test_the_labels_of_a_table_are_those_of_its_outliers(tmp_path, problem, monkeypatch):
     rows, cols = np.nonzero(np.ones(problem.M.shape))
     frame = pd.DataFrame({"user": [f"u{i:02}" for i in rows], "item": 100 + cols, "rating": problem.M[rows, cols]})
-    frame.to_parquet(tmp_path / "M.parquet")
+    frame.to_parquet(tmp_path / "M.parquet", row_group_size=700)
     monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 8))
     monkeypatch.setattr(observations, "BAND_ENTRIES", 700)
     result = irpca.solve(tmp_path / "M.parquet", problem.F1, problem.F2, outliers_to=tmp_path / "S.parquet")
     written = pd.read_parquet(result.outliers_path)
     at = written["row"].str[1:].astype(int), written["column"] - 100
     assert sorted(zip(*at, strict=True)) == sorted(zip(*problem.S.nonzero(), strict=True))
+    np.testing.assert_allclose(written["observed"] - written["expected"], problem.S[at], rtol=0, atol=1e-9)
+    assert result.S is None and len(list((tmp_path / "S.parquet").iterdir())) == 4  # one for each band
 
 
 @pytest.mark.parametrize("clustered", [False, True])
