@@ -29,7 +29,7 @@ from ..body import PiecedEngine, refuse_nothing
 from ..listing import Found, GrowingRows
 from ..memory import MemoryEngine
 from ..questions import Answer, Listing, Question, Regression, Tally, Writing
-from .sources import Edges, Source, add_in_tree, client_of_dask, numbered_tasks
+from .sources import Edges, Source, add_in_tree, client_of_dask, tasks
 from .workers import (
     Opaque,
     Part,
@@ -185,7 +185,7 @@ class DistributedEngine(PiecedEngine):
                 back.setdefault(place, []).append((k, here))
 
         def roots() -> list[Any]:
-            look, given = numbered_tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
+            look, given = tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
             return [
                 look(self.source.read(i, j), some, count, self.workers.place(i, j))
                 for (i, j), some in zip(by_chunk, given, strict=True)
@@ -285,7 +285,7 @@ class DistributedEngine(PiecedEngine):
     def _sums(self, name: str, question: Question) -> list[Any]:
         """Tasks that sum the answers of all chunks, then of those of the same rows, then of the same columns."""
         answers = self._answers(name, question)
-        add, pick = numbered_tasks(add_parts, f"irpca-sum-{name}"), numbered_tasks(pick_part, f"irpca-part-{name}")
+        add, pick = tasks(add_parts, f"irpca-sum-{name}"), tasks(pick_part, f"irpca-part-{name}")
         large = isinstance(question, Regression)  # along one side, and that shall not travel with the rest
 
         def total(side: str, places: Iterable[Place]) -> Any:
@@ -298,7 +298,7 @@ class DistributedEngine(PiecedEngine):
         return found
 
     def _answers(self, name: str, question: Question | Listing) -> dict[Place, Any]:
-        ask, workers = numbered_tasks(answer_of_chunk, f"irpca-{name}"), self.workers
+        ask, workers = tasks(answer_of_chunk, f"irpca-{name}"), self.workers
         rows, cols = question.sides
         of_rows, of_cols = workers.cut(rows, 0), workers.cut(cols, 1)
         rest = question.with_sides([None] * len(rows), [None] * len(cols))
@@ -312,8 +312,8 @@ class DistributedEngine(PiecedEngine):
         """The bands stay where they are made."""
         axis, (n1, n2), workers, client = question.axis, self.grid, self.workers, client_of_dask()
         priors = [prior_of_band(prior, mean, slice(*span)) for span in pairwise(self.edges[axis])]
-        drop, make = numbered_tasks(drop_moments, "irpca-rest"), numbered_tasks(make_band, "irpca-band")
-        ask = numbered_tasks(ask_band, "irpca-solve")
+        drop, make = tasks(drop_moments, "irpca-rest"), tasks(make_band, "irpca-band")
+        ask = tasks(ask_band, "irpca-solve")
         kept: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
 
         def roots() -> list[Any]:
@@ -344,7 +344,7 @@ class DistributedEngine(PiecedEngine):
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
-        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), numbered_tasks(join_outliers, "irpca-join")
+        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), tasks(join_outliers, "irpca-join")
 
         def roots() -> list[Any]:
             answers = self._answers("outliers", self.listing(L, limit))

@@ -61,7 +61,7 @@ def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source
     call = tasks(partial(_answer, table.converted(lambda _: None), tuple(dtypes)), "irpca-table")
     shapes = [np.diff(ends).tolist() for ends in edges]
     found = [
-        [call((i, j), None if source is None else source.chunk(i, j), row, col) for j, col in enumerate(of_cols)]
+        [call(None if source is None else source.read(i, j), row, col) for j, col in enumerate(of_cols)]
         for i, row in enumerate(of_rows)
     ]
 

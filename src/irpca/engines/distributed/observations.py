@@ -30,7 +30,6 @@ from .sources import (
     client_of_dask,
     mapped,
     naturally_sorted,
-    numbered_tasks,
     place_of,
     tasks,
 )
@@ -59,7 +58,7 @@ def from_parquet(path: Path) -> Source:
 
     folder = path.is_dir()
     files = naturally_sorted(path.rglob("*.parquet")) if folder else [path]
-    read, parts = numbered_tasks(_read_parquet, "irpca-read-parquet"), []
+    read, parts = tasks(_read_parquet, "irpca-read-parquet"), []
     names: Names | None = None
     for file in files:
         try:
@@ -129,7 +128,7 @@ def _source(parts: Sequence[Any], names: Names, name: str) -> Source:
         edges = (*np.searchsorted(rows, firsts).tolist(), len(rows))
         read = tasks(_read_parts)
         bands = [
-            read((k, 0), [parts[m] for m in group], rows[slice(*edges[k : k + 2])], all_cols, names, dtype)
+            read([parts[m] for m in group], rows[slice(*edges[k : k + 2])], all_cols, names, dtype)
             for k, group in enumerate(groups)
         ]
     else:
@@ -156,7 +155,7 @@ class Seen:
 
 def _first_pass(parts: Sequence[Any], names: Names) -> Seen:
     """All ids, and what is wrong with the table as a whole."""
-    look, unite = numbered_tasks(_look, "irpca-read-ids"), numbered_tasks(_unite, "irpca-ids")
+    look, unite = tasks(_look, "irpca-read-ids"), tasks(_unite, "irpca-ids")
     seen: Seen | None = add_in_tree(unite, [look(part, names) for part in parts], names).compute() if parts else None
     if seen is None or not (len(seen.ids[0][0]) or seen.faults.any()):
         raise ValueError(f"M is empty: there are no observations in the columns {few(names)}")
@@ -321,7 +320,7 @@ def _is_shared(client: Any, folder: str) -> bool:
 
 def _through_files(parts: Sequence[Any], given: Given, edges: Edges, rows: Array, folder: str) -> list[Any]:
     """Every part is written band by band, and each band put together from a stretch of every part."""
-    write, bind = numbered_tasks(_write_part, "irpca-sort"), numbered_tasks(_write_band, "irpca-bind")
+    write, bind = tasks(_write_part, "irpca-sort"), tasks(_write_band, "irpca-bind")
     _, cols, names, _ = given
     dask.compute(*(write(folder, f"part-{k}", edges, part, *given) for k, part in enumerate(parts)))
     bands = enumerate(pairwise(edges))
@@ -384,14 +383,14 @@ def _read_band(folder: str, name: str, first: int, shape: tuple[int, int]) -> An
 def _through_workers(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> list[Any]:
     import dask.dataframe as dd
 
-    place, bind = numbered_tasks(_place_in_frame, "irpca-place"), tasks(_band_of_frame)
+    place, bind = tasks(_place_in_frame, "irpca-place"), tasks(_band_of_frame)
     _, cols, names, dtype = given
     meta = pd.DataFrame({"row": np.empty(0, np.int64), "column": np.empty(0, np.int64), "value": np.empty(0, dtype)})
     placed = dd.from_delayed([place(part, *given) for part in parts], meta=meta, verify_meta=False)
     # The last division belongs to the last part; one band alone needs no exchange, but dask no special case.
     sorted_parts = placed.set_index("row", divisions=list(edges), shuffle_method="p2p").to_delayed()
-    bands = enumerate(zip(sorted_parts, pairwise(edges), strict=True))
-    return list(dask.persist(*(bind((k, 0), part, a, rows[a:b], cols, names) for k, (part, (a, b)) in bands)))
+    bands = zip(sorted_parts, pairwise(edges), strict=True)
+    return list(dask.persist(*(bind(part, a, rows[a:b], cols, names) for part, (a, b) in bands)))
 
 
 def _place_in_frame(part: Any, *given: Any) -> Any:
