@@ -8,6 +8,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -306,6 +307,8 @@ def _exchange(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> 
         if client is None or _is_shared(client, folder):
             return _through_files(parts, given, edges, rows, folder), folder
     except BaseException:
+        with suppress(OSError):  # elsewhere, tasks that are still under way find no folder to write to
+            folder = str(Path(folder).rename(f"{folder}-left"))
         shutil.rmtree(folder, ignore_errors=True)
         raise
     os.rmdir(folder)
