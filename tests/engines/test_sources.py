@@ -19,6 +19,7 @@ import scipy.sparse as sp
 import zarr
 from distributed import Client
 from distributed.utils import key_split
+from engines.conformance import listed, with_nan
 
 from irpca.engines.distributed import observations, sources
 from irpca.engines.distributed.sources import UnreadableError, source_of
@@ -47,16 +48,9 @@ def whole(source, **how):
             if source.listed:
                 assert isinstance(chunk, sp.csr_array)
                 assert sp.csr_array((chunk.data, chunk.indices, chunk.indptr), chunk.shape).has_canonical_format
-                chunk = dense(chunk)
+                chunk = with_nan(chunk)
             assert type(chunk) is np.ndarray
             full[to] = chunk
-    return full
-
-
-def dense(entries):
-    entries = entries.tocoo()
-    full = np.full(entries.shape, np.nan, entries.dtype)
-    full[entries.coords] = entries.data
     return full
 
 
@@ -143,7 +137,8 @@ def test_sparse_chunks_list_what_is_observed(make):
 def test_chunks_that_are_not_what_the_meta_says():
     """Listed and dense chunks are made of each other: NaN is what is not observed."""
     kinds = da.from_array(HOLES, chunks=(20, 45)).map_blocks(
-        lambda x, block_info=None: listed(x) if block_info[0]["chunk-location"][0] else x, meta=np.empty((0, 0))
+        lambda x, block_info=None: listed(x, ~np.isnan(x)).tocoo() if block_info[0]["chunk-location"][0] else x,
+        meta=np.empty((0, 0)),
     )
     assert not source_of(kinds).listed
     np.testing.assert_array_equal(whole(source_of(kinds)), HOLES)
@@ -152,11 +147,6 @@ def test_chunks_that_are_not_what_the_meta_says():
     kinds = da.from_array(some, chunks=(20, 45)).map_blocks(lambda x: x, meta=sp.csr_array((0, 0)))
     assert source_of(kinds).listed
     np.testing.assert_array_equal(whole(source_of(kinds)), some)
-
-
-def listed(x):
-    rows, cols = np.nonzero(~np.isnan(x))
-    return sp.coo_array((x[rows, cols], (rows, cols)), x.shape)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i4"])
@@ -637,7 +627,7 @@ def test_the_tasks_can_be_sent(tmp_path, small, client):
             assert key_split(task.key) == "irpca-read" and chunk_of(source, 0, 0).key == task.key
         again = cloudpickle.loads(cloudpickle.dumps(task)).compute(scheduler="sync")
         expected = HOLES[slice(*source.row_edges[:2]), slice(*source.col_edges[:2])]
-        np.testing.assert_array_equal(dense(again) if source.listed else again, expected)
+        np.testing.assert_array_equal(with_nan(again) if source.listed else again, expected)
         np.testing.assert_array_equal(whole(source, scheduler=client), HOLES, err_msg=source.name)
 
 
