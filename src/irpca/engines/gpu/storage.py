@@ -161,12 +161,9 @@ def shared(M: Array) -> Tensor:
 
 
 def device_for(M: Any, device: Any) -> torch.device:
-    if device is not None:
-        found = torch.device(device)
-    elif isinstance(M, torch.Tensor) and M.device.type != "cpu":
-        found = M.device
-    else:
-        found = torch.device("cuda")
+    if device is None:
+        device = M.device if isinstance(M, Tensor) and M.device.type != "cpu" else "cuda"
+    found = torch.device(device)
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "engine='gpu' needs a GPU, and torch finds none: install a torch with CUDA and its driver, or leave engine "
