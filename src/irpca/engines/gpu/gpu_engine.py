@@ -266,19 +266,17 @@ class GPUEngine(PiecedEngine):
     def whole(self) -> Any:
         if self.storage.streamed:
             return super().whole()
-        size = math.prod(self.shape) * self.wide.itemsize
-        copied = isinstance(self.storage, ListedStorage) or self.storage.dtype != self.wide
+        size, listed = math.prod(self.shape) * self.wide.itemsize, isinstance(self.storage, ListedStorage)
+        copied = listed or self.storage.dtype != self.wide
         refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
         self.reads += 1
         self._used.add("torch")
         with self._careful():
             if infinite := count_infinite(self.storage):
                 raise not_finite(infinite)
-            if isinstance(self.storage, ListedStorage):
-                return self.storage.M.dense().to(self.wide)
-            (slab,) = self.storage.slabs(self.storage.entries)
-            M = slab.values(self.wide)
-            self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
+            M: Any = self.storage.M
+            M = (M.dense() if listed else M).to(self.wide)
+            self.holes = self.holes or any(bool(M[slab.rows].isnan().any()) for slab in self.storage.slabs(AT_ONCE))
             return M
 
     # A few entries
