@@ -35,8 +35,7 @@ FEW = 1000  # cells that fit into memory, in place of 2²⁴
 
 def moved(S):
     """A CSR array on the device."""
-    parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
-    return DeviceSparse(S.shape, *(torch.as_tensor(part, device=DEVICE) for part in parts))
+    return DeviceSparse.of(S, DEVICE)
 
 
 class Engine(MemoryEngine):
@@ -83,6 +82,14 @@ def tensor(A, dtype=None):
 
 def there(A):
     return torch.tensor(A, device=DEVICE)
+
+
+def compressed_rows(A, device="cpu", index=np.int64):
+    """The entries that are not NaN, as a sparse tensor."""
+    rows, cols = np.nonzero(~np.isnan(A))
+    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
+    parts = ends.astype(index), cols.astype(index), A[rows, cols]
+    return torch.sparse_csr_tensor(*(torch.tensor(part, device=device) for part in parts), A.shape)
 
 
 def same(made, right, rtol=1e-9, device="cpu"):
@@ -194,11 +201,7 @@ MATRICES = {
     "with gradients": lambda: tensor(M).requires_grad_(),
     "transposed": lambda: tensor(M.T.copy()).T,
     "compressed rows": lambda: tensor(M).to_sparse_csr(),
-    "compressed rows, short": lambda: torch.sparse_csr_tensor(
-        *(part.int() for part in (tensor(M).to_sparse_csr().crow_indices(), tensor(M).to_sparse_csr().col_indices())),
-        tensor(M).reshape(-1),
-        M.shape,
-    ),
+    "compressed rows, short": lambda: compressed_rows(M, index=np.int32),
 }
 
 
@@ -219,11 +222,8 @@ def test_stored_entries_are_the_observed_ones():
     """Zeros too; what is not stored is missing, and filled."""
     A = np.where(np.arange(M.size).reshape(M.shape) % 7 == 0, np.nan, M)
     A[3, 3] = 0.0
-    rows, cols = np.nonzero(~np.isnan(A))
-    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=80))]
-    given = torch.sparse_csr_tensor(tensor(ends), tensor(cols), tensor(A[rows, cols]), A.shape)
-    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(given)
-    assert model.result_.n_observed == len(rows)
+    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(compressed_rows(A))
+    assert model.result_.n_observed == np.count_nonzero(~np.isnan(A))
     same(model.repaired(), plain.repaired(), rtol=1e-6)
     assert_array_equal(model.repaired(return_marks=True)[1], plain.repaired(return_marks=True)[1])
 
@@ -341,19 +341,13 @@ def holed():
     return A
 
 
-def compressed_rows(A):
-    rows, cols = np.nonzero(~np.isnan(A))
-    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
-    return torch.sparse_csr_tensor(there(ends), there(cols), there(A[rows, cols]), A.shape)
-
-
 @cache
 def fits(kind):
     """A model of an array, one of the same as a tensor on the device, and these."""
     exact = irpca.datasets.make_problem(60, 40, 3, 3, 2, 0.1).M
     A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(kind, holed())
     solver = "altproj" if kind == "altproj" else "irpca"
-    given = compressed_rows(A) if kind == "compressed rows" else there(A)
+    given = compressed_rows(A, DEVICE) if kind == "compressed rows" else there(A)
     plain, model = (InductiveRobustPCA(2, solver=solver).fit(one) for one in (in_host_memory(given), given))
     assert isinstance(model.sparse_, DeviceSparse) and isinstance(plain.sparse_, csr_array) and plain.sparse_.nnz
     return plain, model, A, given

@@ -631,11 +631,6 @@ def test_the_tasks_can_be_sent(tmp_path, small, client):
         np.testing.assert_array_equal(whole(source, scheduler=client), HOLES, err_msg=source.name)
 
 
-def test_errors_come_back_from_a_client(tmp_path, small, client):
-    with pytest.raises(UnreadableError, match=r"rows 20 to 39, columns 30 to 44 of file:"):
-        whole(source_of(damaged(tmp_path)), scheduler=client)
-
-
 def test_workers_that_share_no_disk_exchange_the_entries(tmp_path, small, client, monkeypatch):
     monkeypatch.setattr(observations, "_is_shared", lambda client, folder: False)
     frame = table(str)
