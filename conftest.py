@@ -18,7 +18,7 @@ collect_ignore_glob = []
 if find_spec("torch") is None:
     collect_ignore_glob.append("src/irpca/engines/gpu/*")
 elif find_spec("triton") is None:
-    collect_ignore_glob.append("src/irpca/engines/gpu/kernels.py")
+    collect_ignore_glob.append("src/irpca/engines/gpu/triton_kernels.py")
 
 
 @pytest.fixture(scope="module")

@@ -103,7 +103,7 @@ LIBRARIES = {
     "array_api_compat": {"answers", "engines.arithmetic", "engines.sparse_part", "model", "solvers.convex"}
     | {"solvers.dense", "tables"},
     "torch": {"containers", "engines.gpu"},
-    "triton": {"engines.gpu.kernels"},
+    "triton": {"engines.gpu.triton_kernels"},
     "dask": {"engines.distributed"},
     "distributed": {"engines.distributed"},
     "zarr": {"engines.distributed", "readers.files"},

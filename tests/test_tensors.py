@@ -35,8 +35,7 @@ FEW = 1000  # cells that fit into memory, in place of 2²⁴
 
 def moved(S):
     """A CSR array on the device."""
-    parts = S.indptr.astype(np.int64), S.indices.astype(np.int32), S.data
-    return DeviceSparse(S.shape, *(torch.as_tensor(part, device=DEVICE) for part in parts))
+    return DeviceSparse.of(S, DEVICE)
 
 
 class Engine(MemoryEngine):
@@ -85,6 +84,14 @@ def there(A):
     return torch.tensor(A, device=DEVICE)
 
 
+def compressed_rows(A, device="cpu", index=np.int64):
+    """The entries that are not NaN, as a sparse tensor."""
+    rows, cols = np.nonzero(~np.isnan(A))
+    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
+    parts = ends.astype(index), cols.astype(index), A[rows, cols]
+    return torch.sparse_csr_tensor(*(torch.tensor(part, device=device) for part in parts), A.shape)
+
+
 def same(made, right, rtol=1e-9, device="cpu"):
     """A tensor has the values of an array, and its type."""
     assert isinstance(made, torch.Tensor) and not made.requires_grad
@@ -95,6 +102,18 @@ def same(made, right, rtol=1e-9, device="cpu"):
 
 def same_there(made, right, rtol=1e-9):
     same(made, right, rtol, DEVICE)
+
+
+def same_columns(found, right, rtol=1e-9, device=DEVICE):
+    """A list of outliers, or of lines, has the columns of another one, as tensors."""
+    assert list(found) == list(right.dtype.names)
+    for name, column in found.items():
+        same(column, right[name], rtol, device)
+
+
+def same_tables(found, right):
+    for made, other in zip(found, right, strict=True):
+        same_there(made, other)
 
 
 # solve(): what goes in
@@ -182,11 +201,7 @@ MATRICES = {
     "with gradients": lambda: tensor(M).requires_grad_(),
     "transposed": lambda: tensor(M.T.copy()).T,
     "compressed rows": lambda: tensor(M).to_sparse_csr(),
-    "compressed rows, short": lambda: torch.sparse_csr_tensor(
-        *(part.int() for part in (tensor(M).to_sparse_csr().crow_indices(), tensor(M).to_sparse_csr().col_indices())),
-        tensor(M).reshape(-1),
-        M.shape,
-    ),
+    "compressed rows, short": lambda: compressed_rows(M, index=np.int32),
 }
 
 
@@ -207,11 +222,8 @@ def test_stored_entries_are_the_observed_ones():
     """Zeros too; what is not stored is missing, and filled."""
     A = np.where(np.arange(M.size).reshape(M.shape) % 7 == 0, np.nan, M)
     A[3, 3] = 0.0
-    rows, cols = np.nonzero(~np.isnan(A))
-    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=80))]
-    given = torch.sparse_csr_tensor(tensor(ends), tensor(cols), tensor(A[rows, cols]), A.shape)
-    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(given)
-    assert model.result_.n_observed == len(rows)
+    plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(compressed_rows(A))
+    assert model.result_.n_observed == np.count_nonzero(~np.isnan(A))
     same(model.repaired(), plain.repaired(), rtol=1e-6)
     assert_array_equal(model.repaired(return_marks=True)[1], plain.repaired(return_marks=True)[1])
 
@@ -329,19 +341,13 @@ def holed():
     return A
 
 
-def compressed_rows(A):
-    rows, cols = np.nonzero(~np.isnan(A))
-    ends = np.r_[0, np.cumsum(np.bincount(rows, minlength=len(A)))]
-    return torch.sparse_csr_tensor(there(ends), there(cols), there(A[rows, cols]), A.shape)
-
-
 @cache
 def fits(kind):
     """A model of an array, one of the same as a tensor on the device, and these."""
     exact = irpca.datasets.make_problem(60, 40, 3, 3, 2, 0.1).M
     A = {"exact": exact, "altproj": exact, "noisy": NOISY.M}.get(kind, holed())
     solver = "altproj" if kind == "altproj" else "irpca"
-    given = compressed_rows(A) if kind == "compressed rows" else there(A)
+    given = compressed_rows(A, DEVICE) if kind == "compressed rows" else there(A)
     plain, model = (InductiveRobustPCA(2, solver=solver).fit(one) for one in (in_host_memory(given), given))
     assert isinstance(model.sparse_, DeviceSparse) and isinstance(plain.sparse_, csr_array) and plain.sparse_.nnz
     return plain, model, A, given
@@ -365,12 +371,10 @@ def test_tables_are_made_on_the_device(both, device):
     plain, model, _, given = both
     assert (model.container_, model._device) == ("torch", device)
     assert model._M.data_ptr() == given.data_ptr() if not is_sparse(given) else is_sparse(model._M)
-    for made, same_made in zip(model.expected(return_std=True), plain.expected(return_std=True), strict=True):
-        same_there(made, same_made)
+    same_tables(model.expected(return_std=True), plain.expected(return_std=True))
     *tables, marks = model.repaired(return_std=True, return_marks=True)
     *others, plain_marks = plain.repaired(return_std=True, return_marks=True)
-    for made, same_made in zip(tables, others, strict=True):
-        same_there(made, same_made)
+    same_tables(tables, others)
     assert_array_equal(marks, plain_marks)
     assert Engine.brought == 0
 
@@ -388,10 +392,7 @@ def test_lists_of_outliers_are_made_on_the_device(both, cut, monkeypatch):
             with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):
                 one.outliers(**cut)
         return
-    found, right = model.outliers(**cut), plain.outliers(**cut)
-    assert list(found) == list(right.dtype.names)
-    for name, column in found.items():
-        same_there(column, right[name])
+    same_columns(model.outliers(**cut), plain.outliers(**cut))
     if "most" not in cut:
         same_there(model.repaired(**cut), plain.repaired(**cut))
     assert Engine.brought == 0
@@ -403,10 +404,7 @@ def test_what_else_is_answered(both):
     assert model.summary().partition(head)[2] == plain.summary().partition(head)[2] != ""
     assert Engine.brought == 0
     for ask in ("outlier_rows", "outlier_columns"):
-        made, right = getattr(model, ask)(), getattr(plain, ask)()
-        assert list(made) == list(right.dtype.names)
-        for name in made:
-            same_there(made[name], right[name])
+        same_columns(getattr(model, ask)(), getattr(plain, ask)())
     assert Engine.brought == 2  # this is counted in host memory
 
 
@@ -417,9 +415,7 @@ def test_new_rows(both, device):
         for rows in (there(some), some):
             same_there(model.repaired(rows), plain.repaired(some))
             assert_array_equal(model.repaired(rows, return_marks=True)[1], plain.repaired(some, return_marks=True)[1])
-            found, right = model.outliers(rows), plain.outliers(some)
-            for name, column in found.items():
-                same_there(column, right[name], rtol=1e-8)
+            same_columns(model.outliers(rows), plain.outliers(some), rtol=1e-8)
         assert_allclose(model.transform(there(some)), plain.transform(some), rtol=1e-9, atol=1e-12)
         assert model.score(there(some)) == pytest.approx(plain.score(some))
         assert plain.score(there(some)) == pytest.approx(plain.score(some))
@@ -435,9 +431,7 @@ def test_a_saved_model_answers_on_the_cpu(both, tmp_path):
         assert isinstance(again.sparse_, csr_array) and again.sparse_ is again.result_.S
         assert not hasattr(again, "_device") and not hasattr(again, "_M") and again.container_ == "torch"
         same(again.expected(), plain.expected())
-        found, right = again.outliers(), plain.outliers()
-        for name, column in found.items():
-            same(column, right[name])
+        same_columns(again.outliers(), plain.outliers(), device="cpu")
     assert isinstance(model.sparse_, DeviceSparse)
     irpca.persistence.save(model.result_, tmp_path / "r.irpca")
     assert (plain.sparse_ != irpca.persistence.load_result(tmp_path / "r.irpca").S).nnz == 0
@@ -463,13 +457,9 @@ def test_a_small_matrix_on_the_device(device, monkeypatch):
     A = holed()
     plain, model = InductiveRobustPCA(2).fit(A), InductiveRobustPCA(2).fit(there(A))
     assert isinstance(model.sparse_, csr_array) and model._device == device
-    for made, right in zip(model.expected(True), plain.expected(True), strict=True):
-        same_there(made, right)
-    for made, right in zip(model.repaired(return_std=True), plain.repaired(return_std=True), strict=True):
-        same_there(made, right)
-    found, right = model.outliers(fdr=0.1), plain.outliers(fdr=0.1)
-    for name, column in found.items():
-        same_there(column, right[name])
+    same_tables(model.expected(True), plain.expected(True))
+    same_tables(model.repaired(return_std=True), plain.repaired(return_std=True))
+    same_columns(model.outliers(fdr=0.1), plain.outliers(fdr=0.1))
     assert_array_equal(model.__getstate__()["_observed"], plain.__getstate__()["_observed"])
     same_there(model.outliers(there(A))["row"], plain.outliers(A)["row"])  # it is recognised
 
@@ -512,9 +502,8 @@ def test_a_model_on_the_cpu_is_asked_about_rows_on_a_device(device):
     some = NOISY.M[:40]
     assert isinstance(model.decompose(there(some)).S, DeviceSparse)
     same(model.repaired(there(some)), plain.repaired(some))
-    found, right = model.outliers(there(some)), plain.outliers(some)
-    for name, column in found.items():
-        same(column, right[name])
+    right = plain.outliers(some)
+    same_columns(model.outliers(there(some)), right, device="cpu")
     assert_allclose(plain.repaired(there(some)), plain.repaired(some))
     assert_array_equal(plain.outliers(there(some))["row"], right["row"])
 

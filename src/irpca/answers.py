@@ -307,7 +307,7 @@ class Answers:
         """M and L at some cells, whose places are on the device of M or in host memory."""
         M, engine = table
         if there:
-            from .engines.gpu.tables import entries_of, products_at
+            from .engines.gpu.tensor_tables import entries_of, products_at
 
             return entries_of(self._tensor(M), engine, *at), products_at(*result.L.thin(), *at)
         return self._entries(*at) if engine == self._owner else engine().entries(*at), result.L.entries(*at)
@@ -316,7 +316,7 @@ class Answers:
         """Say what does not fit into the memory of the device of the answers."""
         if self._where == "cpu":
             return nullcontext()
-        from .engines.gpu.tables import fitting
+        from .engines.gpu.tensor_tables import fitting
 
         return fitting(self._where, what, advice)
 
@@ -442,12 +442,12 @@ class Answers:
         """
         M, owner = given or (None, None)
         if (engine := self._lazy(owner)) is not None:
-            from .engines.distributed.tables import lazily
+            from .engines.distributed.lazy_tables import lazily
 
             edges = _edges_of(engine, tuple(len(side[0]) for side in table.sides), new)
             return lazily(table, dtypes, edges, None if given is None else engine.source)
         if like.device != "cpu":
-            from .engines.gpu.tables import rows_of, tensors_of
+            from .engines.gpu.tensor_tables import rows_of, tensors_of
 
             rows = None if owner is None else rows_of(self._tensor(M), owner, like.device)
             return tensors_of(table, dtypes, like.device, rows)
@@ -595,7 +595,7 @@ def owned(M: Any, engine: str = "auto") -> Given:
     for each of M: it is brought into memory, if it has at most 2²⁴ cells.
     """
     if kind_of(M) == "dask" and hasattr(M, "columns"):
-        from .engines.distributed.tables import from_frame
+        from .engines.distributed.lazy_tables import from_frame
 
         if (found := from_frame(M, constants.BUDGET.memory)) is not None:
             owner, labels = found

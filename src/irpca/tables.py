@@ -2,7 +2,7 @@
 
 All of it is said once, for NumPy arrays and for tensors. A table is a question about some rows and columns of M
 (:class:`~irpca.engines.base.Sided`): it is answered for all of them in memory, chunk by chunk by
-:mod:`.engines.distributed.tables`, and some rows at a time on a device by :mod:`.engines.gpu.tables`.
+:mod:`.engines.distributed.lazy_tables`, and some rows at a time on a device by :mod:`.engines.gpu.tensor_tables`.
 """
 
 from __future__ import annotations

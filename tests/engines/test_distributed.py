@@ -31,7 +31,7 @@ from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
 from irpca.engines.distributed import DistributedEngine, observations, source_of, sources, workers
-from irpca.engines.distributed.engine import MAX_REDRAWS
+from irpca.engines.distributed.distributed_engine import MAX_REDRAWS
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
 
@@ -77,14 +77,10 @@ class DistributedSuite(LeanSuite):
     capabilities = frozenset()
     test_whole = None
     where = r" in rows \d+ to \d+, columns \d+ to \d+"
-
-    def chunked(self, M):
-        raise NotImplementedError
-
     surveyed = False
 
     def make(self, M):
-        engine = DistributedEngine(source_of(self.chunked(M)))
+        engine = DistributedEngine(source_of(in_tiles(M)))
         if self.surveyed:
             engine.survey([])
             engine.reads = 0.0
@@ -98,9 +94,8 @@ class DistributedSuite(LeanSuite):
         for counts, n, each in zip(engine.counts, case.M.shape, case.M.shape[::-1], strict=True):
             np.testing.assert_array_equal(counts, np.full(n, each))
         assert engine.reads == pytest.approx(0.0 if self.surveyed else 1.0)
-        assert engine.edges == (engine.source.row_edges, engine.source.col_edges) and [
-            edge[-1] for edge in engine.edges
-        ] == list(case.M.shape)
+        assert engine.edges == (engine.source.row_edges, engine.source.col_edges)
+        assert tuple(edge[-1] for edge in engine.edges) == case.M.shape
 
     def test_reads(self, stored, tmp_path):
         self.surveyed = True
@@ -120,9 +115,7 @@ class DistributedSuite(LeanSuite):
         engine.survey(looks)
         assert engine.n_observed == memory.n_observed
         for size, seed in ((40, seeds[0]), (9, seeds[1])):
-            both = (owner.draw(size, np.random.default_rng(seed)) for owner in (engine, memory))
-            for one, other in zip(*both, strict=True):
-                np.testing.assert_array_equal(one, other)
+            np.testing.assert_equal(*(owner.draw(size, np.random.default_rng(seed)) for owner in (engine, memory)))
         np.testing.assert_array_equal(engine.entries(*cells), memory.entries(*cells))
         np.testing.assert_array_equal(engine.block(*lines), memory.block(*lines))
         assert engine.reads <= 1 + MAX_REDRAWS + 1e-9
@@ -135,9 +128,6 @@ class DistributedSuite(LeanSuite):
 
 class TestTiles(DistributedSuite):
     setting = given_by(CASES)
-
-    def chunked(self, M):
-        return in_tiles(M)
 
 
 def written(folder, M, kind):
@@ -216,9 +206,6 @@ class TestCluster(DistributedSuite):
     test_an_L_that_is_not_finite_is_not_blamed_on_M = None
     test_what_crosses_the_border_is_thin = None
 
-    def chunked(self, M):
-        return in_tiles(M)
-
 
 # Some entries are observed.
 
@@ -242,9 +229,8 @@ class TestHoles(HolesSuite):
         engine, _ = self.pair(case.M, there, hole)
         if hole[1] != "CSR":
             M = listed(case.M, there) if engine.source.listed else np.where(there, case.M, case.dtype(np.nan))
-            both = (owner.draw(13, np.random.default_rng(2)) for owner in (engine, MemoryEngine(M)))
-            for one, other in zip(*both, strict=True):
-                np.testing.assert_array_equal(one, other)
+            both = engine, MemoryEngine(M)
+            np.testing.assert_equal(*(owner.draw(13, np.random.default_rng(2)) for owner in both))
 
 
 @pytest.mark.parametrize("kind", ["50 %", "empty rows"])
@@ -336,13 +322,15 @@ def test_engines_by_name(problem):
 def test_the_labels_of_a_table_are_those_of_its_outliers(tmp_path, problem, monkeypatch):
     rows, cols = np.nonzero(np.ones(problem.M.shape))
     frame = pd.DataFrame({"user": [f"u{i:02}" for i in rows], "item": 100 + cols, "rating": problem.M[rows, cols]})
-    frame.to_parquet(tmp_path / "M.parquet")
+    frame.to_parquet(tmp_path / "M.parquet", row_group_size=700)
     monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 8))
     monkeypatch.setattr(observations, "BAND_ENTRIES", 700)
     result = irpca.solve(tmp_path / "M.parquet", problem.F1, problem.F2, outliers_to=tmp_path / "S.parquet")
     written = pd.read_parquet(result.outliers_path)
     at = written["row"].str[1:].astype(int), written["column"] - 100
     assert sorted(zip(*at, strict=True)) == sorted(zip(*problem.S.nonzero(), strict=True))
+    np.testing.assert_allclose(written["observed"] - written["expected"], problem.S[at], rtol=0, atol=1e-9)
+    assert result.S is None and len(list((tmp_path / "S.parquet").iterdir())) == 4  # one for each band
 
 
 @pytest.mark.parametrize("clustered", [False, True])

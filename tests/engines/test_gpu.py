@@ -38,7 +38,7 @@ from irpca.solvers import SOLVERS
 
 torch = pytest.importorskip("torch")
 gpu = importlib.import_module("irpca.engines.gpu")
-engine_module = importlib.import_module("irpca.engines.gpu.engine")
+engine_module = importlib.import_module("irpca.engines.gpu.gpu_engine")
 slabs = importlib.import_module("irpca.engines.gpu.slabs")
 sparse_module = importlib.import_module("irpca.engines.gpu.sparse")
 storage_module = importlib.import_module("irpca.engines.gpu.storage")
@@ -68,28 +68,25 @@ def tensor(M):
     return there
 
 
-class TestTorch(EngineSuite):
-    @pytest.fixture(autouse=True)
-    def small_slabs(self, monkeypatch):
-        monkeypatch.setattr(engine_module, "AT_ONCE", 2000)
-        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
-        monkeypatch.setattr(storage_module, "SCANNED", 300)
+@pytest.fixture
+def small_slabs(monkeypatch):
+    monkeypatch.setattr(engine_module, "AT_ONCE", 2000)
+    monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
+    monkeypatch.setattr(storage_module, "SCANNED", 300)
+    monkeypatch.setattr(storage_module, "STREAMED_BYTES", 1 << 11)
 
+
+@pytest.mark.usefixtures("small_slabs")
+class TestTorch(EngineSuite):
     def make(self, M):
         return made(tensor(M))
 
 
+@pytest.mark.usefixtures("small_slabs")
 class TestStreamed(LeanSuite):
     """From host memory, a few rows at a time; of a matrix in Fortran order a few columns."""
 
     capabilities = frozenset()
-
-    @pytest.fixture(autouse=True)
-    def short_slabs(self, monkeypatch):
-        monkeypatch.setattr(engine_module, "AT_ONCE", 2000)
-        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
-        monkeypatch.setattr(storage_module, "SCANNED", 300)
-        monkeypatch.setattr(storage_module, "STREAMED_BYTES", 1 << 11)
 
     def make(self, M):
         return made(M, memory=0)
@@ -147,9 +144,15 @@ def close(answer, right, tolerance):
     torch.testing.assert_close(answer, right, rtol=0, atol=tolerance * (1 + size), check_device=False)
 
 
-def kernels_module():
+@pytest.fixture
+def triton_kernels():
     pytest.importorskip("triton")
-    return importlib.import_module("irpca.engines.gpu.kernels")
+    return importlib.import_module("irpca.engines.gpu.triton_kernels")
+
+
+def limit_for(slab):
+    """Away from what was rounded."""
+    return 12.0 if slab.M.dtype in (torch.float16, torch.bfloat16) else ZETA
 
 
 def rode_the_same(along, right):
@@ -158,22 +161,16 @@ def rode_the_same(along, right):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_trim_equals_torch(slab):
+def test_trim_equals_torch(slab, triton_kernels):
     slab, L, other = slab
     (n1, n2), like = slab.M.shape, L[0]
     wide = 130 if n2 == 64 else 3  # more than a kernel multiplies with at a time
     X, Y = (torch.randn((n, width), dtype=like.dtype).to(DEVICE) for n, width in ((n2, wide), (n1, 2)))
-    zeta = 12.0 if slab.M.dtype in (torch.float16, torch.bfloat16) else ZETA  # away from what was rounded
-    decides = Trimmed(*L, zeta)
+    decides = Trimmed(*L, limit_for(slab))
     kept, masked = replace(decides, ones=True), Masked(*other, decides)
-    for asked, *blocks in (
-        (decides, X, Y),
-        (kept, X, None),
-        (masked, None, Y),
-        (masked, X, None),
-        (decides, None, None),
-    ):
-        *products, along = kernels_module().trim(slab, asked, *blocks)
+    questions = (decides, X, Y), (kept, X, None), (masked, None, Y), (masked, X, None), (decides, None, None)
+    for asked, *blocks in questions:
+        *products, along = triton_kernels.trim(slab, asked, *blocks)
         *right, right_along = slabs.trim(slab, asked, *blocks)
         for product, expected in zip(products, right, strict=True):
             close(product, expected, 1e-12 if like.dtype == torch.float64 else 2.0**-13)
@@ -182,12 +179,12 @@ def test_trim_equals_torch(slab):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_find_equals_torch(slab):
+def test_find_equals_torch(slab, triton_kernels):
     slab, L, _ = slab
-    half = slab.M.dtype in (torch.float16, torch.bfloat16)
     by_scale = standardised(slab.M.shape).converted(lambda a: torch.as_tensor(a, dtype=L[0].dtype, device=DEVICE))
-    for limit in (12.0 if half else ZETA, replace(by_scale, limit=12.0) if half else by_scale):
-        S, along = kernels_module().find(slab, Listing(*L, limit))
+    zeta = limit_for(slab)
+    for limit in (zeta, by_scale if zeta == ZETA else replace(by_scale, limit=zeta)):
+        S, along = triton_kernels.find(slab, Listing(*L, limit))
         right, right_along = slabs.find(slab, Listing(*L, limit))
         same_sparse(S.to_scipy(), right.to_scipy(), S.dtype.type)
         rode_the_same(along, right_along)
@@ -200,14 +197,14 @@ def test_find_equals_torch(slab):
 @pytest.mark.parametrize(
     ("shape", "dtype", "layout"), [((30, 17), "float64", "C padded"), ((9, 70), "float32", "Fortran whole")]
 )
-def test_weigh_equals_torch(units, shape, dtype, layout):
+def test_weigh_equals_torch(units, shape, dtype, layout, triton_kernels):
     case = LinesCase(shape, units=units)
     case.M[3, 4] = np.nan
     M = tensor(laid_out(case.M.astype(dtype), layout))
     asked = Regression(0, case.U, case.V, replace(case.noise, units=None), col_units=case.noise.units)
     asked = asked.converted(lambda a: torch.as_tensor(a, device=DEVICE))
     slab = slabs.DenseSlab(M, slice(0, shape[0]), slabs.Known(lambda: case.M[0]))
-    (*answer, sums), (*right, right_sums) = (by.weigh(slab, asked) for by in (kernels_module(), slabs))
+    (*answer, sums), (*right, right_sums) = (by.weigh(slab, asked) for by in (triton_kernels, slabs))
     for one, other in zip((*answer, *sums), (*right, *right_sums), strict=True):
         close(one, other, 1e-11)
 
@@ -232,13 +229,10 @@ KINDS = {
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("small_slabs")
 class TestHoles(HolesSuite):
     shape = (30, 37)
     hole = asked_of_holes(KINDS, ["2 %", "50 %", "95 %", "empty rows", "empty columns", "50 %"])
-
-    @pytest.fixture(autouse=True)
-    def several_parts(self, monkeypatch):
-        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 300)
 
     def make(self, way, entries):
         return KINDS[way](entries)
@@ -352,15 +346,18 @@ def test_a_noisy_fit_with_holes_equals_that_in_memory(features):
     np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(right.L.dense()).max())
 
 
+def solved(M, p, solver, engine, **options):
+    """By a solver that is told what it asks for."""
+    options |= {} if SOLVERS[solver].rank == "found" else {"rank": 2}
+    options |= {"corruption": 0.2} if "corruption" in SOLVERS[solver].options else {}
+    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
+    return irpca.solve(M, *features, solver=solver, engine=engine, **options)
+
+
 @pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "irpca"])
 def test_every_solver(solver):
     p = irpca.datasets.make_problem(60, 50, d1=4, d2=4, rank=2, corruption=0.05)
-    options = {} if SOLVERS[solver].rank == "found" else {"rank": 2}
-    options |= {"corruption": 0.2} if "corruption" in SOLVERS[solver].options else {}
-    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
-    result, right = (
-        irpca.solve(p.M, *features, solver=solver, engine=engine, **options) for engine in (made(p.M), "memory")
-    )
+    result, right = (solved(p.M, p, solver, engine) for engine in (made(p.M), "memory"))
     assert result.status is right.status
     np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=1e-6 * np.abs(p.M).max())
 
@@ -411,16 +408,11 @@ def test_dense_solvers_on_other_tensors(solver, kind):
     M = p.M.astype(np.float16 if kind == "float16" else float)
     if kind != "float16":
         M[np.random.default_rng(0).random(M.shape) < 0.1] = np.nan
-    options = {} if SOLVERS[solver].rank == "found" else {"rank": 2, "corruption": 0.2}
-    options |= {"solver": solver, "max_iter": 10}
-    features = (p.F1, p.F2) if SOLVERS[solver].features else ()
     given = csr_tensor(M) if kind == "sparse" else torch.from_numpy(M).to(DEVICE)
-    result = irpca.solve(M, *features, engine=made(given), **options)
-    right = irpca.solve(M.astype(np.float32) if kind == "float16" else M, *features, engine="memory", **options)
-    size = np.abs(right.L.dense()).max()
-    np.testing.assert_allclose(
-        result.L.dense(), right.L.dense(), rtol=0, atol=size * (1e-4 if kind == "float16" else 1e-9)
-    )
+    result = solved(M, p, solver, made(given), max_iter=10)
+    right = solved(M.astype(np.float32) if kind == "float16" else M, p, solver, "memory", max_iter=10)
+    tolerance = np.abs(right.L.dense()).max() * (1e-4 if kind == "float16" else 1e-9)
+    np.testing.assert_allclose(result.L.dense(), right.L.dense(), rtol=0, atol=tolerance)
     assert result.n_observed == right.n_observed
 
 
@@ -478,9 +470,8 @@ def test_an_exact_fit_is_checked_without_waiting_for_S(monkeypatch):
 
     def told(*asked):
         found = corruption(*asked)
-        for name in ("at", "block"):
-            ask = getattr(engine.storage, name)
-            monkeypatch.setattr(engine.storage, name, lambda *at, ask=ask: looked.append(at) or ask(*at))
+        ask = engine.storage.at
+        monkeypatch.setattr(engine.storage, "at", lambda *at: looked.append(at) or ask(*at))
         return found
 
     monkeypatch.setattr(engine, "corruption", told)
@@ -494,8 +485,8 @@ def test_an_exact_fit_is_checked_without_waiting_for_S(monkeypatch):
 
 
 def test_triton_that_is_not_installed(monkeypatch):
-    monkeypatch.delattr(gpu, "kernels", raising=False)
-    monkeypatch.setitem(sys.modules, "irpca.engines.gpu.kernels", None)
+    monkeypatch.delattr(gpu, "triton_kernels", raising=False)
+    monkeypatch.setitem(sys.modules, "irpca.engines.gpu.triton_kernels", None)
     with pytest.raises(ValueError, match="kernels='triton' needs Triton, which is not installed; take kernels='torch'"):
         GPUEngine(np.ones((3, 2)), device=DEVICE, kernels="triton")
     assert GPUEngine(np.ones((3, 2)), device=DEVICE).ran.startswith("torch")

@@ -2,7 +2,7 @@
 
 What is trimmed, what an entry weighs under the noise model, and the posteriors of lines. Compiled loops do the same
 faster for arrays in memory (:mod:`.compiled`, :mod:`.compiled_lines`) and for dense tensors on a GPU
-(:mod:`.gpu.kernels`).
+(:mod:`.gpu.triton_kernels`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ __all__ = ["DistributedEngine", "Source", "source_of"]
 
 def __getattr__(name: str) -> Any:
     if name == "DistributedEngine":  # imports dask
-        from .engine import DistributedEngine
+        from .distributed_engine import DistributedEngine
 
         return DistributedEngine
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +31,6 @@ from .sources import (
     client_of_dask,
     mapped,
     naturally_sorted,
-    numbered_tasks,
     place_of,
     tasks,
 )
@@ -46,7 +46,7 @@ Triple = tuple[Array, Array, Array]  # rows, columns and values
 
 def from_frame(M: Any) -> Source:
     """A dask DataFrame."""
-    names = columns_of(list(M.columns), "M is a dask DataFrame")
+    names = _columns_of(list(M.columns), "M is a dask DataFrame")
     return _source(M[list(names)].to_delayed(), names, "dask DataFrame")
 
 
@@ -59,7 +59,7 @@ def from_parquet(path: Path) -> Source:
 
     folder = path.is_dir()
     files = naturally_sorted(path.rglob("*.parquet")) if folder else [path]
-    read, parts = numbered_tasks(_read_parquet, "irpca-read-parquet"), []
+    read, parts = tasks(_read_parquet, "irpca-read-parquet"), []
     names: Names | None = None
     for file in files:
         try:
@@ -67,7 +67,7 @@ def from_parquet(path: Path) -> Source:
             found = [name for name in footer.schema.to_arrow_schema().names if not name.startswith("__index_level_")]
         except Exception as error:  # damaged files raise almost anything
             raise ValueError(f"M: {file} is no Parquet file, or damaged: {error}") from None
-        names = columns_of(found, f"M: {file}") if names is None else names
+        names = _columns_of(found, f"M: {file}") if names is None else names
         if not set(names) <= set(found):
             raise ValueError(f"M: {file} has the columns {few(found)}, and {files[0]} has {few(names)}")
         lengths = [footer.row_group(k).num_rows for k in range(footer.num_row_groups)]
@@ -92,12 +92,17 @@ def _read_parquet(file: str, groups: list[int], names: Names) -> Any:
     return attempt(read, f"row groups {groups[0]} to {groups[-1]} of {file}")
 
 
-def columns_of(found: list[Any], what: str) -> Names:
-    """The columns with the ids of rows, those of columns, and values: by their names, else in this order."""
+def named_columns(found: list[Any]) -> Names | None:
+    """The columns with the ids of rows, those of columns, and values, by their names; None if these do not tell."""
     plain = {name: str(name).lower().removesuffix("id").removesuffix("_") for name in found}
     matches = [[name for name in found if plain[name] in known] for known in NAMES.values()]
-    if all(len(match) == 1 for match in matches):
-        return matches[0][0], matches[1][0], matches[2][0]
+    return None if any(len(match) != 1 for match in matches) else (matches[0][0], matches[1][0], matches[2][0])
+
+
+def _columns_of(found: list[Any], what: str) -> Names:
+    """The same; if names do not tell, three columns in this order."""
+    if (names := named_columns(found)) is not None:
+        return names
     if len(found) == 3:
         return found[0], found[1], found[2]
     raise ValueError(
@@ -124,7 +129,7 @@ def _source(parts: Sequence[Any], names: Names, name: str) -> Source:
         edges = (*np.searchsorted(rows, firsts).tolist(), len(rows))
         read = tasks(_read_parts)
         bands = [
-            read((k, 0), [parts[m] for m in group], rows[slice(*edges[k : k + 2])], all_cols, names, dtype)
+            read([parts[m] for m in group], rows[slice(*edges[k : k + 2])], all_cols, names, dtype)
             for k, group in enumerate(groups)
         ]
     else:
@@ -151,7 +156,7 @@ class Seen:
 
 def _first_pass(parts: Sequence[Any], names: Names) -> Seen:
     """All ids, and what is wrong with the table as a whole."""
-    look, unite = numbered_tasks(_look, "irpca-read-ids"), numbered_tasks(_unite, "irpca-ids")
+    look, unite = tasks(_look, "irpca-read-ids"), tasks(_unite, "irpca-ids")
     seen: Seen | None = add_in_tree(unite, [look(part, names) for part in parts], names).compute() if parts else None
     if seen is None or not (len(seen.ids[0][0]) or seen.faults.any()):
         raise ValueError(f"M is empty: there are no observations in the columns {few(names)}")
@@ -271,12 +276,6 @@ def _band(found: Sequence[Triple], rows: Array, cols: Array, names: Names) -> An
     band = coo_array((values, (at_row, at_col)), (len(rows), len(cols))).tocsr()  # adds up what is there twice
     if band.nnz < len(values):
         raise ValueError(_twice(at_row, at_col, values, rows, cols, names))
-    return _canonical(band.indptr, band.indices, band.data, band.shape)
-
-
-def _canonical(ends: Array, indices: Array, values: Array, shape: tuple[int, int]) -> Any:
-    band = holes.compressed(values, indices, ends, shape)
-    band.has_canonical_format = True
     return band
 
 
@@ -302,14 +301,14 @@ def _exchange(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> 
     Through files where all see the same disk: the shuffle of dask that goes through disk takes 2.5 times as long and
     twice the memory. Else workers exchange the entries, and the bands stay with them.
     """
-    client, folder = (
-        client_of_dask(),
-        tempfile.mkdtemp(prefix="irpca-", dir=dask.config.get("temporary-directory", None)),
-    )
+    client = client_of_dask()
+    folder = tempfile.mkdtemp(prefix="irpca-", dir=dask.config.get("temporary-directory", None))
     try:
         if client is None or _is_shared(client, folder):
             return _through_files(parts, given, edges, rows, folder), folder
     except BaseException:
+        with suppress(OSError):  # elsewhere, tasks that are still under way find no folder to write to
+            folder = str(Path(folder).rename(f"{folder}-left"))
         shutil.rmtree(folder, ignore_errors=True)
         raise
     os.rmdir(folder)
@@ -324,7 +323,7 @@ def _is_shared(client: Any, folder: str) -> bool:
 
 def _through_files(parts: Sequence[Any], given: Given, edges: Edges, rows: Array, folder: str) -> list[Any]:
     """Every part is written band by band, and each band put together from a stretch of every part."""
-    write, bind = numbered_tasks(_write_part, "irpca-sort"), numbered_tasks(_write_band, "irpca-bind")
+    write, bind = tasks(_write_part, "irpca-sort"), tasks(_write_band, "irpca-bind")
     _, cols, names, _ = given
     dask.compute(*(write(folder, f"part-{k}", edges, part, *given) for k, part in enumerate(parts)))
     bands = enumerate(pairwise(edges))
@@ -379,20 +378,22 @@ def _load(folder: str, name: str, number: int) -> list[Array]:
 def _read_band(folder: str, name: str, first: int, shape: tuple[int, int]) -> Any:
     where = f"{place_of((first, first + shape[0]), (0, shape[1]))}, in {folder}"
     ends, indices, values = attempt(lambda: [np.array(array) for array in _load(folder, name, 3)], where)
-    return _canonical(ends, indices, values, shape)
+    band = holes.compressed(values, indices, ends, shape)
+    band.has_canonical_format = True
+    return band
 
 
 def _through_workers(parts: Sequence[Any], given: Given, edges: Edges, rows: Array) -> list[Any]:
     import dask.dataframe as dd
 
-    place, bind = numbered_tasks(_place_in_frame, "irpca-place"), tasks(_band_of_frame)
+    place, bind = tasks(_place_in_frame, "irpca-place"), tasks(_band_of_frame)
     _, cols, names, dtype = given
     meta = pd.DataFrame({"row": np.empty(0, np.int64), "column": np.empty(0, np.int64), "value": np.empty(0, dtype)})
     placed = dd.from_delayed([place(part, *given) for part in parts], meta=meta, verify_meta=False)
     # The last division belongs to the last part; one band alone needs no exchange, but dask no special case.
     sorted_parts = placed.set_index("row", divisions=list(edges), shuffle_method="p2p").to_delayed()
-    bands = enumerate(zip(sorted_parts, pairwise(edges), strict=True))
-    return list(dask.persist(*(bind((k, 0), part, a, rows[a:b], cols, names) for k, (part, (a, b)) in bands)))
+    bands = zip(sorted_parts, pairwise(edges), strict=True)
+    return list(dask.persist(*(bind(part, a, rows[a:b], cols, names) for part, (a, b) in bands)))
 
 
 def _place_in_frame(part: Any, *given: Any) -> Any:

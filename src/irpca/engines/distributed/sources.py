@@ -9,7 +9,7 @@ import threading
 import uuid
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -58,7 +58,9 @@ class Source:
     name : str
         What kind of storage it is, for messages.
     read : callable
-        Of the place of a chunk: a ``Reading``, or a task.
+        Of the place of a chunk: a ``Reading``, or a task, always of the same name. It gives an array or a canonical
+        ``csr_array``, of this dtype. Infinite entries are refused in a CSR array only: of a dense chunk the pass that
+        reads it sees them at no cost.
     listed : bool
         The chunks are CSR arrays, whose stored entries are the observed ones; else arrays with NaN where M is missing.
     labels : (array or None, array or None)
@@ -72,20 +74,10 @@ class Source:
     read: Callable[[int, int], Any]
     listed: bool = False
     labels: tuple[Array | None, Array | None] = (None, None)
-    token: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.row_edges[-1], self.col_edges[-1]
-
-    def chunk(self, i: int, j: int) -> Any:
-        """The task that reads a chunk, a dask ``Delayed``.
-
-        It gives an array or a canonical ``csr_array``, of this dtype. Infinite entries are refused in a CSR
-        array only: of a dense chunk the pass that reads it sees them at no cost.
-        """
-        found = self.read(i, j)
-        return tasks(found, token=self.token)((i, j)) if isinstance(found, Reading) else found
 
 
 def source_of(M: Any) -> Source | None:
@@ -120,18 +112,12 @@ def required(what: str, *libraries: str) -> None:
             raise ImportError(f'M is {what}, and {library} reads it: pip install "irpca[dask]"') from error
 
 
-def tasks(function: Callable[..., Any], what: str = "irpca-read", token: str = "") -> Callable[..., Any]:
-    """Calls of a function as tasks: first the place of the chunk, by which the task is named, then the arguments."""
+def tasks(function: Callable[..., Any], what: str = "irpca-read") -> Callable[..., Any]:
+    """Calls of a function as tasks, which are numbered."""
     import dask
 
-    later, token = dask.delayed(function, pure=False), token or uuid.uuid4().hex
-    return lambda place, *given: later(*given, dask_key_name="-".join([what, token, *map(str, place)]))
-
-
-def numbered_tasks(function: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """The same, named by a number."""
-    call, numbers = tasks(function, what), count()
-    return lambda *given: call((next(numbers),), *given)
+    later, token, numbers = dask.delayed(function, pure=False), uuid.uuid4().hex, count()
+    return lambda *given: later(*given, dask_key_name=f"{what}-{token}-{next(numbers)}")
 
 
 def add_in_tree(add: Callable[..., Any], parts: list[Any], *given: Any) -> Any:
@@ -187,6 +173,8 @@ def _check_shape(shape: Sequence[int], name: str) -> None:
 
 
 def _from_dask(M: Any) -> Source:
+    import dask
+
     if np.isnan(np.concatenate([np.asarray(sizes, float) for sizes in M.chunks])).any():
         raise ValueError(
             "M is a dask array with unknown chunk sizes; find them out first, with M.compute_chunk_sizes()"
@@ -195,10 +183,12 @@ def _from_dask(M: Any) -> Source:
     dtype, listed = _float_type(M.dtype, "M"), hasattr(M._meta, "tocsr")
     there = [np.flatnonzero(sizes) for sizes in M.chunks]  # a chunk may have no rows
     row_edges, col_edges = (_edges(np.asarray(sizes)[some]) for sizes, some in zip(M.chunks, there, strict=True))
-    blocks, call = M.to_delayed(), tasks(partial(_as_declared, declared=M.dtype, dtype=dtype, listed=listed))
+    blocks, token = M.to_delayed(), uuid.uuid4().hex
+    check = dask.delayed(partial(_as_declared, declared=M.dtype, dtype=dtype, listed=listed), pure=False)
 
     def read(i: int, j: int) -> Any:
-        return call((i, j), blocks[there[0][i], there[1][j]], (i, j), row_edges[i : i + 2], col_edges[j : j + 2])
+        block, rows, cols = blocks[there[0][i], there[1][j]], row_edges[i : i + 2], col_edges[j : j + 2]
+        return check(block, (i, j), rows, cols, dask_key_name=f"irpca-read-{token}-{i}-{j}")
 
     return Source(dtype, row_edges, col_edges, "dask array", read, listed)
 
@@ -221,7 +211,7 @@ def _as_declared(
     if listed:
         return _entries(block, name).astype(dtype, copy=False)
     if hasattr(block, "tocsr"):
-        block = with_missing(_entries(block, name))
+        block = Listed(_entries(block, name)).whole()
     elif isinstance(block, np.ma.MaskedArray):
         block = np.ma.filled(block.astype(dtype), np.nan)
     return np.asarray(block, dtype)  # in any order: a piece reads what lies together in memory
@@ -237,10 +227,6 @@ def _entries(block: Any, name: str) -> Any:
         return holes.observed_entries(block, name)
     ends = np.zeros(block.shape[0] + 1, np.int32)
     return holes.compressed(np.empty(0, block.dtype), ends[:0], ends, block.shape)
-
-
-def with_missing(entries: Any) -> Array:
-    return Listed(entries).whole()
 
 
 def _from_group(group: Any) -> Source:
@@ -378,12 +364,9 @@ def mapped(file: str | Path) -> Array:
 
 
 def _read_npy(dtype: np.dtype[Any], parts: list[tuple[str, int, int]]) -> Array:
-    read = [
-        attempt(partial(_read_rows, file, first, last, dtype), f"rows {first} to {last - 1} of {file}")
-        for file, first, last in parts
-    ]
-    return read[0] if len(read) == 1 else np.concatenate(read)
+    def read(file: str, first: int, last: int) -> Array:
+        rows = f"rows {first} to {last - 1} of {file}"
+        return attempt(lambda: np.array(mapped(file)[first:last], dtype, order="C"), rows)
 
-
-def _read_rows(file: str, first: int, last: int, dtype: np.dtype[Any]) -> Array:
-    return np.array(mapped(file)[first:last], dtype, order="C")
+    found = [read(*part) for part in parts]
+    return found[0] if len(found) == 1 else np.concatenate(found)

@@ -26,7 +26,7 @@ from ..base import Prior, bad_entries, not_finite
 from ..lines import band_of
 from ..pieces import Dense, Listed, Piece, piece_of
 from ..questions import Answer, Regression, Tally, Writing
-from .sources import Edges, Reading, Source, client_of_dask, numbered_tasks, place_of
+from .sources import Edges, Reading, Source, client_of_dask, place_of, tasks
 
 SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
@@ -65,7 +65,7 @@ class Workers:
         if client is None:
             return [Opaque([None if A is None else A[span] for A in arrays]) for span in spans]
         sent = [[None] * len(spans) if A is None else self._sent(A, axis, spans, client) for A in arrays]
-        bundle = numbered_tasks(Opaque, "irpca-slices")
+        bundle = tasks(Opaque, "irpca-slices")
         return [bundle([parts[k] for parts in sent]) for k in range(len(spans))]
 
     def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:

@@ -1,11 +1,11 @@
 """The engine for an M on a GPU, or moved to one; torch and Triton are imported nowhere else.
 
-:mod:`.engine` asks slabs of M, and :mod:`.storage` says where these are. :mod:`.slabs` answers in torch, and
-:mod:`.kernels` in Triton, in one read of device memory: both hold the same three functions. :mod:`.sparse` is S on the
-device, and :mod:`.tables` makes tables of the size of M there.
+:mod:`.gpu_engine` asks slabs of M, and :mod:`.storage` says where these are. :mod:`.slabs` answers in torch, and
+:mod:`.triton_kernels` in Triton, in one read of device memory: both hold the same three functions. :mod:`.sparse` is S
+on the device, and :mod:`.tensor_tables` makes tables of the size of M there.
 """
 
-from .engine import GPUEngine
+from .gpu_engine import GPUEngine
 from .sparse import DeviceSparse
 
 __all__ = ["DeviceSparse", "GPUEngine"]

@@ -1,8 +1,8 @@
 """Some rows of M on a device, dense or listed, and what three questions about them are answered, in torch.
 
 What is said here for one entry is done for all entries of a slab at once: of a dense one as a matrix, of a list as a
-vector. It is the plain version: :mod:`.kernels` answers the same questions about dense slabs in one read. Questions
-have been cut to the rows of the slab, and their arrays are on the device.
+vector. It is the plain version: :mod:`.triton_kernels` answers the same questions about dense slabs in one read.
+Questions have been cut to the rows of the slab, and their arrays are on the device.
 """
 
 from __future__ import annotations

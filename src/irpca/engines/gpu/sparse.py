@@ -58,7 +58,7 @@ class DeviceSparse:
             parts = S.crow_indices(), S.col_indices(), S.values()
         else:
             parts = S.indptr, S.indices, S.data
-        ends, indices, data = (torch.as_tensor(for_torch(part), device=device) for part in parts)
+        ends, indices, data = (device_tensor(part, device) for part in parts)
         return cls(tuple(S.shape), ends.long(), indices, data, getattr(S, "counts", None))
 
     @classmethod
@@ -109,7 +109,7 @@ class DeviceSparse:
         if self.counts is not None:
             return self.counts[axis]
         counts = self.indptr.diff() if axis == 0 else torch.bincount(self.indices, minlength=self.shape[1])
-        return counts.cpu().numpy()
+        return host_array(counts)
 
     def only(self, kept: Tensor) -> DeviceSparse:
         """The entries that a boolean tensor keeps."""
@@ -117,7 +117,7 @@ class DeviceSparse:
 
     def tensor_of(self, values: Array) -> Tensor:
         """A NumPy array as a tensor on the device."""
-        return torch.as_tensor(np.ascontiguousarray(values), device=self.device)
+        return device_tensor(values, self.device)
 
     @property
     def T(self) -> DeviceSparse:
@@ -139,7 +139,7 @@ class DeviceSparse:
 
     def to_scipy(self) -> csr_array:
         """In host memory, as a CSR array of SciPy."""
-        data, indices, ends = (part.cpu().numpy() for part in (self.data, self.indices, self.indptr))
+        data, indices, ends = map(host_array, (self.data, self.indices, self.indptr))
         S = compressed(data, indices, ends, self.shape)
         S.has_canonical_format = True
         return S
@@ -164,6 +164,17 @@ def csr_tensor(ends: Tensor, indices: Tensor, values: Tensor, shape: tuple[int, 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta state|Sparse invariant checks")
         return torch.sparse_csr_tensor(ends, indices, values, shape, check_invariants=False)
+
+
+def device_tensor(values: Any, device: Any) -> Tensor:
+    """NumPy's values, or a tensor, on a device."""
+    return torch.as_tensor(for_torch(values), device=device)
+
+
+def host_array(values: Tensor) -> Array:
+    """A tensor in host memory, in a precision that NumPy has."""
+    array: Array = (values.float() if values.dtype in (torch.bfloat16, torch.float16) else values).cpu().numpy()
+    return array
 
 
 def numpy_type(dtype: torch.dtype) -> np.dtype[Any]:

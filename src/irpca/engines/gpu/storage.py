@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from ...cached import cached_property
 from ...lowrank import Array
 from ..base import spread_places
 from .slabs import DenseSlab, Known, ListedSlab, Slab
-from .sparse import DeviceSparse
+from .sparse import DeviceSparse, device_tensor, host_array
 
 STREAMED_BYTES = 1 << 29  # of a slab: long enough for the bus, and two of them fit anywhere
 SCANNED = 1 << 26  # entries that are looked through at a time
@@ -25,82 +25,34 @@ LOOKED_AT = 1 << 10  # entries that say how large M is
 ROOM = 0.6  # of the free memory of a device, that M may take: S and what is in between need the rest
 
 
-class Storage(ABC):
-    """M as slabs of rows on a device.
-
-    Attributes
-    ----------
-    shape : (n1, n2), of the stored matrix
-    turned : whether stored rows are columns of M
-    streamed : whether slabs are brought to the device in every read
-    dtype : of the stored numbers
-    known : what was found out about them
-    """
-
-    shape: tuple[int, int]
-    dtype: torch.dtype
-    known: Known
-    turned = False
-    streamed = False
-
-    @property
-    @abstractmethod
-    def entries(self) -> int:
-        """How many are stored, observed or not."""
-
-    @abstractmethod
-    def slabs(self, most: int) -> Iterator[Slab]:
-        """All rows, in slabs of ``most`` entries, and at least a row."""
-
-    @abstractmethod
-    def part(self, rows: slice) -> Storage:
-        """Some rows of M."""
-
-    @abstractmethod
-    def at(self, rows: Array, cols: Array) -> Array:
-        """M at scattered entries, NaN where it is not observed; rows and columns may be of any shape."""
-
-    @abstractmethod
-    def counts(self) -> tuple[Array, Array]:
-        """How many entries of each stored row and column are observed."""
-
-    def block(self, rows: Array, cols: Array) -> Array:
-        """``M[rows][:, cols]``."""
-        return self.at(np.asarray(rows)[:, None], np.asarray(cols)[None, :])
-
-    def glance(self, size: int = LOOKED_AT) -> Array:
-        """Some entries, at places that are always the same."""
-        n1, n2 = self.shape
-        return self.at(*spread_places((n2, n1) if self.turned else (n1, n2), size))
-
-    def infinite(self) -> int:
-        """How many entries are."""
-        return sum(int(slab.values(torch.float64).isinf().sum()) for slab in self.slabs(SCANNED))
-
-
-class DenseStorage(Storage):
+class DenseStorage:
     """A dense tensor in any order, never copied: on the device, or in host memory, or in a file mapped to it.
 
     What is streamed is cut along memory, rows or columns. There are two slabs on the device at a time: one is copied
     while the other is computed with. What is not in page-locked memory goes through two buffers that are.
+
+    Attributes
+    ----------
+    shape, dtype, entries : of M: how many entries are stored, observed or not
+    turned : whether stored rows are columns of M
+    streamed : whether slabs are brought to the device in every read
+    known : what was found out about M
     """
 
     def __init__(self, M: Tensor, device: torch.device, streamed: bool = False, known: Known | None = None) -> None:
-        self.M, self.device, self.dtype, self.streamed = M, device, M.dtype, streamed
+        self.M, self.device, self.streamed = M, device, streamed
+        self.shape, self.dtype, self.entries = (M.shape[0], M.shape[1]), M.dtype, M.numel()
         self.turned = streamed and M.stride(0) < M.stride(1)
         self.stored = M.T if self.turned else M
-        self.shape = self.stored.shape[0], self.stored.shape[1]
-        self.known = known or Known(self.glance)
-
-    @property
-    def entries(self) -> int:
-        return self.M.numel()
+        self.known = known or Known(lambda: self.at(*spread_places(self.shape, LOOKED_AT)))
 
     def part(self, rows: slice) -> DenseStorage:
+        """Some rows of M."""
         return DenseStorage(self.M[rows], self.device, self.streamed, self.known)
 
     def slabs(self, most: int) -> Iterator[Slab]:
-        n1, n2 = self.shape
+        """All stored rows, in slabs of ``most`` entries, and at least a row."""
+        n1, n2 = self.stored.shape
         if self.streamed:
             most = min(most, STREAMED_BYTES // self.M.element_size())
         step = max(1, most // n2)
@@ -111,7 +63,7 @@ class DenseStorage(Storage):
 
     def _moved(self, spans: list[slice]) -> Iterator[Tensor]:
         copying, computing = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
-        height, n2 = spans[0].stop - spans[0].start, self.shape[1]
+        height, n2 = spans[0].stop - spans[0].start, self.stored.shape[1]
         there = [torch.empty((height, n2), dtype=self.dtype, device=self.device) for _ in range(2)]
         locked = None
         if not self.M.is_pinned():
@@ -144,28 +96,29 @@ class DenseStorage(Storage):
         computing.synchronize()
 
     def at(self, rows: Array, cols: Array) -> Array:
-        i, j = (_index(index, self.M.device) for index in (rows, cols))
-        return _here(self.M[i, j])
+        """M at scattered entries, NaN where it is not observed; rows and columns may be of any shape."""
+        return host_array(self.M[_index(rows, self.M.device), _index(cols, self.M.device)])
 
     def counts(self) -> tuple[Array, Array]:
-        rows, cols = np.empty(self.shape[0], np.int64), np.zeros(self.shape[1], np.int64)
+        """How many entries of each row and column of M are observed."""
+        n1, n2 = self.stored.shape
+        rows, cols = np.empty(n1, np.int64), np.zeros(n2, np.int64)
         for slab in self.slabs(SCANNED):
             seen = ~slab.values(torch.float32).isnan()
-            rows[slab.rows] = seen.sum(1).cpu().numpy()
-            cols += seen.sum(0).cpu().numpy()
-        return rows, cols
+            rows[slab.rows] = host_array(seen.sum(1))
+            cols += host_array(seen.sum(0))
+        return (cols, rows) if self.turned else (rows, cols)
 
 
-class ListedStorage(Storage):
-    """The observed entries, row by row."""
+class ListedStorage(ListedSlab):
+    """The same of the observed entries, listed row by row: they are one slab, on the device."""
+
+    turned = streamed = False
 
     def __init__(self, M: DeviceSparse) -> None:
-        self.M, self.shape, self.dtype = M, M.shape, M.data.dtype
-        self.slab, self.known = ListedSlab(M), Known(self.glance, holes=True)
-
-    @property
-    def entries(self) -> int:
-        return self.M.nnz
+        super().__init__(M)
+        self.shape, self.dtype, self.entries = M.shape, M.data.dtype, M.nnz
+        self.known = Known(lambda: self.at(*spread_places(self.shape, LOOKED_AT)), holes=True)
 
     @cached_property
     def keys(self) -> Tensor:
@@ -176,27 +129,26 @@ class ListedStorage(Storage):
         return ListedStorage(self.M[rows])
 
     def slabs(self, most: int) -> Iterator[Slab]:
-        yield self.slab
+        yield self
 
     def at(self, rows: Array, cols: Array) -> Array:
         wanted = _index(np.asarray(rows, np.int64) * self.shape[1] + cols, self.M.device)
         where = torch.searchsorted(self.keys, wanted).clamp(max=self.entries - 1)
-        return _here(torch.where(self.keys[where] == wanted, self.M.data[where], torch.nan))
+        return host_array(torch.where(self.keys[where] == wanted, self.M.data[where], torch.nan))
 
     def counts(self) -> tuple[Array, Array]:
         return self.M.flagged(0), self.M.flagged(1)
 
 
+Storage: TypeAlias = DenseStorage | ListedStorage
+
+
+def count_infinite(storage: Storage) -> int:
+    return sum(int(slab.values(torch.float64).isinf().sum()) for slab in storage.slabs(SCANNED))
+
+
 def _index(positions: Array, device: torch.device) -> Tensor:
-    return torch.as_tensor(np.ascontiguousarray(positions, dtype=np.int64), device=device)
-
-
-def _here(values: Tensor) -> Array:
-    """On the host, in a precision that NumPy has."""
-    if values.dtype in (torch.bfloat16, torch.float16):
-        values = values.float()
-    array: Array = values.cpu().numpy()
-    return array
+    return device_tensor(np.asarray(positions, np.int64), device)
 
 
 def shared(M: Array) -> Tensor:
@@ -209,12 +161,9 @@ def shared(M: Array) -> Tensor:
 
 
 def device_for(M: Any, device: Any) -> torch.device:
-    if device is not None:
-        found = torch.device(device)
-    elif isinstance(M, torch.Tensor) and M.device.type != "cpu":
-        found = M.device
-    else:
-        found = torch.device("cuda")
+    if device is None:
+        device = M.device if isinstance(M, Tensor) and M.device.type != "cpu" else "cuda"
+    found = torch.device(device)
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(
             "engine='gpu' needs a GPU, and torch finds none: install a torch with CUDA and its driver, or leave engine "
@@ -234,7 +183,10 @@ def stored(M: Any, device: torch.device, memory: int | None) -> Storage:
     if not hasattr(M, "tocsr"):
         M = matrix_of(M if isinstance(M, Tensor) else shared(M))
     if hasattr(M, "tocsr") or M.layout == torch.sparse_csr:
-        return _listed(DeviceSparse.of(M, device))
+        entries = DeviceSparse.of(M, device)
+        if bad := int((~entries.data.isfinite()).sum()):
+            raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
+        return ListedStorage(replace(entries, indices=entries.indices.long()))
     if M.device.type != "cpu":
         return DenseStorage(M.to(device), device)
     size = M.numel() * M.element_size()
@@ -245,9 +197,3 @@ def stored(M: Any, device: torch.device, memory: int | None) -> Storage:
             return DenseStorage(M.to(device), device)
         torch.cuda.empty_cache()
     return DenseStorage(M, device, streamed=True)
-
-
-def _listed(M: DeviceSparse) -> ListedStorage:
-    if bad := int((~M.data.isfinite()).sum()):
-        raise ValueError(f"{bad} of the observed entries of M are NaN or infinite; leave them out or replace them")
-    return ListedStorage(DeviceSparse(M.shape, M.indptr, M.indices.long(), M.data))

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...arrays import for_torch, is_sparse, is_tensor
+from ...arrays import is_sparse, is_tensor
 from ...lowrank import Array
 from ..base import Engine
-from .sparse import DeviceSparse
+from .sparse import DeviceSparse, device_tensor
 
 TABLE_ENTRIES = 1 << 24  # made together, in double precision
 LISTED_ENTRIES = 1 << 24  # of L, whose factors are gathered together
@@ -76,7 +76,7 @@ def products_at(A: Array, B: Array, rows: Any, cols: Any) -> Any:
 
 def _there(A: Any, device: Any) -> Any:
     """NumPy's values, S, or a tensor, on the device."""
-    return DeviceSparse.of(A, device) if hasattr(A, "indptr") else torch.as_tensor(for_torch(A), device=device)
+    return DeviceSparse.of(A, device) if hasattr(A, "indptr") else device_tensor(A, device)
 
 
 def _batches(n: int, step: int) -> Iterator[slice]:

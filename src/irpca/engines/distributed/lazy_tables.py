@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from ...lowrank import Array
-from .engine import DistributedEngine
-from .sources import Edges, Source, required, source_of, tasks, with_missing
+from ..pieces import Listed
+from .distributed_engine import DistributedEngine
+from .sources import Edges, Source, required, source_of, tasks
 
 
 def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] | None:
@@ -24,7 +25,7 @@ def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] |
     required("a dask DataFrame", "dask.dataframe", "pyarrow")
     from . import observations
 
-    if _named(list(M.columns)):
+    if observations.named_columns(list(M.columns)) is not None:
         source = observations.from_frame(M)
         return DistributedEngine(source), source.labels
     lengths = tuple(int(n) for n in M.map_partitions(len).compute())
@@ -33,17 +34,6 @@ def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] |
     found = source_of(M.to_dask_array(lengths=lengths))
     assert found is not None
     return DistributedEngine(found), (M.index.compute(), M.columns)
-
-
-def _named(columns: list[Any]) -> bool:
-    """Whether columns are those of a long table by their names, not only by their number."""
-    from .observations import columns_of
-
-    try:
-        columns_of([*columns, "", ""], "")
-    except ValueError:
-        return False
-    return True
 
 
 def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source: Source | None = None) -> list[Any]:
@@ -71,7 +61,7 @@ def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source
     call = tasks(partial(_answer, table.converted(lambda _: None), tuple(dtypes)), "irpca-table")
     shapes = [np.diff(ends).tolist() for ends in edges]
     found = [
-        [call((i, j), None if source is None else source.chunk(i, j), row, col) for j, col in enumerate(of_cols)]
+        [call(None if source is None else source.read(i, j), row, col) for j, col in enumerate(of_cols)]
         for i, row in enumerate(of_rows)
     ]
 
@@ -87,6 +77,6 @@ def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source
 
 
 def _answer(table: Any, dtypes: tuple[Any, ...], block: Any, rows: Any, cols: Any) -> list[Array]:
-    M = with_missing(block) if hasattr(block, "tocsr") else block
+    M = Listed(block).whole() if hasattr(block, "tocsr") else block
     answers = table.with_sides(rows, cols).answer(M)
     return [dtype and answer.astype(dtype, copy=False) for answer, dtype in zip(answers, dtypes, strict=True)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from ..body import PiecedEngine, refuse_nothing
 from ..listing import Found, GrowingRows
 from ..memory import MemoryEngine
 from ..questions import Answer, Listing, Question, Regression, Tally, Writing
-from .sources import Edges, Source, add_in_tree, client_of_dask, numbered_tasks
+from .sources import Edges, Source, add_in_tree, client_of_dask, tasks
 from .workers import (
     Opaque,
     Part,
@@ -77,7 +77,6 @@ class DistributedEngine(PiecedEngine):
         self.places = [(i, j) for i in range(self.grid[0]) for j in range(self.grid[1])]
         self.reads, self.holes = 0.0, False
         self._known: dict[str, Any] = {}
-        self._room = KEPT_ENTRIES
         self._counts: tuple[Array, Array] | None = None
         self._whole: MemoryEngine | None = None  # all of M, if it is so small that a solver asked for it
         self._ends = np.zeros(1, np.int64)  # how many observed entries the chunks before each have
@@ -142,7 +141,6 @@ class DistributedEngine(PiecedEngine):
 
     def forget(self) -> None:
         self._known.clear()
-        self._room = KEPT_ENTRIES
 
     def glance(self, size: int) -> Array:
         rows, cols = self.edges
@@ -151,11 +149,11 @@ class DistributedEngine(PiecedEngine):
     def _survey(self, looks: Sequence[Look]) -> None:
         if self.source.listed and self._counts is None:
             self._look([], count=True)  # which entries are drawn depends on how many there are
-        blocks: list[Request] = [("block", *look.lines) for look in looks if look.lines is not None]
-        cells: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
+        fixed: list[Request] = [("entries", *look.cells) for look in looks if look.cells is not None]
+        fixed += [("block", *look.lines) for look in looks if look.lines is not None]
         draws = [look for look in looks if look.seed is not None]
-        unknown = [some for some in (*cells, *blocks) if self._whole is None and _key(*some) not in self._known]
-        wanted = [*self._unknown_draws(draws), *unknown]
+        wanted = self._unknown_draws(draws)
+        wanted += [some for some in fixed if self._whole is None and _key(*some) not in self._known]
         for _ in range(1 + MAX_REDRAWS):
             if not wanted and self._counts is not None:
                 return
@@ -187,7 +185,7 @@ class DistributedEngine(PiecedEngine):
                 back.setdefault(place, []).append((k, here))
 
         def roots() -> list[Any]:
-            look, given = numbered_tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
+            look, given = tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
             return [
                 look(self.source.read(i, j), some, count, self.workers.place(i, j))
                 for (i, j), some in zip(by_chunk, given, strict=True)
@@ -206,24 +204,21 @@ class DistributedEngine(PiecedEngine):
                     whole[here] = part
         return answers
 
-    def _split(self, kind: str, rows: Array, cols: Array) -> list[tuple[Place, Part, Any]]:
+    def _split(self, kind: str, rows: Array, cols: Array) -> Iterator[tuple[Place, Part, Any]]:
         """A request by chunks: where, what is wanted there, and where that belongs in the answer."""
         (row_edges, col_edges), n2 = self.edges, self.grid[1]
-        parts: list[tuple[Place, Part, Any]] = []
         if kind == "positions":  # of observed entries, chunk by chunk
             for k, mine in _by_number(_chunk_of(rows, self._ends)):
-                parts.append((divmod(k, n2), (rows[mine] - self._ends[k],), mine))
-            return parts
+                yield divmod(k, n2), (rows[mine] - self._ends[k],), mine
+            return
         of_rows, of_cols = _chunk_of(rows, row_edges), _chunk_of(cols, col_edges)
         if kind == "block":
             for (i, mine), (j, across) in product(_by_number(of_rows), _by_number(of_cols)):
-                at = rows[mine] - row_edges[i], cols[across] - col_edges[j]
-                parts.append(((i, j), at, np.ix_(mine, across)))
-            return parts
+                yield (i, j), (rows[mine] - row_edges[i], cols[across] - col_edges[j]), np.ix_(mine, across)
+            return
         for k, mine in _by_number(of_rows * n2 + of_cols):
             i, j = divmod(k, n2)
-            parts.append(((i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine))
-        return parts
+            yield (i, j), (rows[mine] - row_edges[i], cols[mine] - col_edges[j]), mine
 
     def _empty(self, kind: str, rows: Array, cols: Array) -> Part:
         """Room for the values; of positions, after their rows and columns."""
@@ -245,12 +240,10 @@ class DistributedEngine(PiecedEngine):
         self._ends = np.append(0, np.cumsum(sizes))
 
     def _remember(self, key: str, answer: Part) -> None:
-        size = sum(part.size for part in answer)
         whole = answer[0].shape == self.shape and key == _key("block", *map(np.arange, self.shape))
         if whole:
             self._whole = MemoryEngine(answer[0])
-        if whole or size <= self._room:
-            self._room -= size
+        if whole or sum(part.size for one in (answer, *self._known.values()) for part in one) <= KEPT_ENTRIES:
             self._known[key] = answer
 
     # Entries
@@ -274,11 +267,9 @@ class DistributedEngine(PiecedEngine):
             return (getattr(self._whole, kind)(rows, cols),)
         request = kind, np.asarray(rows), np.asarray(cols)
         if (key := _key(*request)) in self._known:
-            if kind != "block":
-                return tuple(part.copy() for part in self._known[key])
-            answer = self._known.pop(key)  # kept no longer than needed
-            self._room += answer[0].size
-            return answer
+            if kind == "block":
+                return self._known.pop(key)  # kept no longer than needed
+            return tuple(part.copy() for part in self._known[key])
         if self._ahead:
             raise _UnknownError(request)
         return self._look([request])[0]
@@ -294,7 +285,7 @@ class DistributedEngine(PiecedEngine):
     def _sums(self, name: str, question: Question) -> list[Any]:
         """Tasks that sum the answers of all chunks, then of those of the same rows, then of the same columns."""
         answers = self._answers(name, question)
-        add, pick = numbered_tasks(add_parts, f"irpca-sum-{name}"), numbered_tasks(pick_part, f"irpca-part-{name}")
+        add, pick = tasks(add_parts, f"irpca-sum-{name}"), tasks(pick_part, f"irpca-part-{name}")
         large = isinstance(question, Regression)  # along one side, and that shall not travel with the rest
 
         def total(side: str, places: Iterable[Place]) -> Any:
@@ -307,7 +298,7 @@ class DistributedEngine(PiecedEngine):
         return found
 
     def _answers(self, name: str, question: Question | Listing) -> dict[Place, Any]:
-        ask, workers = numbered_tasks(answer_of_chunk, f"irpca-{name}"), self.workers
+        ask, workers = tasks(answer_of_chunk, f"irpca-{name}"), self.workers
         rows, cols = question.sides
         of_rows, of_cols = workers.cut(rows, 0), workers.cut(cols, 1)
         rest = question.with_sides([None] * len(rows), [None] * len(cols))
@@ -321,8 +312,8 @@ class DistributedEngine(PiecedEngine):
         """The bands stay where they are made."""
         axis, (n1, n2), workers, client = question.axis, self.grid, self.workers, client_of_dask()
         priors = [prior_of_band(prior, mean, slice(*span)) for span in pairwise(self.edges[axis])]
-        drop, make = numbered_tasks(drop_moments, "irpca-rest"), numbered_tasks(make_band, "irpca-band")
-        ask = numbered_tasks(ask_band, "irpca-solve")
+        drop, make = tasks(drop_moments, "irpca-rest"), tasks(make_band, "irpca-band")
+        ask = tasks(ask_band, "irpca-solve")
         kept: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them
 
         def roots() -> list[Any]:
@@ -353,7 +344,7 @@ class DistributedEngine(PiecedEngine):
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
-        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), numbered_tasks(join_outliers, "irpca-join")
+        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), tasks(join_outliers, "irpca-join")
 
         def roots() -> list[Any]:
             answers = self._answers("outliers", self.listing(L, limit))

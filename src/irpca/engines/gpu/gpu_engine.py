@@ -29,14 +29,15 @@ from ..base import (
     not_finite,
     refuse_beyond_memory,
     refuse_large_block,
+    spread_places,
 )
 from ..body import PiecedEngine, refuse_nothing
 from ..memory import machine_memory
 from ..questions import Answer, Core, Listing, Products, Question, Regression, Tally
 from . import slabs
 from .slabs import Slab
-from .sparse import DeviceSparse, numpy_type
-from .storage import ListedStorage, Storage, device_for, shared, stored
+from .sparse import DeviceSparse, device_tensor, host_array, numpy_type
+from .storage import ListedStorage, Storage, count_infinite, device_for, shared, stored
 
 AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
 SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
@@ -100,7 +101,7 @@ class GPUEngine(PiecedEngine):
             raise ValueError("every cell of M is missing")
         self._used: set[str] = set()
         self._counts: tuple[Array, Array] | None = None
-        self._known: dict[tuple[str, bytes, bytes], Array] = {}  # what a survey has seen
+        self._known: dict[tuple[tuple[int, ...], bytes, bytes], Array] = {}  # what a survey has seen
         self._surveying = False
 
     @property
@@ -111,8 +112,7 @@ class GPUEngine(PiecedEngine):
 
     @property
     def shape(self) -> tuple[int, int]:
-        n1, n2 = self.storage.shape
-        return (n2, n1) if self.storage.turned else (n1, n2)
+        return self.storage.shape
 
     @property
     def dtype(self) -> np.dtype:
@@ -136,8 +136,7 @@ class GPUEngine(PiecedEngine):
         if not self.holes:
             return all_counted(self.shape)
         if self._counts is None:
-            rows, cols = self.storage.counts()
-            self._counts = (cols, rows) if self.storage.turned else (rows, cols)
+            self._counts = self.storage.counts()
         if not self._counts[0].any():
             raise ValueError("every cell of M is missing")
         return self._counts
@@ -158,7 +157,7 @@ class GPUEngine(PiecedEngine):
             self._surveying = False
 
     def glance(self, size: int) -> Array:
-        return self.storage.glance(size)
+        return self.storage.at(*spread_places(self.shape, size))
 
     # Questions, of the stored rows and columns, slab by slab
 
@@ -170,25 +169,23 @@ class GPUEngine(PiecedEngine):
     def _answer(self, question: Question) -> Answer:
         if isinstance(question, Regression):
             return self._moments(self._on_device(question, torch.float64))
+        assert isinstance(question, (Core, Products))
         question = self._on_device(question, self.wide)
-        if isinstance(question, Core):  # by way of the product with the basis of the columns
-            TX, _, tally = self._products(Products(question.of, None, question.Q2))
-            return Answer((_to_host(question.Q1.T.double() @ TX.double()),), (), (), tally)
-        assert isinstance(question, Products)
-        *products, tally = self._products(question)
-        of_rows, of_cols = (() if product is None else (_to_host(product),) for product in products)
-        return Answer((), of_rows, of_cols, tally)
-
-    def _products(self, question: Products) -> tuple[Any, Any, Tally]:
-        """T times the blocks of both sides, None for what is not asked; on the device."""
-        TX, TY, along = list[Any](), None, list[Tensor]()
+        # A core is found by way of the product with the basis of the columns.
+        X, Y = (question.Q2, None) if isinstance(question, Core) else (question.X, question.Y)
+        parts, TY, along = list[Any](), None, list[Tensor]()
         for slab in self._slabs(self.storage):
-            part = question.cut(slab.rows, slice(None))
-            product, turned, rode = self.by.trim(slab, part.of, part.X, part.Y)
-            TX.append(product)
+            of = question.of.cut(slab.rows, slice(None))
+            product, turned, rode = self.by.trim(slab, of, X, None if Y is None else Y[slab.rows])
+            parts.append(product)
             TY = turned if TY is None else TY.add_(turned)
             along.append(rode)
-        return None if question.X is None else _joined(TX), TY, self._tallied(along, self.storage)
+        tally = self._tallied(along, self.storage)
+        TX: Any = None if X is None else _joined(parts)
+        if isinstance(question, Core):
+            return Answer((host_array(question.Q1.T.double() @ TX.double()),), (), (), tally)
+        of_rows, of_cols = (() if product is None else (host_array(product),) for product in (TX, TY))
+        return Answer((), of_rows, of_cols, tally)
 
     def _slabs(self, storage: Storage) -> Iterator[Slab]:
         """All of it; a kernel takes as much as there is."""
@@ -198,7 +195,7 @@ class GPUEngine(PiecedEngine):
         tally = Tally()
         tally.add(storage.entries, counts_of(slabs.summed_along(torch.stack(along)), storage.entries))
         if not tally.finite:
-            raise not_finite(self.storage.infinite())
+            raise not_finite(count_infinite(self.storage))
         self.holes |= tally.missing > 0
         return tally
 
@@ -216,9 +213,9 @@ class GPUEngine(PiecedEngine):
                 found.append((slab.t_times(W, pairs[slab.rows]), slab.t_times(T, other[slab.rows]), *sums))
         H, g, of_rows, of_cols, of_all = zip(*found, strict=True)
         moments, target = (_joined(part) if asked.axis == 0 else sum(part) for part in (H, g))
-        sums = Sums(*(_to_host(part) for part in (_joined(of_rows), sum(of_cols), sum(of_all))))
+        sums = Sums(*(host_array(part) for part in (_joined(of_rows), sum(of_cols), sum(of_all))))
         if not sums.finite:
-            raise not_finite(self.storage.infinite())
+            raise not_finite(count_infinite(self.storage))
         self.holes |= sums.n_observed < self.storage.entries
         lines = moments[:, :-1], target, moments[:, -1]
         rows, cols = (lines, ()) if asked.axis == 0 else ((), lines)
@@ -269,38 +266,36 @@ class GPUEngine(PiecedEngine):
     def whole(self) -> Any:
         if self.storage.streamed:
             return super().whole()
-        size = math.prod(self.shape) * self.wide.itemsize
-        copied = isinstance(self.storage, ListedStorage) or self.storage.dtype != self.wide
+        size, listed = math.prod(self.shape) * self.wide.itemsize, isinstance(self.storage, ListedStorage)
+        copied = listed or self.storage.dtype != self.wide
         refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
         self.reads += 1
         self._used.add("torch")
         with self._careful():
-            if infinite := self.storage.infinite():
+            if infinite := count_infinite(self.storage):
                 raise not_finite(infinite)
-            if isinstance(self.storage, ListedStorage):
-                return self.storage.M.dense().to(self.wide)
-            (slab,) = self.storage.slabs(self.storage.entries)
-            M = slab.values(self.wide)
-            self.holes |= any(bool(M[part.rows].isnan().any()) for part in self.storage.slabs(AT_ONCE))
+            M: Any = self.storage.M
+            M = (M.dense() if listed else M).to(self.wide)
+            self.holes = self.holes or any(bool(M[slab.rows].isnan().any()) for slab in self.storage.slabs(AT_ONCE))
             return M
 
     # A few entries
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
-        return self._looked("block", self.storage.block, rows, cols)
+        return self._looked(np.asarray(rows)[:, None], np.asarray(cols)[None, :])
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        return self._looked("entries", self.storage.at, rows, cols)
+        return self._looked(np.asarray(rows), np.asarray(cols))
 
-    def _looked(self, kind: str, look: Callable[[Array, Array], Array], rows: Array, cols: Array) -> Array:
+    def _looked(self, rows: Array, cols: Array) -> Array:
         """What a survey has seen, or what is there."""
         if not (self._known or self._surveying):
-            return self._seen(look(rows, cols))
-        key = kind, np.asarray(rows, np.int64).tobytes(), np.asarray(cols, np.int64).tobytes()
+            return self._seen(self.storage.at(rows, cols))
+        key = rows.shape, rows.astype(np.int64).tobytes(), cols.astype(np.int64).tobytes()
         if key in self._known:
             return self._known[key].copy()
-        found = self._seen(look(rows, cols))
+        found = self._seen(self.storage.at(rows, cols))
         if self._surveying:
             self._known[key] = found
         return found
@@ -308,8 +303,8 @@ class GPUEngine(PiecedEngine):
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         if not isinstance(self.storage, ListedStorage):
             return drawn_anywhere(self, size, rng)
-        M, at = self.storage.M, torch.as_tensor(drawn(self.n_observed, size, rng), device=self.device)
-        rows, cols, values = (_to_host(part[at]) for part in (M.rows, M.indices, M.data.to(self.wide)))
+        M, at = self.storage.M, device_tensor(drawn(self.n_observed, size, rng), self.device)
+        rows, cols, values = (host_array(part[at]) for part in (M.rows, M.indices, M.data.to(self.wide)))
         return rows, cols, self._seen(values)
 
     def _seen(self, values: Array) -> Array:
@@ -364,7 +359,7 @@ def _kernels(kernels: str, device: torch.device) -> Any:
     if kernels == "torch" or (kernels == "auto" and device.type != "cuda"):
         return slabs
     try:
-        from . import kernels as triton_kernels
+        from . import triton_kernels
     except ImportError:
         if kernels == "triton":
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
@@ -381,11 +376,6 @@ def _free_memory(device: torch.device) -> float:
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-
-def _to_host(A: Tensor) -> Array:
-    array: Array = A.cpu().numpy()
-    return array
 
 
 def _out_of_memory(device: torch.device) -> MemoryError:

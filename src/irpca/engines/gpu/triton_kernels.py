@@ -414,12 +414,7 @@ class Split:
 
 
 def _filled_up(B: Tensor, width: int) -> Tensor:
-    n, k = B.shape
-    if width == k:
-        return B.contiguous()
-    full = B.new_zeros((n, width))
-    full[:, :k] = B
-    return full
+    return torch.nn.functional.pad(B, (0, width - B.shape[1])) if B.shape[1] < width else B.contiguous()
 
 
 def _power_of_2(k: int) -> int:
