@@ -1,6 +1,6 @@
 """The work on one tile of M, or on a list of its entries: compiled by numba where it is installed, NumPy elsewhere.
 
-The functions below say what each kernel does, and :class:`.arithmetic.Posteriors` what the last five do;
+The functions below say what each kernel does, and :class:`.arithmetic.Posteriors` what the last four do;
 :mod:`irpca.engines.compiled` and, for regressions of lines, :mod:`irpca.engines.compiled_lines` do the same in loops.
 They are imported when a kernel is first asked for; a kernel is compiled, or fetched from the cache on disk, when it is
 first called.
@@ -33,7 +33,6 @@ sum_along: Callable[..., None]
 sum_across: Callable[..., None]
 prepare: Any
 reduce: Any
-reduce_target: Any
 posterior: Any
 coefficients: Any
 
@@ -236,9 +235,8 @@ PLAIN: dict[str, Callable[..., Any] | None] = {
     "pairs": _pairs,
     "sum_along": _sum_along,
     "sum_across": _sum_across,
-    "prepare": None,  # with the four that follow, what arithmetic.Posteriors does elsewhere
+    "prepare": None,  # with the three that follow, what arithmetic.Posteriors does elsewhere
     "reduce": None,
-    "reduce_target": None,
     "posterior": None,
     "coefficients": None,
 }
@@ -252,7 +250,6 @@ LINES = {
     "sum_across",
     "prepare",
     "reduce",
-    "reduce_target",
     "posterior",
     "coefficients",
 }
