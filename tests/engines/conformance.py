@@ -16,7 +16,7 @@ from engines.literal import solve_both
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Engine, Normal, ReferenceEngine, Trim, body, lines, listing, pieces, walks
+from irpca.engines import Engine, Normal, ReferenceEngine, Trim, body, lines, pieces, walks
 from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
 
@@ -229,8 +229,14 @@ def few_at_a_time(monkeypatch):
     """Pieces of a few entries, and threads for the smallest matrix, in memory."""
     for module, limits in {
         walks: {"TILE_BYTES": 512, "TILE_ROWS": 5, "LISTED_ENTRIES": 17},
-        listing: {"TILE_BYTES": 512, "CHUNK": 700, "STRIP": 700},
-        pieces: {"INLINE_ENTRIES": 0, "INLINE_LISTED": 0, "INLINE_WEIGHTS": 0, "WEIGHED_ENTRIES": 64},
+        pieces: {
+            "INLINE_ENTRIES": 0,
+            "INLINE_LISTED": 0,
+            "INLINE_WEIGHTS": 0,
+            "WEIGHED_ENTRIES": 64,
+            "FLAGGED_BYTES": 512,
+            "FEW_SHARES": 0,
+        },
         lines: {"LINES_AT_ONCE": 8, "PARALLEL_FLOPS": -1},
         body: {"WRITTEN_AT_ONCE": 100},
     }.items():

@@ -37,7 +37,6 @@ from irpca.engines import (
     holes,
     kernels,
     lines,
-    listing,
     memory,
     pieces,
     single_threaded_blas,
@@ -172,9 +171,8 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
 
 @pytest.mark.parametrize(("where", "order"), [("everywhere", "C"), ("last rows", "F"), ("one row", "F")])
 def test_S_is_right_wherever_it_is_and_has_no_room_left_over(monkeypatch, order, where):
-    """Room for S is made by what the first rows suggest; here they suggest too much or too little."""
-    for module, name in (listing, "TILE_BYTES"), (listing, "CHUNK"), (listing, "STRIP"), (pieces, "FEW_CHUNKS"):
-        monkeypatch.setattr(module, name, getattr(module, name) // 8)  # as if M were eight times as large
+    for name in "FLAGGED_BYTES", "FEW_SHARES":
+        monkeypatch.setattr(pieces, name, getattr(pieces, name) // 8)  # as if M were eight times as large
     n1, n2 = 1000, 750
     rng = np.random.default_rng(0)
     M = rng.uniform(-0.5, 0.5, (n1, n2)).astype(np.float32)
@@ -384,22 +382,6 @@ def test_compiled_and_numpy_flag_agree(dtype, width, holes):
         for compiled, plain in zip(*(answer[:-1] for answer in answers), strict=True):
             np.testing.assert_array_equal(compiled, plain, err_msg=f"zeta = {zeta}")
         assert answers[0][-1] == pytest.approx(answers[1][-1], rel=1e-12)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_compiled_and_numpy_turn_agree(dtype):
-    rng = np.random.default_rng(0)
-    flagged = rng.random((70, 9)) < 0.2  # along the columns of a matrix of 9 rows
-    flagged[:, 4] = flagged[12] = False
-    values = rng.standard_normal(flagged.shape).astype(dtype)
-    listed = np.nonzero(flagged)[1].astype(np.int32), values[flagged], flagged.sum(axis=1)
-    for turn in kernels.turn, kernels._turn:
-        n = int(flagged.sum())
-        cols, turned, counts = np.empty(n, np.int32), np.empty(n, dtype), np.empty(9, np.int64)
-        turn(*listed, cols, turned, counts)
-        np.testing.assert_array_equal(cols, np.nonzero(flagged.T)[1])
-        np.testing.assert_array_equal(turned, values.T[flagged.T])
-        np.testing.assert_array_equal(counts, flagged.sum(axis=0))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ from .arithmetic import Counts
 
 trim: Callable[..., Counts]
 flag: Callable[..., Counts]
-turn: Callable[..., None]
 mask: Callable[..., None]
 low_rank: Callable[..., None]
 along: Callable[..., None]
@@ -92,18 +91,6 @@ def _flag(
 def _counts(along: Array, size: int, holes: bool | None) -> Counts:
     kept, finite, energy, largest, missing = arithmetic.counts_of(along, size)
     return kept, finite and (holes is not None or not missing), energy, largest, missing
-
-
-def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
-    """What :func:`flag` listed along columns, sorted by rows.
-
-    ``counts`` entries of every column are at the rows ``where``; columns and values go to ``cols`` and ``turned``, row
-    by row, their number per row to ``row_counts``.
-    """
-    from scipy.sparse import csr_array
-
-    listed = csr_array((values, where, np.r_[0, np.cumsum(counts)]), shape=(len(counts), len(row_counts))).tocsc()
-    cols[:], turned[:], row_counts[:] = listed.indices, listed.data, np.diff(listed.indptr)
 
 
 def _mask(P: Array, K: Array) -> None:
@@ -225,7 +212,6 @@ def _rows(starts: Array) -> Array:
 PLAIN: dict[str, Callable[..., Any] | None] = {
     "trim": _trim,
     "flag": _flag,
-    "turn": _turn,
     "mask": _mask,
     "low_rank": _low_rank,
     "along": _along,

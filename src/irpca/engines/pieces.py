@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import closing
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,8 @@ from ..threads import in_order
 from . import kernels, walks
 from .arithmetic import Moments
 from .base import ONCE, Sums, all_counted, bad_entries, not_finite
-from .holes import LONGEST, compressed
+from .holes import LONGEST, compressed, stack_entries
 from .lines import buffers
-from .listing import GrowingRows, Lister
 from .questions import Listing, Masked, Regression, Tally, Trimmed
 from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
 
@@ -32,10 +30,12 @@ INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more t
 INLINE_LISTED = 1 << 15  # the same of a list
 WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
 INLINE_WEIGHTS = 1 << 15  # of a dense piece whose entries are weighed: as INLINE_ENTRIES
-FEW_CHUNKS = 1 << 21  # below this, S is found in as many parts as there are threads
+FEW_SHARES = 1 << 21  # entries below which S is found in as many shares as there are threads
+FLAGGED_BYTES = 1 << 18  # of L whose entries of S are found at a time: larger tiles are hardly faster
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
 Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
+Flagged = tuple[list[Pair], Tally]  # columns and values of entries of S, run by run, and what rode along
 
 
 class Piece(ABC):
@@ -110,8 +110,23 @@ class Piece(ABC):
         """What the regressions of rows or columns of M need, and what rides along."""
 
     @abstractmethod
+    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
+        """What finds the entries of S in some stored rows, in order; how many each row has goes to ``counts``."""
+
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
         """S, in the orientation of M."""
+        counts = np.zeros(self.stored[0], np.int64)
+        # Many shares let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
+        shares = self.shares(1 if self.small else threads * (1 if self.n_observed < FEW_SHARES else 8))
+        answers = in_order(self.finder(asked, counts), shares, min(threads, len(shares)), ahead=len(shares))
+        parts, tallies = zip(*answers, strict=True)
+        total = Tally.of(tallies)
+        self.seen(total)
+        S = stack_entries(list(chain(*parts)), counts, self.stored, self.dtype)
+        if self.turned:
+            S = S.T.tocsr()
+            S.has_canonical_format = True
+        return S, total
 
     @abstractmethod
     def whole(self) -> Array:
@@ -240,20 +255,28 @@ class Dense(Piece):
         self.holes |= sums.n_observed < A.size
         return moments, sums.T if self.turned else sums
 
-    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        S = GrowingRows(self.shape, self.dtype)
-        # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
-        parts = threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        factors, limits = (asked.U, _wide(asked.V)), asked.limits(self.dtype)
-        find = Lister(self.A, factors, limits, S.index, self.turned, parts, self.holes)
-        total = Tally()
-        with closing(in_order(find, find.chunks, 1 if self.small else threads)) as found_in_order:
-            for found in found_in_order:
-                S.append(found)
-                total.include(found.tally)
-                find.release(found)
-        self.seen(total)
-        return S.finished(), total
+    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
+        (rows, cols), U, Vt, A = asked.limits(self.dtype), asked.U, _wide(asked.V), self.A
+        width, index = A.shape[1], np.int32 if A.shape[1] <= LONGEST else np.int64
+        most = max(1, FLAGGED_BYTES // A.dtype.itemsize // width)
+
+        def work(share: range) -> Flagged:
+            height, found, total, holes = min(most, len(share)), [], Tally(), self.holes or None
+            P, values, where = (np.empty((height, width), dtype) for dtype in (A.dtype, A.dtype, index))
+            values, where = values.ravel(), where.ravel()
+            for first in range(share.start, share.stop, height):
+                some = slice(first, min(first + height, share.stop))
+                T, out = P[: some.stop - first], (where, values, counts[some])
+                counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
+                if not counted[1] and holes is None:  # as in Walk
+                    holes = True
+                    counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
+                n = counts[some].sum()
+                found.append((where[:n].copy(), values[:n].copy()))
+                total.add(T.size, counted)
+            return found, total
+
+        return work
 
     def whole(self) -> Array:
         return self._finite(self.A.T if self.turned else self.A)
@@ -400,11 +423,11 @@ class Listed(Piece):
             raise not_finite(0)  # M was looked at when it came
         return moments, sums
 
-    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        (rows, cols), counts = asked.limits(self.dtype), np.zeros(self.shape[0] + 1, np.int64)
+    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
+        rows, cols = asked.limits(self.dtype)
         U, V, one = read_only(asked.U), read_only(asked.V), np.ones(1, self.dtype)
 
-        def work(share: range) -> tuple[list[Pair], Tally]:
+        def work(share: range) -> Flagged:
             tiles, total, found = ListedTiles(self.M, share), Tally(), []
             buffer, values, where = tiles.buffer(), tiles.buffer(), tiles.buffer(np.int32)
             for tile in tiles.tiles():
@@ -413,20 +436,10 @@ class Listed(Piece):
                 total.add(P.size, kernels.flag(tile.M, 0, 0, P, one, limits, where, values, count))
                 at = where[: count[0]]
                 found.append((tile.indices[at], values[: len(at)].copy()))
-                counts[1:][tile.rows] += np.diff(np.searchsorted(at, tile.starts))
+                counts[tile.rows] += np.diff(np.searchsorted(at, tile.starts))
             return found, total
 
-        shares = self.shares(1 if self.small else threads)
-        parts, tallies = zip(*in_order(work, shares, len(shares), ahead=len(shares)), strict=True)
-        found, total = list(chain(*parts)), Tally.of(tallies)
-        self.seen(total)
-        if found:
-            indices, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        else:
-            indices, values = np.zeros(0, np.int32), np.zeros(0, self.dtype)
-        S = compressed(values, indices, np.cumsum(counts), self.shape)
-        S.has_canonical_format = True  # as M is: to find that out would be another read of S
-        return S, total
+        return work
 
     def whole(self) -> Array:
         found = np.full(self.shape, np.nan, self.dtype)
