@@ -60,7 +60,8 @@ class PiecedEngine(Engine, ABC):
             refuse_wrong_length(B, n)
         self.reads += 1
         of_rows, of_cols = (None, prior.other_spread) if axis == 0 else (prior.other_spread, None)
-        return Regression(axis, U, V, replace(noise, units=None), of_rows, of_cols, None, noise.units)
+        units, noise = noise.units, noise if noise.units is None else replace(noise, units=None)
+        return Regression(axis, U, V, noise, of_rows, of_cols, None, units)
 
     def trimmed(self, L: LowRank, zeta: float) -> Trimmed:
         return Trimmed(*self.factors(L), zeta)

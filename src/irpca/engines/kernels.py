@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,22 +17,6 @@ import numpy as np
 from ..lowrank import Array
 from . import arithmetic
 from .arithmetic import Counts
-
-trim: Callable[..., Counts]
-flag: Callable[..., Counts]
-mask: Callable[..., None]
-low_rank: Callable[..., None]
-along: Callable[..., None]
-across: Callable[..., None]
-weigh_tile: Callable[..., None]
-weigh_list: Callable[..., None]
-pairs: Callable[..., None]
-sum_along: Callable[..., None]
-sum_across: Callable[..., None]
-prepare: Any
-reduce: Any
-posterior: Any
-coefficients: Any
 
 LANES = 64  # lines that are solved side by side: so many that LLVM makes vectors of a loop, and does not unroll it
 
@@ -209,45 +192,21 @@ def _rows(starts: Array) -> Array:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
 
-PLAIN: dict[str, Callable[..., Any] | None] = {
-    "trim": _trim,
-    "flag": _flag,
-    "mask": _mask,
-    "low_rank": _low_rank,
-    "along": _along,
-    "across": _across,
-    "weigh_tile": _weigh_tile,
-    "weigh_list": _weigh_list,
-    "pairs": _pairs,
-    "sum_along": _sum_along,
-    "sum_across": _sum_across,
-    "prepare": None,  # with the three that follow, what arithmetic.Posteriors does elsewhere
-    "reduce": None,
-    "posterior": None,
-    "coefficients": None,
-}
-
-
-LINES = {
-    "weigh_tile",
-    "weigh_list",
-    "pairs",
-    "sum_along",
-    "sum_across",
-    "prepare",
-    "reduce",
-    "posterior",
-    "coefficients",
-}
+NAMES = (
+    *("trim", "flag", "mask", "low_rank", "along", "across"),
+    *("weigh_tile", "weigh_list", "pairs", "sum_along", "sum_across"),
+    *("prepare", "reduce", "posterior", "coefficients"),  # what arithmetic.Posteriors does where numba is not installed
+)
+PLAIN: dict[str, Callable[..., Any] | None] = {name: globals().get(f"_{name}") for name in NAMES}
 
 
 def __getattr__(name: str) -> Any:
     if name not in PLAIN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(".compiled_lines" if name in LINES else ".compiled", __package__)
+        from . import compiled, compiled_lines
     except ImportError:  # no numba
         globals()[name] = PLAIN[name]
     else:
-        globals()[name] = getattr(module, name)
+        globals()[name] = vars(compiled).get(name) or vars(compiled_lines)[name]
     return globals()[name]
