@@ -54,7 +54,7 @@ class MemoryEngine(PiecedEngine):
     capabilities = frozenset({"whole"})
 
     def __init__(self, M: Array | csr_array, threads: int | None = None, holes: bool = False) -> None:
-        self.piece: Dense | Listed = piece_of(M, holes)  # type: ignore[assignment]
+        self.piece = piece_of(M, holes)
         if isinstance(self.piece, Listed) and not self.piece.n_observed:
             raise ValueError("every cell of M is missing")
         self.threads = threads or available_cores()
