@@ -22,7 +22,7 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .body import FrozenNormal, PiecedEngine, WholeNormal, refuse_nothing
+from .body import PiecedEngine, refuse_nothing
 from .lines import Band, band_of, solve_bands
 from .pieces import Dense, Listed, piece_of
 from .questions import Answer, Question
@@ -103,14 +103,6 @@ class MemoryEngine(PiecedEngine):
         if isinstance(band, Band) and band.small:
             return band.solve(sums)
         return solve_bands(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
-
-    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
-        if isinstance(self.piece, Dense) and self.piece.small:
-            return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
-        return super().normal(L, zeta, Q1, Q2)
-
-    def remembered(self) -> Array:
-        return self.piece.room(np.uint8)
 
     def whole(self) -> Array:
         size = self.shape[0] * self.shape[1] * self.dtype.itemsize

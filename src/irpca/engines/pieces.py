@@ -101,10 +101,6 @@ class Dense:
         """Some rows of M; nothing is copied."""
         return Dense(self.A.T[some] if self.turned else self.A[some], self.holes, self.where)
 
-    def room(self, dtype: Any) -> Array:
-        """An array with a place for every entry."""
-        return np.empty(self.A.shape, dtype)
-
     def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
         """All rows, in ``parts`` walks that different threads can take."""
         rows, cols = asked.sides
@@ -254,9 +250,6 @@ class Listed:
         part = compressed(M.values[first:last], M.indices[first:last], ends, shape)
         part.has_canonical_format = True
         return Listed(part, self.where)
-
-    def room(self, dtype: Any) -> Array:
-        return np.empty(self.n_observed, dtype)
 
     def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
         rows, cols = asked.sides
