@@ -36,9 +36,9 @@ from irpca.engines import (
     choose,
     holes,
     kernels,
-    lines,
     memory,
     pieces,
+    regressions,
     single_threaded_blas,
     walks,
 )
@@ -438,7 +438,8 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
     given = Moments(packed, rng.standard_normal((n, K)), rng.uniform(0, 1, n)), rng.standard_normal((n, K)), prior
     A = rng.standard_normal((prior.basis.shape[1], K))
     answers = [
-        (*band.prepare(), band.through(A), *band.posterior(A)) for band in (lines.Band(*given), Posteriors(*given))
+        (*band.prepare(), band.through(A), *band.posterior(A))
+        for band in (regressions.Band(*given), Posteriors(*given))
     ]
     for one, two in zip(*answers, strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
@@ -447,7 +448,7 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     """Of several threads, and of questions of other sizes in between."""
     monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
-    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
+    monkeypatch.setattr(regressions, "PARALLEL_FLOPS", -1)
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
     alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]
     many = [MemoryEngine(case.M, threads=5) for case in cases]

@@ -15,8 +15,8 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import Engine, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
-from .lines import solve_bands
 from .questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed, Writing
+from .regressions import solve_bands
 
 WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 

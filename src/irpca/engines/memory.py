@@ -23,9 +23,9 @@ from .base import (
     spread_places,
 )
 from .body import PiecedEngine, refuse_nothing
-from .lines import Band, band_of, solve_bands
 from .pieces import Dense, Listed, piece_of
 from .questions import Answer, Question
+from .regressions import Band, band_of, solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array

@@ -18,8 +18,8 @@ from . import kernels, walks
 from .arithmetic import Moments
 from .base import ONCE, Sums, all_counted, bad_entries, not_finite
 from .holes import LONGEST, compressed, stack_entries
-from .lines import buffers
 from .questions import Listing, Masked, Regression, Tally, Trimmed
+from .regressions import buffers
 from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
 
 if TYPE_CHECKING:
