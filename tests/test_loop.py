@@ -8,7 +8,7 @@ import pytest
 
 from irpca import Doubt, Status, solve
 from irpca.datasets import make_problem
-from irpca.engines import MemoryEngine, ReferenceEngine, lines
+from irpca.engines import MemoryEngine, ReferenceEngine, regressions
 from irpca.features import Features
 from irpca.loop import known_lines, seeds_of
 from irpca.lowrank import LowRank
@@ -497,8 +497,8 @@ def test_another_seed_gives_the_same_answer_to_within_the_noise():
 @pytest.mark.parametrize(("which", "sides"), [("problem", "both"), ("small", "columns"), ("small", "none")])
 def test_the_engine_makes_no_difference(monkeypatch, request, which, sides):
     """But that one solves for the coefficients of features by conjugate gradients, which usually stop early."""
-    monkeypatch.setattr(lines, "CG_DIGITS", 1e-14)
-    monkeypatch.setattr(lines, "CG_STEPS", 500)
+    monkeypatch.setattr(regressions, "CG_DIGITS", 1e-14)
+    monkeypatch.setattr(regressions, "CG_STEPS", 500)
     given = request.getfixturevalue(which)
     F1, F2 = sides_of(given, sides)
     memory, reference = (solve(given.M, F1, F2, engine=engine) for engine in ("memory", "reference"))

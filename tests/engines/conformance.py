@@ -16,7 +16,7 @@ from engines.literal import solve_both
 from scipy.linalg import block_diag
 from scipy.sparse import csr_array
 
-from irpca.engines import Engine, Normal, ReferenceEngine, Trim, body, lines, listing, pieces, walks
+from irpca.engines import Engine, Normal, ReferenceEngine, Trim, body, pieces, regressions, walks
 from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
 
@@ -221,17 +221,23 @@ def same_lines(answer, expected, tolerance=1e-9):
 
 def to_the_end(monkeypatch):
     """Conjugate gradients that do not stop early."""
-    monkeypatch.setattr(lines, "CG_DIGITS", 1e-14)
-    monkeypatch.setattr(lines, "CG_STEPS", 500)
+    monkeypatch.setattr(regressions, "CG_DIGITS", 1e-14)
+    monkeypatch.setattr(regressions, "CG_STEPS", 500)
 
 
 def few_at_a_time(monkeypatch):
     """Pieces of a few entries, and threads for the smallest matrix, in memory."""
     for module, limits in {
         walks: {"TILE_BYTES": 512, "TILE_ROWS": 5, "LISTED_ENTRIES": 17},
-        listing: {"TILE_BYTES": 512, "CHUNK": 700, "STRIP": 700},
-        pieces: {"INLINE_ENTRIES": 0, "INLINE_LISTED": 0, "INLINE_WEIGHTS": 0, "WEIGHED_ENTRIES": 64},
-        lines: {"LINES_AT_ONCE": 8, "PARALLEL_FLOPS": -1},
+        pieces: {
+            "INLINE_ENTRIES": 0,
+            "INLINE_LISTED": 0,
+            "INLINE_WEIGHTS": 0,
+            "WEIGHED_ENTRIES": 64,
+            "FLAGGED_BYTES": 512,
+            "FEW_SHARES": 0,
+        },
+        regressions: {"LINES_AT_ONCE": 8, "PARALLEL_FLOPS": -1},
         body: {"WRITTEN_AT_ONCE": 100},
     }.items():
         for name, limit in limits.items():
@@ -827,8 +833,8 @@ class HolesSuite:
         return shared_case(self.shape, hole[2])
 
     def pair(self, M, there, hole):
-        """The engine, and the reference; what M holds in the holes must not matter."""
-        return self.make(hole[1], listed(M, there)), ReferenceEngine(np.where(there, M, M.dtype.type(np.inf)), there)
+        """The engine, and the reference."""
+        return self.make(hole[1], listed(M, there)), ReferenceEngine(np.where(there, M, M.dtype.type(np.nan)))
 
     def test_products_and_corruption(self, hole, case, there):
         for zeta in ZETA, np.inf, -1.0:

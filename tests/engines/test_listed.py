@@ -102,22 +102,6 @@ class TestHolesWithoutNumba(TestHoles):
         numpy_kernels(monkeypatch)
 
 
-class TestHolesWithoutAMemory(TestHoles):
-    """As far from M as an engine can be: what is kept is decided again by each question."""
-
-    hole = asked_of_holes(STORAGES, ["50 %", "95 %", "empty rows"])
-    test_products_and_corruption = None
-    test_write = None
-    test_lines = None
-    test_what_is_observed = None
-    test_draw = None
-
-    @pytest.fixture(autouse=True)
-    def nothing_remembered(self, monkeypatch):
-        monkeypatch.setattr(MemoryEngine, "remembered", lambda self: None)
-        monkeypatch.setattr(MemoryEngine, "normal", body.PiecedEngine.normal)
-
-
 def is_dense(engine):
     return isinstance(engine, MemoryEngine) and type(engine.piece) is pieces.Dense
 

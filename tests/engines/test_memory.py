@@ -36,10 +36,9 @@ from irpca.engines import (
     choose,
     holes,
     kernels,
-    lines,
-    listing,
     memory,
     pieces,
+    regressions,
     single_threaded_blas,
     walks,
 )
@@ -172,9 +171,8 @@ def test_nothing_of_the_size_of_M_is_made(tmp_path, layout):
 
 @pytest.mark.parametrize(("where", "order"), [("everywhere", "C"), ("last rows", "F"), ("one row", "F")])
 def test_S_is_right_wherever_it_is_and_has_no_room_left_over(monkeypatch, order, where):
-    """Room for S is made by what the first rows suggest; here they suggest too much or too little."""
-    for module, name in (listing, "TILE_BYTES"), (listing, "CHUNK"), (listing, "STRIP"), (pieces, "FEW_CHUNKS"):
-        monkeypatch.setattr(module, name, getattr(module, name) // 8)  # as if M were eight times as large
+    for name in "FLAGGED_BYTES", "FEW_SHARES":
+        monkeypatch.setattr(pieces, name, getattr(pieces, name) // 8)  # as if M were eight times as large
     n1, n2 = 1000, 750
     rng = np.random.default_rng(0)
     M = rng.uniform(-0.5, 0.5, (n1, n2)).astype(np.float32)
@@ -386,22 +384,6 @@ def test_compiled_and_numpy_flag_agree(dtype, width, holes):
         assert answers[0][-1] == pytest.approx(answers[1][-1], rel=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_compiled_and_numpy_turn_agree(dtype):
-    rng = np.random.default_rng(0)
-    flagged = rng.random((70, 9)) < 0.2  # along the columns of a matrix of 9 rows
-    flagged[:, 4] = flagged[12] = False
-    values = rng.standard_normal(flagged.shape).astype(dtype)
-    listed = np.nonzero(flagged)[1].astype(np.int32), values[flagged], flagged.sum(axis=1)
-    for turn in kernels.turn, kernels._turn:
-        n = int(flagged.sum())
-        cols, turned, counts = np.empty(n, np.int32), np.empty(n, dtype), np.empty(9, np.int64)
-        turn(*listed, cols, turned, counts)
-        np.testing.assert_array_equal(cols, np.nonzero(flagged.T)[1])
-        np.testing.assert_array_equal(turned, values.T[flagged.T])
-        np.testing.assert_array_equal(counts, flagged.sum(axis=0))
-
-
 @pytest.mark.parametrize(
     ("bad", "zeta", "holes"),
     [(np.nan, 0.5, None), (np.nan, np.inf, True), (-np.inf, np.inf, None), (np.inf, 0.5, True), ("L", np.inf, None)],
@@ -456,7 +438,8 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
     given = Moments(packed, rng.standard_normal((n, K)), rng.uniform(0, 1, n)), rng.standard_normal((n, K)), prior
     A = rng.standard_normal((prior.basis.shape[1], K))
     answers = [
-        (*band.prepare(), band.through(A), *band.posterior(A)) for band in (lines.Band(*given), Posteriors(*given))
+        (*band.prepare(), band.through(A), *band.posterior(A))
+        for band in (regressions.Band(*given), Posteriors(*given))
     ]
     for one, two in zip(*answers, strict=True):
         np.testing.assert_allclose(one, two, rtol=0, atol=1e-11 * np.abs(one).max())
@@ -465,7 +448,7 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     """Of several threads, and of questions of other sizes in between."""
     monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
-    monkeypatch.setattr(lines, "PARALLEL_FLOPS", -1)
+    monkeypatch.setattr(regressions, "PARALLEL_FLOPS", -1)
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
     alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]
     many = [MemoryEngine(case.M, threads=5) for case in cases]

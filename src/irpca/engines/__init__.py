@@ -14,6 +14,7 @@ from ..threads import single_threaded_blas
 from . import holes
 from .base import Engine, Normal, Trim
 from .memory import MemoryEngine
+from .pieces import Listed
 from .reference import ReferenceEngine
 
 __all__ = [
@@ -169,8 +170,4 @@ def _reference(M: Any) -> ReferenceEngine:
         M = holes.dense(M, "M")
         if not np.isnan(M).any():
             return ReferenceEngine(M)
-    entries = holes.observed_entries(M)
-    values, there = np.zeros(entries.shape, entries.dtype), np.zeros(entries.shape, bool)
-    at = np.repeat(np.arange(entries.shape[0]), np.diff(entries.indptr)), entries.indices
-    values[at], there[at] = entries.data, True
-    return ReferenceEngine(values, there)
+    return ReferenceEngine(Listed(holes.observed_entries(M)).whole())

@@ -7,6 +7,7 @@ faster for arrays in memory (:mod:`.compiled`, :mod:`.compiled_lines`) and for d
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi
 from typing import Any
@@ -170,6 +171,54 @@ class Posteriors:
     def _there(self, A: Any) -> Any:
         xp = array_namespace(self.like)
         return xp.asarray(np.ascontiguousarray(A, dtype=float), device=device(self.like))
+
+
+# What follows is for NumPy arrays, and as numba can compile it.
+
+
+def precondition(H: Array, scale: Array, size: float, ridge: Array) -> tuple[Array, Array]:
+    """The inverse of ``Qᵀ T Q + ridge`` if all lines were the average one, and how precisely each direction is known.
+
+    Parameters
+    ----------
+    H, scale : the average H, and the root mean squares of the prior deviations
+    size : of a column of the basis Q, squared
+    ridge : precision of the prior of the coefficients
+    """
+    scaled = scale[:, None] * H
+    average = np.linalg.solve(scaled * scale + np.eye(len(scale)), scaled) / scale[:, None]  # T of an average line
+    average = 0.5 * size * (average + average.T)
+    precision = np.maximum(np.diag(average), 0.0)
+    highest = np.append(precision, 1e-300).max()
+    return np.linalg.inv(average + np.diag(ridge + 1e-12 * highest)), precision
+
+
+def conjugate_gradients(apply: Callable[[Any, Array], Array]) -> Callable[..., Array]:
+    """What solves ``apply(lines, A) + ridge * A = right`` for A, preconditioned, in some steps from a given A.
+
+    It ends early when what is left has so many ``digits`` less than at first.
+    """
+
+    def solve(lines: Any, right: Array, A: Array, ridge: Array, inverse: Array, steps: int, digits: float) -> Array:
+        residual = right - (apply(lines, A) + ridge * A)
+        z = residual @ inverse
+        p, rz = z, np.sum(residual * z)
+        target = max(digits * digits * rz, 1e-32 * np.sum(right * (right @ inverse)))
+        for _ in range(steps):
+            if rz <= target or rz <= 0:
+                break
+            Ap = apply(lines, p) + ridge * p
+            curvature = np.sum(p * Ap)
+            if curvature <= 0:
+                break
+            step = rz / curvature
+            A, residual = A + step * p, residual - step * Ap
+            z = residual @ inverse
+            last, rz = rz, np.sum(residual * z)
+            p = z + rz / last * p
+        return A
+
+    return solve
 
 
 def _each(H: Any, X: Any) -> Any:

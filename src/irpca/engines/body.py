@@ -15,8 +15,8 @@ import numpy as np
 
 from ..lowrank import Array, LowRank
 from .base import Engine, Lines, Noise, Prior, Sink, Standardised, Sums, Trim, refuse_wrong_length
-from .lines import solve_bands
 from .questions import Answer, Core, Listing, Masked, Products, Question, Regression, Tally, Trimmed, Writing
+from .regressions import solve_bands
 
 WRITTEN_AT_ONCE = 1 << 26  # entries of M whose outliers are written to a file of their own
 
@@ -60,7 +60,8 @@ class PiecedEngine(Engine, ABC):
             refuse_wrong_length(B, n)
         self.reads += 1
         of_rows, of_cols = (None, prior.other_spread) if axis == 0 else (prior.other_spread, None)
-        return Regression(axis, U, V, replace(noise, units=None), of_rows, of_cols, None, noise.units)
+        units, noise = noise.units, noise if noise.units is None else replace(noise, units=None)
+        return Regression(axis, U, V, noise, of_rows, of_cols, None, units)
 
     def trimmed(self, L: LowRank, zeta: float) -> Trimmed:
         return Trimmed(*self.factors(L), zeta)
@@ -104,10 +105,6 @@ class PiecedEngine(Engine, ABC):
             total.include(answer.tally)
         return counts, total
 
-    def remembered(self) -> Array | None:
-        """Where the kept entries of a question will be found again. None: they are decided again each time."""
-        return None
-
 
 class FrozenNormal:
     """Normal equations on the entries that some L keeps."""
@@ -115,10 +112,8 @@ class FrozenNormal:
     def __init__(self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> None:
         self.engine, self.Q2 = engine, engine.placed(Q2, 1)
         self.Q1 = None if Q1 is None else engine.placed(Q1, 0)
-        first = replace(engine.trimmed(L, zeta), remember=engine.remembered())
-        self.gradient, self.trim = self._core(first)
-        # Where an engine remembers what was kept, that is enough; elsewhere it is decided again, by the same L.
-        self.kept: Any = first if first.remember is None else first.remember
+        self.kept = engine.trimmed(L, zeta)  # decided again by each question: to remember it for all of M takes longer
+        self.gradient, self.trim = self._core(self.kept)
 
     def times(self, P: Array) -> Array:
         L = LowRank(P, np.eye(P.shape[1]), self.Q2) if self.Q1 is None else LowRank(self.Q1, P, self.Q2)
@@ -137,32 +132,6 @@ class FrozenNormal:
 
     def _masked(self, L: LowRank) -> Masked:
         return Masked(*self.engine.factors(L), self.kept)
-
-
-class WholeNormal(FrozenNormal):
-    """The same for a small array, in one product: to cut it into tiles takes longer."""
-
-    def __init__(
-        self, engine: PiecedEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array, turned: bool
-    ) -> None:
-        super().__init__(engine, L, zeta, Q1, Q2)
-        self.kept = (self.kept.T if turned else self.kept).astype(engine.dtype)
-
-    def times(self, P: Array) -> Array:
-        found: Array = self._kept(P if self.Q1 is None else self.Q1 @ P, self.Q2) @ self.Q2
-        found = found if self.Q1 is None else self.Q1.T @ found
-        return found.astype(np.float64, copy=False)
-
-    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
-        masked, place = self._kept(*L.short()), self.engine.place
-        return masked @ place(X), masked.T @ place(Y)
-
-    def _kept(self, U: Array, V: Array) -> Array:
-        """``U @ V.T`` where an entry is kept."""
-        self.engine.reads += 1
-        masked: Array = self.engine.place(U) @ self.engine.place(V).T
-        masked *= self.kept
-        return masked
 
 
 def refuse_nothing(tally: Tally) -> None:

@@ -200,21 +200,6 @@ def flag(
 
 
 @compiled
-def turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
-    row_counts[:] = 0
-    for k in range(len(where)):
-        row_counts[where[k]] += 1
-    ends = np.cumsum(row_counts) - row_counts
-    k = 0
-    for col in range(len(counts)):
-        for _ in range(counts[col]):
-            end = ends[where[k]]
-            cols[end], turned[end] = col, values[k]
-            ends[where[k]] += 1
-            k += 1
-
-
-@compiled
 def mask(P: Array, K: Array) -> None:
     for p in range(P.shape[0]):
         t, k = P[p], K[p]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..lowrank import Array
+from . import arithmetic
 from .arithmetic import LOG_2PI, TINY
 from .base import CAUCHY, MEDIAN, MOST_SPREAD
 from .compiled import bits, compiled, exactly, number
@@ -351,36 +352,22 @@ def prepare(
 
 
 @compiled
-def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array) -> None:
-    """``H x − H C H x`` of every line."""
+def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array, through: bool) -> None:
+    """``y − H C y`` of every line, with y = x or, ``through`` its moments, y = H x."""
     (n, K), tied = X.shape, len(factor) == 0
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
     for block in range(len(H)):
         first = block * LANES
-        side_by_side(X, first, x)
+        side_by_side(X, first, x if through else y)
         side_by_side(D, first, d)
-        y[:] = 0.0
-        symmetric(H[block], x, y)
+        if through:
+            y[:] = 0.0
+            symmetric(H[block], x, y)
         if not tied:
             within(factor[block], d, y)
         for lane in range(min(LANES, n - first)):
             for p in range(K):
                 out[first + lane, p] = y[p, lane] if tied else y[p, lane] / (d[p, lane] * d[p, lane])
-
-
-@compiled
-def reduce_target(H: Array, factor: Array, D: Array, b: Array, out: Array) -> None:
-    """``b − H C b`` of every line."""
-    n, K = b.shape
-    y, d = np.empty((K, LANES)), np.empty((K, LANES))
-    for block in range(len(H)):
-        first = block * LANES
-        side_by_side(b, first, y)
-        side_by_side(D, first, d)
-        within(factor[block], d, y)
-        for lane in range(min(LANES, n - first)):
-            for p in range(K):
-                out[first + lane, p] = y[p, lane] / (d[p, lane] * d[p, lane])
 
 
 @compiled
@@ -452,197 +439,37 @@ def posterior(
             at += 1
 
 
-# The coefficients of lines so few that calls would take longer than what is done in them. What is compiled into another
-# function is compiled twice, so that each is called in as few places as may be.
+# The coefficients of lines so few that calls would take longer than what is done in them.
+
+precondition = compiled(arithmetic.precondition)
 
 
 @compiled
-def spanned(Q: Array, A: Array, turned: Array, out: Array) -> None:
-    """``Q A``; the inner loop is over the longer side of A, which is ``turned`` for that."""
-    d, K = A.shape
-    if d > K:
-        for k in range(d):
-            for c in range(K):
-                turned[c, k] = A[k, c]
-    for i in range(len(out)):
-        q, o = Q[i], out[i]
-        if d > K:
-            for c in range(K):
-                a, total = turned[c], 0.0
-                for k in range(d):
-                    total += q[k] * a[k]
-                o[c] = total
-        else:
-            for c in range(K):
-                o[c] = 0.0
-            for k in range(d):
-                x, a = q[k], A[k]
-                for c in range(K):
-                    o[c] += x * a[c]
+def reduce_spanned(lines: Any, A: Array) -> Array:
+    """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
+    H, factor, D, Q = lines
+    X = Q @ A
+    out = np.empty_like(X)
+    reduce(H, factor, D, X, out, True)
+    return Q.T @ out
 
 
-@compiled
-def projected(Q: Array, X: Array, turned: Array, out: Array) -> None:
-    """``Qᵀ X``, in the same way."""
-    d, K = out.shape
-    for k in range(d):
-        for c in range(K):
-            turned[c, k] = out[k, c] = 0.0
-    for i in range(len(X)):
-        q, x = Q[i], X[i]
-        if d > K:
-            for c in range(K):
-                y, o = x[c], turned[c]
-                for k in range(d):
-                    o[k] += y * q[k]
-        else:
-            for k in range(d):
-                y, o = q[k], out[k]
-                for c in range(K):
-                    o[c] += y * x[c]
-    if d > K:
-        for k in range(d):
-            for c in range(K):
-                out[k, c] = turned[c, k]
-
-
-@compiled
-def invert(A: Array, B: Array) -> None:
-    """The inverse of a small matrix A to B, by Gauss and Jordan, with pivots from the column; A is lost."""
-    K = len(A)
-    for p in range(K):
-        for q in range(K):
-            B[p, q] = 1.0 if p == q else 0.0
-    for p in range(K):
-        best = p
-        for r in range(p + 1, K):
-            best = r if abs(A[r, p]) > abs(A[best, p]) else best
-        pivot = 1.0 / A[best, p]
-        for c in range(K):
-            x, y = A[best, c], B[best, c]
-            A[best, c], B[best, c] = A[p, c], B[p, c]
-            A[p, c], B[p, c] = x * pivot, y * pivot
-        for r in range(K):
-            factor = A[r, p] if r != p else 0.0
-            for c in range(K):
-                A[r, c] -= factor * A[p, c]
-                B[r, c] -= factor * B[p, c]
-
-
-@compiled
-def average_line(H: Array, D: Array, mean: Array, scale: Array) -> None:
-    """The mean of all H, and the root mean squares of the prior deviations."""
-    (n, K), at = D.shape, 0
-    for p in range(K):
-        for q in range(p + 1):
-            total = 0.0
-            for block in range(len(H)):
-                h = H[block, at]
-                for lane in range(LANES):
-                    total += h[lane]
-            mean[p, q] = mean[q, p] = total / n
-            at += 1
-        total = 0.0
-        for i in range(n):
-            total += D[i, p] * D[i, p]
-        scale[p] = math.sqrt(total / n)
-
-
-@compiled
-def preconditioner(H: Array, D: Array, size: float, ridge: Array, precision: Array, inverse: Array) -> None:
-    """The inverse of ``Qᵀ T Q`` if all lines were the average one; how precisely each direction is known goes along."""
-    K = len(ridge)
-    mean, scale, inner = np.empty((K, K)), np.empty(K), np.empty((K, K))
-    average_line(H, D, mean, scale)
-    for p in range(K):
-        for q in range(K):
-            inner[p, q] = scale[p] * mean[p, q] * scale[q] + (1.0 if p == q else 0.0)
-    for turn in range(2):
-        invert(inner, inverse)
-        if turn:
-            break
-        for p in range(K):
-            for c in range(K):
-                inner[p, c] = 0.0
-            for q in range(K):
-                factor = size * inverse[p, q] * scale[q] / scale[p]
-                for c in range(K):
-                    inner[p, c] += factor * mean[q, c]
-        highest = 1e-300
-        for p in range(K):
-            precision[p] = max(inner[p, p], 0.0)
-            highest = max(highest, precision[p])
-            for q in range(p):
-                inner[p, q] = inner[q, p] = 0.5 * (inner[p, q] + inner[q, p])
-        for p in range(K):
-            inner[p, p] += ridge[p] + 1e-12 * highest
+solve_coefficients = compiled(arithmetic.conjugate_gradients(reduce_spanned))
 
 
 @compiled
 def coefficients(
-    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, precision: Array, steps: int,
-    digits: float,
-) -> None:  # fmt: skip
-    """A of the prior mean Q A, in place, by conjugate gradients; and how precisely each direction is known."""
-    (n, K), d = b.shape, len(A)
-    X, Y, turned, inverse = np.empty((n, K)), np.empty((n, K)), np.empty((K, d)), np.empty((K, K))
-    right, residual, product, direction = np.empty((d, K)), np.empty((d, K)), np.empty((d, K)), np.empty((d, K))
-    size = 0.0
-    for i in range(n):
-        for k in range(d):
-            size += Q[i, k] * Q[i, k]
-    preconditioner(H, D, size / d, ridge, precision, inverse)
-    rz, target = 0.0, 0.0
-    for step in range(-2, steps):  # first the right-hand side, then what the first coefficients leave of it
-        if step == -2:
-            if len(factor) == 0:
-                for i in range(n):
-                    for c in range(K):
-                        Y[i, c] = b[i, c]
-            else:
-                reduce_target(H, factor, D, b, Y)
-        else:
-            for k in range(d):
-                for c in range(K):
-                    direction[k, c] = A[k, c] if step == -1 else direction[k, c]
-            spanned(Q, direction, turned, X)
-            reduce(H, factor, D, X, Y)
-        projected(Q, Y, turned, product)
-        if step == -2:
-            for k in range(d):
-                for c in range(K):
-                    right[k, c] = residual[k, c] = product[k, c]
-        else:
-            curvature = 0.0
-            for k in range(d):
-                for c in range(K):
-                    product[k, c] += ridge[c] * direction[k, c]
-                    curvature += direction[k, c] * product[k, c]
-            if step >= 0 and not curvature > 0:
-                break
-            length = 1.0 if step == -1 else rz / curvature
-            for k in range(d):
-                for c in range(K):
-                    residual[k, c] -= length * product[k, c]
-                    A[k, c] += 0.0 if step == -1 else length * direction[k, c]
-        last, rz = rz, 0.0
-        for k in range(d):
-            r, z = residual[k], product[k]
-            for c in range(K):
-                z[c] = 0.0
-            for p in range(K):
-                for c in range(K):
-                    z[c] += r[p] * inverse[p, c]
-            for c in range(K):
-                rz += r[c] * z[c]
-        if step == -2:
-            target = 1e-32 * rz
-            continue
-        if step == -1:
-            target = max(digits * digits * rz, target)
-        if rz <= target or rz <= 0:
-            break
-        along = 0.0 if step == -1 else rz / last
-        for k in range(d):
-            for c in range(K):
-                direction[k, c] = product[k, c] + along * direction[k, c]
+    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, steps: int, digits: float
+) -> tuple[Array, Array]:
+    """A of the prior mean Q A, from the last one, and how precisely each direction is known."""
+    (n, K), at = b.shape, 0
+    mean, reduced = np.empty((K, K)), np.empty((n, K))
+    for p in range(K):
+        for q in range(p + 1):
+            mean[p, q] = mean[q, p] = H[:, at].sum() / n
+            at += 1
+    scale = np.sqrt((D * D).sum(axis=0) / n)
+    inverse, precision = precondition(mean, scale, (Q * Q).sum() / len(A), ridge)
+    reduce(H, factor, D, b, reduced, False)
+    A = solve_coefficients((H, factor, D, Q), Q.T @ reduced, A, ridge, inverse, steps, digits)
+    return A, precision

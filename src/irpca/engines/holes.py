@@ -197,3 +197,22 @@ def compressed(values: Array, indices: Array, ends: Array, shape: tuple[int, int
 
     index = np.int32 if max(shape[1], len(values)) <= LONGEST else np.int64
     return csr_array((values, indices.astype(index, copy=False), ends.astype(index, copy=False)), shape=shape)
+
+
+def stack_entries(
+    parts: list[tuple[Array, Array]], counts: Array, shape: tuple[int, int], dtype: np.dtype
+) -> csr_array:
+    """A CSR array of the columns and values of its entries, run by run, and how many each row has.
+
+    The runs are taken out of the list, so that nothing is in memory twice.
+    """
+    ends = np.append(0, np.cumsum(counts))
+    indices, values = np.empty(ends[-1], np.int32 if shape[1] <= LONGEST else np.int64), np.empty(ends[-1], dtype)
+    last = len(values)
+    while parts:
+        columns, found = parts.pop()
+        first = last - len(found)
+        indices[first:last], values[first:last], last = columns, found, first
+    S = compressed(values, indices, ends, shape)
+    S.has_canonical_format = True  # in order, nothing twice: to find that out would be another read of S
+    return S

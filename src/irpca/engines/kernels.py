@@ -1,6 +1,6 @@
 """The work on one tile of M, or on a list of its entries: compiled by numba where it is installed, NumPy elsewhere.
 
-The functions below say what each kernel does, and :class:`.arithmetic.Posteriors` what the last five do;
+The functions below say what each kernel does, and :class:`.arithmetic.Posteriors` what the last four do;
 :mod:`irpca.engines.compiled` and, for regressions of lines, :mod:`irpca.engines.compiled_lines` do the same in loops.
 They are imported when a kernel is first asked for; a kernel is compiled, or fetched from the cache on disk, when it is
 first called.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -18,24 +17,6 @@ import numpy as np
 from ..lowrank import Array
 from . import arithmetic
 from .arithmetic import Counts
-
-trim: Callable[..., Counts]
-flag: Callable[..., Counts]
-turn: Callable[..., None]
-mask: Callable[..., None]
-low_rank: Callable[..., None]
-along: Callable[..., None]
-across: Callable[..., None]
-weigh_tile: Callable[..., None]
-weigh_list: Callable[..., None]
-pairs: Callable[..., None]
-sum_along: Callable[..., None]
-sum_across: Callable[..., None]
-prepare: Any
-reduce: Any
-reduce_target: Any
-posterior: Any
-coefficients: Any
 
 LANES = 64  # lines that are solved side by side: so many that LLVM makes vectors of a loop, and does not unroll it
 
@@ -93,18 +74,6 @@ def _flag(
 def _counts(along: Array, size: int, holes: bool | None) -> Counts:
     kept, finite, energy, largest, missing = arithmetic.counts_of(along, size)
     return kept, finite and (holes is not None or not missing), energy, largest, missing
-
-
-def _turn(where: Array, values: Array, counts: Array, cols: Array, turned: Array, row_counts: Array) -> None:
-    """What :func:`flag` listed along columns, sorted by rows.
-
-    ``counts`` entries of every column are at the rows ``where``; columns and values go to ``cols`` and ``turned``, row
-    by row, their number per row to ``row_counts``.
-    """
-    from scipy.sparse import csr_array
-
-    listed = csr_array((values, where, np.r_[0, np.cumsum(counts)]), shape=(len(counts), len(row_counts))).tocsc()
-    cols[:], turned[:], row_counts[:] = listed.indices, listed.data, np.diff(listed.indptr)
 
 
 def _mask(P: Array, K: Array) -> None:
@@ -223,48 +192,21 @@ def _rows(starts: Array) -> Array:
     return np.repeat(np.arange(len(starts) - 1), np.diff(starts))
 
 
-PLAIN: dict[str, Callable[..., Any] | None] = {
-    "trim": _trim,
-    "flag": _flag,
-    "turn": _turn,
-    "mask": _mask,
-    "low_rank": _low_rank,
-    "along": _along,
-    "across": _across,
-    "weigh_tile": _weigh_tile,
-    "weigh_list": _weigh_list,
-    "pairs": _pairs,
-    "sum_along": _sum_along,
-    "sum_across": _sum_across,
-    "prepare": None,  # with the four that follow, what arithmetic.Posteriors does elsewhere
-    "reduce": None,
-    "reduce_target": None,
-    "posterior": None,
-    "coefficients": None,
-}
-
-
-LINES = {
-    "weigh_tile",
-    "weigh_list",
-    "pairs",
-    "sum_along",
-    "sum_across",
-    "prepare",
-    "reduce",
-    "reduce_target",
-    "posterior",
-    "coefficients",
-}
+NAMES = (
+    *("trim", "flag", "mask", "low_rank", "along", "across"),
+    *("weigh_tile", "weigh_list", "pairs", "sum_along", "sum_across"),
+    *("prepare", "reduce", "posterior", "coefficients"),  # what arithmetic.Posteriors does where numba is not installed
+)
+PLAIN: dict[str, Callable[..., Any] | None] = {name: globals().get(f"_{name}") for name in NAMES}
 
 
 def __getattr__(name: str) -> Any:
     if name not in PLAIN:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        module = import_module(".compiled_lines" if name in LINES else ".compiled", __package__)
+        from . import compiled, compiled_lines
     except ImportError:  # no numba
         globals()[name] = PLAIN[name]
     else:
-        globals()[name] = getattr(module, name)
+        globals()[name] = vars(compiled).get(name) or vars(compiled_lines)[name]
     return globals()[name]

@@ -22,10 +22,10 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .body import FrozenNormal, PiecedEngine, WholeNormal, refuse_nothing
-from .lines import Band, band_of, solve_bands
+from .body import PiecedEngine, refuse_nothing
 from .pieces import Dense, Listed, piece_of
 from .questions import Answer, Question
+from .regressions import Band, band_of, solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -54,7 +54,7 @@ class MemoryEngine(PiecedEngine):
     capabilities = frozenset({"whole"})
 
     def __init__(self, M: Array | csr_array, threads: int | None = None, holes: bool = False) -> None:
-        self.piece: Dense | Listed = piece_of(M, holes)  # type: ignore[assignment]
+        self.piece = piece_of(M, holes)
         if isinstance(self.piece, Listed) and not self.piece.n_observed:
             raise ValueError("every cell of M is missing")
         self.threads = threads or available_cores()
@@ -103,14 +103,6 @@ class MemoryEngine(PiecedEngine):
         if isinstance(band, Band) and band.small:
             return band.solve(sums)
         return solve_bands(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
-
-    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> FrozenNormal:
-        if isinstance(self.piece, Dense) and self.piece.small:
-            return WholeNormal(self, L, zeta, Q1, Q2, self.piece.turned)
-        return super().normal(L, zeta, Q1, Q2)
-
-    def remembered(self) -> Array:
-        return self.piece.room(np.uint8)
 
     def whole(self) -> Array:
         size = self.shape[0] * self.shape[1] * self.dtype.itemsize

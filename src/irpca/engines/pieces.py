@@ -6,9 +6,7 @@ Both can be walked by several threads, each its own rows, in parts that fit in c
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,10 +17,9 @@ from ..threads import in_order
 from . import kernels, walks
 from .arithmetic import Moments
 from .base import ONCE, Sums, all_counted, bad_entries, not_finite
-from .holes import LONGEST, compressed
-from .lines import buffers
-from .listing import GrowingRows, Lister
+from .holes import LONGEST, compressed, stack_entries
 from .questions import Listing, Masked, Regression, Tally, Trimmed
+from .regressions import buffers
 from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
 
 if TYPE_CHECKING:
@@ -32,105 +29,15 @@ INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more t
 INLINE_LISTED = 1 << 15  # the same of a list
 WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
 INLINE_WEIGHTS = 1 << 15  # of a dense piece whose entries are weighed: as INLINE_ENTRIES
-FEW_CHUNKS = 1 << 21  # below this, S is found in as many parts as there are threads
+FEW_SHARES = 1 << 21  # entries below which S is found in as many shares as there are threads
+FLAGGED_BYTES = 1 << 18  # of L whose entries of S are found at a time: larger tiles are hardly faster
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
 Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
+Flagged = tuple[list[Pair], Tally]  # columns and values of entries of S, run by run, and what rode along
 
 
-class Piece(ABC):
-    """Some rows and columns of M in memory.
-
-    Attributes
-    ----------
-    turned : bool
-        Whether stored rows are columns of M: what is said below about rows and columns is of the stored ones.
-    where : str
-        Which rows and columns of M it consists of, for messages; empty: all of them.
-    """
-
-    turned = False
-    where = ""
-
-    @property
-    @abstractmethod
-    def stored(self) -> tuple[int, int]:
-        """How many rows and columns are stored."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        n1, n2 = self.stored
-        return (n2, n1) if self.turned else (n1, n2)
-
-    @property
-    @abstractmethod
-    def dtype(self) -> np.dtype: ...
-
-    @property
-    @abstractmethod
-    def n_observed(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def counts(self) -> Pair:
-        """How many entries of each row and of each column of M are observed."""
-
-    @property
-    @abstractmethod
-    def small(self) -> bool:
-        """Whether one thread is enough."""
-
-    @property
-    @abstractmethod
-    def sum_dtype(self) -> Any:
-        """Of sums across rows."""
-
-    @abstractmethod
-    def shares(self, parts: int) -> list[range]:
-        """The rows in ``parts`` runs of about as many entries."""
-
-    def most_sums(self, width: int) -> int | None:
-        """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
-        return None
-
-    @abstractmethod
-    def rows(self, some: slice) -> Piece:
-        """Some rows of M; nothing is copied."""
-
-    @abstractmethod
-    def room(self, dtype: Any) -> Array:
-        """An array with a place for every entry."""
-
-    @abstractmethod
-    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
-        """All rows, in ``parts`` walks that different threads can take."""
-
-    @abstractmethod
-    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        """What the regressions of rows or columns of M need, and what rides along."""
-
-    @abstractmethod
-    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        """S, in the orientation of M."""
-
-    @abstractmethod
-    def whole(self) -> Array:
-        """All of it as a dense array, in the same way as :meth:`block`; that of a dense one is no copy."""
-
-    @abstractmethod
-    def block(self, rows: Array, cols: Array) -> Array:
-        """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
-
-    @abstractmethod
-    def entries(self, rows: Array, cols: Array) -> Array:
-        """M at the entries ``(rows[k], cols[k])``, in the same way."""
-
-    @abstractmethod
-    def seen(self, tally: Tally) -> None:
-        """Take note of a walk: M − L that is not finite is refused, and missing entries are remembered."""
-
-
-class Dense(Piece):
+class Dense:
     """A two-dimensional array, never copied and never upcast; NaN is not observed.
 
     Parameters
@@ -139,23 +46,25 @@ class Dense(Piece):
     holes : bool
         Whether some entries are known to be NaN. If not, M is taken as complete until the first is met.
     where : str
+        Which rows and columns of M it consists of, for messages; empty: all of them.
+
+    Attributes
+    ----------
+    turned : bool
+        Whether stored rows are columns of M: what is said below about rows and columns is of the stored ones.
+    stored, size, shape : how many rows and columns are stored, how many entries, and the shape of M
+    small : whether one thread is enough
+    sum_dtype : of sums across rows
     """
 
     def __init__(self, M: Array, holes: bool = False, where: str = "") -> None:
         # Fortran order is the C order of the transposed matrix: the same rows of memory, the roles swapped.
         self.turned = not M.flags.c_contiguous and abs(M.strides[0]) < abs(M.strides[1])
-        self.A = np.asarray(M.T if self.turned else M).view()
-        self.A.flags.writeable = False  # it is the user's; and one compiled kernel serves both kinds
-        self.holes, self.where = holes, where
+        self.A = read_only(np.asarray(M.T if self.turned else M))
+        self.holes, self.where, self.dtype, self.sum_dtype = holes, where, self.A.dtype, self.A.dtype
+        self.stored, self.size, self.shape = self.A.shape, self.A.size, M.shape
+        self.small = self.size < INLINE_ENTRIES
         self._counts: Pair | None = None
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        return self.A.shape[0], self.A.shape[1]
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.A.dtype
 
     @property
     def n_observed(self) -> int:
@@ -163,7 +72,7 @@ class Dense(Piece):
 
     @property
     def counts(self) -> Pair:
-        """Counting reads M, once, and not as an answer."""
+        """How many entries of each row and column of M are observed. Counting reads M, once, and not as an answer."""
         if not self.holes:
             return all_counted(self.shape)
         if self._counts is None:
@@ -179,45 +88,38 @@ class Dense(Piece):
             cols += np.count_nonzero(seen, axis=0)
         return (cols, rows) if self.turned else (rows, cols)
 
-    @property
-    def small(self) -> bool:
-        return self.A.size < INLINE_ENTRIES
-
-    @property
-    def sum_dtype(self) -> Any:
-        return self.dtype
-
     def shares(self, parts: int) -> list[range]:
+        """The rows in ``parts`` runs of about as many entries."""
         n, parts = len(self.A), min(parts, len(self.A))
         return [range(first, last) for first, last in pairwise(n * part // parts for part in range(parts + 1))]
 
+    def most_sums(self, width: int) -> int | None:
+        """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
+        return None
+
     def rows(self, some: slice) -> Dense:
+        """Some rows of M; nothing is copied."""
         return Dense(self.A.T[some] if self.turned else self.A[some], self.holes, self.where)
 
-    def room(self, dtype: Any) -> Array:
-        return np.empty(self.A.shape, dtype)
-
     def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
+        """All rows, in ``parts`` walks that different threads can take."""
         rows, cols = asked.sides
         asked = asked.with_sides(rows, [_wide(V) for V in cols])
         return [Walk(DenseTiles(self.A, share), asked, self.dtype, self.holes) for share in self.shares(parts)]
 
     def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        asked, A, (n1, n2) = asked.T if self.turned else asked, self.A, self.A.shape
+        """What the regressions of rows or columns of M need, and what rides along."""
+        asked, A, n2 = asked.T if self.turned else asked, self.A, self.A.shape[1]
         U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
         K, Vt, (other, spread) = U.shape[1], np.ascontiguousarray(V.T), asked.other
-        products = buffers.get("products", (len(other), K * (K + 1) // 2))
+        products, height = buffers.get("products", (len(other), K * (K + 1) // 2)), max(1, WEIGHED_ENTRIES // n2)
         kernels.pairs(other, products)
-        parts, height = 1 if A.size < INLINE_WEIGHTS else min(threads, n1), max(1, WEIGHED_ENTRIES // n2)
-        edges = [n1 * part // parts for part in range(parts + 1)]
-        found = _no_moments(A.shape[axis], K, parts if axis else 1)
 
-        def work(part: int) -> tuple[Moments, Sums]:
-            mine, sums = found[part if axis else 0], Sums.zero(A.shape)
+        def weigh(share: range, mine: Moments, sums: Sums) -> None:
             T, W = np.empty((2, height, n2))
             scaled = None if units[0] is None and units[1] is None else np.empty((height, n2))
-            for first in range(edges[part], edges[part + 1], height):
-                rows = slice(first, min(first + height, edges[part + 1]))
+            for first in range(share.start, share.stop, height):
+                rows = slice(first, min(first + height, share.stop))
                 t, w, values = T[: rows.stop - first], W[: rows.stop - first], A[rows]
                 np.matmul(U[rows], Vt, out=t)
                 if scaled is not None:
@@ -232,36 +134,52 @@ class Dense(Piece):
                     mine.H += w.T @ products[rows]
                     mine.g += t.T @ U[rows]
                     mine.kappa += w.T @ spread[rows]
-            return mine, sums
 
-        moments, sums = work(0) if parts == 1 else _add_up(work, parts, shared=axis == 0)
+        shares = self.shares(1 if A.size < INLINE_WEIGHTS else threads)
+        moments, sums = sum_shares(weigh, shares, axis, A.shape, K)
         if not sums.finite:
             raise self._blamed()
         self.holes |= sums.n_observed < A.size
         return moments, sums.T if self.turned else sums
 
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        S = GrowingRows(self.shape, self.dtype)
-        # Many chunks let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
-        parts = threads * (1 if self.A.size < FEW_CHUNKS else 8)
-        factors, limits = (asked.U, _wide(asked.V)), asked.limits(self.dtype)
-        find = Lister(self.A, factors, limits, S.index, self.turned, parts, self.holes)
-        total = Tally()
-        with closing(in_order(find, find.chunks, 1 if self.small else threads)) as found_in_order:
-            for found in found_in_order:
-                S.append(found)
-                total.include(found.tally)
-                find.release(found)
-        self.seen(total)
-        return S.finished(), total
+        """S, in the orientation of M."""
+        return find_outliers(self, asked, threads)
+
+    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
+        """What finds the entries of S in some rows, in order; how many each row has goes to ``counts``."""
+        (rows, cols), U, Vt, A = asked.limits(self.dtype), asked.U, _wide(asked.V), self.A
+        width, index = A.shape[1], np.int32 if A.shape[1] <= LONGEST else np.int64
+        most = max(1, FLAGGED_BYTES // A.dtype.itemsize // width)
+
+        def work(share: range) -> Flagged:
+            height, found, total, holes = min(most, len(share)), [], Tally(), self.holes or None
+            P, values, where = (np.empty((height, width), dtype) for dtype in (A.dtype, A.dtype, index))
+            values, where = values.ravel(), where.ravel()
+            for first in range(share.start, share.stop, height):
+                some = slice(first, min(first + height, share.stop))
+                T, out = P[: some.stop - first], (where, values, counts[some])
+                counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
+                if not counted[1] and holes is None:  # as in Walk
+                    holes = True
+                    counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
+                n = counts[some].sum()
+                found.append((where[:n].copy(), values[:n].copy()))
+                total.add(T.size, counted)
+            return found, total
+
+        return work
 
     def whole(self) -> Array:
+        """All of it as a dense array, not copied, in the same way as :meth:`block`."""
         return self._finite(self.A.T if self.turned else self.A)
 
     def block(self, rows: Array, cols: Array) -> Array:
+        """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
         return self._finite(self.A[np.ix_(cols, rows)].T if self.turned else self.A[np.ix_(rows, cols)])
 
     def entries(self, rows: Array, cols: Array) -> Array:
+        """M at the entries ``(rows[k], cols[k])``, in the same way."""
         return self._finite(self.A[cols, rows] if self.turned else self.A[rows, cols])
 
     def _finite(self, values: Array) -> Array:
@@ -272,6 +190,7 @@ class Dense(Piece):
         return values
 
     def seen(self, tally: Tally) -> None:
+        """Take note of a walk: M − L that is not finite is refused, and missing entries are remembered."""
         if not tally.finite:
             raise self._blamed()
         self.holes |= tally.missing > 0
@@ -281,33 +200,12 @@ class Dense(Piece):
         return not_finite(int(sum(bad_entries(row)[1] for row in self.A)), self.where)
 
 
-def _no_moments(n: int, K: int, parts: int) -> list[Moments]:
-    """Zeros for each of several threads; made by the one that will add them up."""
-    found = []
-    for part in range(parts):
-        H = buffers.get(f"moments {part}", (n, K * (K + 1) // 2))
-        H.fill(0)
-        found.append(Moments(H, np.zeros((n, K)), np.zeros(n)))
-    return found
-
-
-def _add_up(work: Callable[[int], tuple[Moments, Sums]], parts: int, shared: bool) -> tuple[Moments, Sums]:
-    """One sum of what all threads found; moments that they ``shared`` were filled by each in its own rows."""
-    moments, sums = zip(*in_order(work, range(parts), parts, ahead=parts), strict=True)
-    for k in range(1, parts):
-        sums[0].add(sums[k])
-        for name in () if shared else ("H", "g", "kappa"):
-            total = getattr(moments[0], name)
-            total += getattr(moments[k], name)
-    return moments[0], sums[0]
-
-
 def _wide(V: Array) -> Array:
     """The second factor with a column for each column of M, as products with tiles of rows want it."""
     return np.ascontiguousarray(V.T)
 
 
-class Listed(Piece):
+class Listed:
     """The observed entries, row by row, and nothing for the others: cost and memory are those of the entries.
 
     Parameters
@@ -315,7 +213,12 @@ class Listed(Piece):
     M : csr_array of float32 or float64, whose stored entries are the observed ones
         In canonical format: columns sorted in each row, none twice. A stored zero is an observation. Not copied.
     where : str
+
+    Attributes and methods are those of :class:`Dense`.
     """
+
+    turned = False
+    sum_dtype = np.dtype(np.float64)  # entries of a column come one by one: in single precision, errors would add up
 
     def __init__(self, M: csr_array, where: str = "") -> None:
         if not M.has_canonical_format:
@@ -327,31 +230,13 @@ class Listed(Piece):
         index = np.int32 if M.shape[1] <= LONGEST else np.int64
         ends, indices = M.indptr.astype(np.int64, copy=False), M.indices.astype(index, copy=False)
         self.M = Entries(M.shape, read_only(ends), read_only(indices), read_only(M.data))
-        self.where = where
-
-    @property
-    def stored(self) -> tuple[int, int]:
-        return self.M.shape
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.M.values.dtype
-
-    @property
-    def n_observed(self) -> int:
-        return self.M.size
+        self.where, self.dtype, self.stored, self.shape = where, M.data.dtype, M.shape, M.shape
+        self.size = self.n_observed = self.M.size
+        self.small = self.size < INLINE_LISTED
 
     @property
     def counts(self) -> Pair:
         return np.diff(self.M.ends), np.bincount(self.M.indices, minlength=self.shape[1])
-
-    @property
-    def small(self) -> bool:
-        return self.n_observed < INLINE_LISTED
-
-    @property
-    def sum_dtype(self) -> Any:
-        return np.float64  # entries of a column come one by one: in single precision, rounding errors would add up
 
     def shares(self, parts: int) -> list[range]:
         return even_runs(self.M.ends, max(1, min(parts, self.shape[0])))
@@ -366,23 +251,17 @@ class Listed(Piece):
         part.has_canonical_format = True
         return Listed(part, self.where)
 
-    def room(self, dtype: Any) -> Array:
-        return np.empty(self.n_observed, dtype)
-
     def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
         rows, cols = asked.sides
         asked = asked.with_sides(*([read_only(B) for B in side] for side in (rows, cols)))  # for one compiled kernel
         return [Walk(ListedTiles(self.M, share), asked, self.dtype) for share in self.shares(parts)]
 
     def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        M, shares = self.M, self.shares(1 if self.small else threads)
         U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
-        K, spread = U.shape[1], np.ascontiguousarray(asked.other[1])
-        found = _no_moments(M.shape[axis], K, len(shares) if axis else 1)
+        M, spread = self.M, np.ascontiguousarray(asked.other[1])
 
-        def work(part: int) -> tuple[Moments, Sums]:
-            mine, sums = found[part if axis else 0], Sums.zero(M.shape)
-            for tile in ListedTiles(M, shares[part]).tiles():
+        def weigh(share: range, mine: Moments, sums: Sums) -> None:
+            for tile in ListedTiles(M, share).tiles():
                 (values,), at, listed = tile.M, tile.rows, (tile.starts, tile.indices)
                 for unit, lines in zip(units, (tile.row_of_each, tile.indices), strict=True):
                     values = values if unit is None else read_only(values / unit[lines])
@@ -393,18 +272,20 @@ class Listed(Piece):
                     kernels.sum_along(*listed, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
                 else:
                     kernels.sum_across(*listed, T, W, U[at], spread[at], mine.H, mine.g, mine.kappa)
-            return mine, sums
 
-        moments, sums = work(0) if len(shares) == 1 else _add_up(work, len(shares), shared=axis == 0)
+        moments, sums = sum_shares(weigh, self.shares(1 if self.small else threads), axis, M.shape, U.shape[1])
         if not sums.finite:
             raise not_finite(0)  # M was looked at when it came
         return moments, sums
 
     def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        (rows, cols), counts = asked.limits(self.dtype), np.zeros(self.shape[0] + 1, np.int64)
+        return find_outliers(self, asked, threads)
+
+    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
+        rows, cols = asked.limits(self.dtype)
         U, V, one = read_only(asked.U), read_only(asked.V), np.ones(1, self.dtype)
 
-        def work(share: range) -> tuple[list[Pair], Tally]:
+        def work(share: range) -> Flagged:
             tiles, total, found = ListedTiles(self.M, share), Tally(), []
             buffer, values, where = tiles.buffer(), tiles.buffer(), tiles.buffer(np.int32)
             for tile in tiles.tiles():
@@ -413,20 +294,10 @@ class Listed(Piece):
                 total.add(P.size, kernels.flag(tile.M, 0, 0, P, one, limits, where, values, count))
                 at = where[: count[0]]
                 found.append((tile.indices[at], values[: len(at)].copy()))
-                counts[1:][tile.rows] += np.diff(np.searchsorted(at, tile.starts))
+                counts[tile.rows] += np.diff(np.searchsorted(at, tile.starts))
             return found, total
 
-        shares = self.shares(1 if self.small else threads)
-        parts, tallies = zip(*in_order(work, shares, len(shares), ahead=len(shares)), strict=True)
-        found, total = list(chain(*parts)), Tally.of(tallies)
-        self.seen(total)
-        if found:
-            indices, values = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        else:
-            indices, values = np.zeros(0, np.int32), np.zeros(0, self.dtype)
-        S = compressed(values, indices, np.cumsum(counts), self.shape)
-        S.has_canonical_format = True  # as M is: to find that out would be another read of S
-        return S, total
+        return work
 
     def whole(self) -> Array:
         found = np.full(self.shape, np.nan, self.dtype)
@@ -463,6 +334,54 @@ class Listed(Piece):
     def seen(self, tally: Tally) -> None:
         if not tally.finite:
             raise not_finite(0)  # M was looked at when it came
+
+
+Piece = Dense | Listed  # some rows and columns of M in memory
+
+
+def sum_shares(
+    weigh: Callable[[range, Moments, Sums], None], shares: Sequence[range], axis: int, shape: tuple[int, int], K: int
+) -> tuple[Moments, Sums]:
+    """The moments of rows (``axis=0``), of which each thread fills some, or of columns; and the sums."""
+    n, parts = shape[axis], len(shares)
+    found = [
+        Moments(buffers.get(f"moments {part}", (n, K * (K + 1) // 2)), np.zeros((n, K)), np.zeros(n))
+        for part in range(parts if axis else 1)  # made by the thread that will add them up
+    ]
+    for mine in found:
+        mine.H.fill(0)
+
+    def work(part: int) -> Sums:
+        sums = Sums.zero(shape)
+        weigh(shares[part], found[part if axis else 0], sums)
+        return sums
+
+    if parts == 1:
+        return found[0], work(0)
+    total, *others = in_order(work, range(parts), parts, ahead=parts)
+    for sums in others:
+        total.add(sums)
+    for mine in found[1:]:
+        for name in ("H", "g", "kappa"):
+            summed = getattr(found[0], name)
+            summed += getattr(mine, name)
+    return found[0], total
+
+
+def find_outliers(piece: Piece, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
+    """S, in the orientation of M, from a question about stored rows and columns."""
+    counts = np.zeros(piece.stored[0], np.int64)
+    # Many shares let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
+    shares = piece.shares(1 if piece.small else threads * (1 if piece.size < FEW_SHARES else 8))
+    answers = in_order(piece.finder(asked, counts), shares, min(threads, len(shares)), ahead=len(shares))
+    parts, tallies = zip(*answers, strict=True)
+    total = Tally.of(tallies)
+    piece.seen(total)
+    S = stack_entries(list(chain(*parts)), counts, piece.stored, piece.dtype)
+    if piece.turned:
+        S = S.T.tocsr()
+        S.has_canonical_format = True
+    return S, total
 
 
 def piece_of(M: Any, holes: bool = False, where: str = "") -> Piece:

@@ -88,8 +88,6 @@ class Trimmed(Sided):
     zeta : float
     ones : bool
         The kept entries as ones are meant, in the place of T.
-    remember : array or None
-        As large as the piece: receives the kept entries as ones.
     """
 
     PAIRS = (("U", "V"),)
@@ -97,7 +95,6 @@ class Trimmed(Sided):
     V: Any
     zeta: float
     ones: bool = False
-    remember: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +104,14 @@ class Masked(Sided):
     Attributes
     ----------
     U, V : arrays of shape (n1, r) and (n2, r)
-    by : Trimmed, or an array
-        What decides: the entries that another low-rank matrix keeps, or what was remembered of them.
+    by : Trimmed
+        What decides: the entries that another low-rank matrix keeps.
     """
 
     PAIRS = (("U", "V"),)
     U: Any
     V: Any
-    by: Any
+    by: Trimmed
 
 
 class Question(Sided):

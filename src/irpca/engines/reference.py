@@ -25,7 +25,7 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .lines import solve_bands
+from .regressions import solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -36,16 +36,14 @@ class ReferenceEngine(Engine):
 
     Parameters
     ----------
-    M : float32 or float64 array
-    observed : boolean array of the same shape, or None
-        Where M is observed; None: wherever it is not NaN. What M holds elsewhere does not matter.
+    M : float32 or float64 array, NaN being not observed
     """
 
     name = "reference"
     capabilities = frozenset({"whole"})
 
-    def __init__(self, M: Array, observed: Array | None = None) -> None:
-        self.observed = ~np.isnan(M) if observed is None else observed & ~np.isnan(M)
+    def __init__(self, M: Array) -> None:
+        self.observed = ~np.isnan(M)
         self.M = np.where(self.observed, M, M.dtype.type(0))
         self.reads = 0.0
 

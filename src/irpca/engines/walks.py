@@ -46,10 +46,6 @@ class DenseTile:
     def left(self) -> int:
         return self.cols.start
 
-    def part(self, A: Array) -> Array:
-        """The tile of an array as large as the piece."""
-        return A[self.rows, self.cols]
-
     def fit(self, buffer: Array) -> Array:
         """A buffer in the shape of the tile."""
         height, width = self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
@@ -141,14 +137,12 @@ class ListedTile:
 
     Attributes
     ----------
-    at : their positions among all
     rows : the rows they are in
     starts : where each of these begins, counted from the first entry, and where the last one ends
     indices : their columns
     M, top, left : their values as an array of one row, and where the tile begins in it
     """
 
-    at: slice
     rows: slice
     starts: Array
     indices: Array
@@ -159,9 +153,6 @@ class ListedTile:
     @property
     def row_of_each(self) -> Array:
         return np.repeat(np.arange(self.rows.start, self.rows.stop), np.diff(self.starts))
-
-    def part(self, A: Array) -> Array:
-        return A[self.at][None]
 
     def fit(self, buffer: Array) -> Array:
         return buffer[: len(self.indices)][None]
@@ -196,7 +187,7 @@ class ListedTiles:
             at = slice(start, min(start + LISTED_ENTRIES, self.last))
             top, bottom = M.rows_of(np.array([start, at.stop - 1])).tolist()
             starts = np.clip(M.ends[top : bottom + 2], start, at.stop) - start
-            yield ListedTile(at, slice(top, bottom + 1), starts, M.indices[at], M.values[at][None])
+            yield ListedTile(slice(top, bottom + 1), starts, M.indices[at], M.values[at][None])
 
     def buffer(self, dtype: Any = None) -> Array:
         return np.empty(min(LISTED_ENTRIES, self.last - self.first), dtype or self.M.values.dtype)
@@ -221,11 +212,9 @@ class Walk:
         self, tiles: DenseTiles | ListedTiles, asked: Trimmed | Masked, dtype: np.dtype, holes: bool = False
     ) -> None:
         self.tiles, self.asked, self.holes, self.tally = tiles, asked, holes or None, Tally()
-        decides = asked.by if isinstance(asked, Masked) else asked
-        self.P, self.K = tiles.buffer(), None
-        if isinstance(decides, Trimmed):
-            self.zeta = in_precision(decides.zeta, dtype)
-            self.K = tiles.buffer() if decides.ones or decides is not asked else None
+        self.trimmed = asked.by if isinstance(asked, Masked) else asked
+        self.zeta = in_precision(self.trimmed.zeta, dtype)
+        self.P, self.K = tiles.buffer(), tiles.buffer() if self.trimmed.ones or asked is not self.trimmed else None
 
     def __iter__(self) -> Iterator[tuple[slice, Iterator[tuple[Any, Array]]]]:
         """Some rows, and the tiles along them, each with what was asked for."""
@@ -233,27 +222,18 @@ class Walk:
             yield rows, ((tile, self._made(tile)) for tile in tiles)
 
     def _made(self, tile: Any) -> Array:
-        asked = self.asked
-        if isinstance(asked, Trimmed):
-            T, K = self._trimmed(tile, asked)
-            return K if asked.ones else T
-        K = self._trimmed(tile, asked.by)[1] if isinstance(asked.by, Trimmed) else tile.part(asked.by)
-        P: Array = tile.low_rank(asked.U, asked.V, self.P)
-        kernels.mask(P, K)
-        return P
-
-    def _trimmed(self, tile: Any, asked: Trimmed) -> tuple[Array, Any]:
-        """T, and the kept entries as ones, if they are wanted or remembered."""
-        K = None if self.K is None else tile.fit(self.K)
-        if asked.remember is not None:
-            K = tile.part(asked.remember)
-        T, counted = self._trim(tile, asked, K)
+        asked, K = self.asked, tile.fit(self.K) if self.K is not None else None
+        T, counted = self._trim(tile, K)
         if not counted[1] and self.holes is None:
             self.holes = True
-            T, counted = self._trim(tile, asked, K)
+            T, counted = self._trim(tile, K)
         self.tally.add(T.size, counted)
-        return T, K
+        if isinstance(asked, Masked):
+            T = tile.low_rank(asked.U, asked.V, self.P)
+            kernels.mask(T, K)
+        return T if K is None or not self.trimmed.ones else K
 
-    def _trim(self, tile: Any, asked: Trimmed, K: Array | None) -> tuple[Array, Counts]:
-        T = tile.low_rank(asked.U, asked.V, self.P)
+    def _trim(self, tile: Any, K: Array | None) -> tuple[Array, Counts]:
+        """T, and K as ones where an entry is kept."""
+        T = tile.low_rank(self.trimmed.U, self.trimmed.V, self.P)
         return T, kernels.trim(tile.M, tile.top, tile.left, T, K, self.zeta, self.holes)

@@ -26,7 +26,7 @@ from ..base import (
     spread_places,
 )
 from ..body import PiecedEngine, refuse_nothing
-from ..listing import Found, GrowingRows
+from ..holes import stack_entries
 from ..memory import MemoryEngine
 from ..questions import Answer, Listing, Question, Regression, Tally, Writing
 from .sources import Edges, Source, add_in_tree, client_of_dask, tasks
@@ -344,19 +344,18 @@ class DistributedEngine(PiecedEngine):
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         self.reads += 1
-        S, total, join = GrowingRows(self.shape, self.dtype), Tally(), tasks(join_outliers, "irpca-join")
+        join = tasks(join_outliers, "irpca-join")
 
         def roots() -> list[Any]:
             answers = self._answers("outliers", self.listing(L, limit))
             return [join([answers[place] for place in self.places if place[0] == i]) for i in range(self.grid[0])]
 
-        bands = self.workers.compute(roots, "outliers")
-        while bands:
-            part, tally = bands.pop(0)
-            S.append(Found(part.indices, part.data, np.diff(part.indptr), tally, part.nnz))
-            total.include(tally)
-        refuse_nothing(total)
-        return S.finished(), total.trim
+        bands, tallies = zip(*self.workers.compute(roots, "outliers"), strict=True)
+        refuse_nothing(total := Tally.of(tallies))
+        counts = np.concatenate([np.diff(S.indptr) for S in bands])
+        parts = [(S.indices, S.data) for S in bands]
+        del bands
+        return stack_entries(parts, counts, self.shape, self.dtype), total.trim
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
         answer = self.read(Writing(self.listing(L, limit), sink))

@@ -23,9 +23,9 @@ from dask.callbacks import Callback
 from ...lowrank import Array
 from ..arithmetic import Moments
 from ..base import Prior, bad_entries, not_finite
-from ..lines import band_of
 from ..pieces import Dense, Listed, Piece, piece_of
 from ..questions import Answer, Regression, Tally, Writing
+from ..regressions import band_of
 from .sources import Edges, Reading, Source, client_of_dask, place_of, tasks
 
 SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most

@@ -18,9 +18,10 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from . import kernels
-from .arithmetic import NO_VARIANCE, Moments, Posteriors
+from .arithmetic import NO_VARIANCE, Moments, Posteriors, conjugate_gradients, precondition
 from .base import Lines, Prior, Sums
 from .kernels import LANES
+from .walks import read_only
 
 Answer = TypeVar("Answer")
 
@@ -84,7 +85,7 @@ class Band:
         reduced = b
         if not self.tied:
             reduced = np.empty_like(b)
-            kernels.reduce_target(H, factor, self.deviation, b, reduced)
+            kernels.reduce(H, factor, self.deviation, b, reduced, False)
         assert self.prior.basis is not None
         variances = np.einsum("ik,ik->k", self.deviation, self.deviation)
         return np.einsum("bpl->p", H), variances, self.prior.basis.T @ reduced
@@ -98,7 +99,7 @@ class Band:
 
         def work(at: slice) -> None:
             blocks = _blocks(at)
-            kernels.reduce(H[blocks], factor[blocks], self.deviation[at], X[at], reduced[at])
+            kernels.reduce(H[blocks], factor[blocks], self.deviation[at], X[at], reduced[at], True)
 
         _map(work, n, 2 * n * K**2, self.threads)
         product: Array = self.prior.basis.T @ reduced
@@ -136,18 +137,18 @@ class Band:
     def small(self) -> bool:
         """Whether lines are solved in one call of each kernel: there is less to do than several calls take."""
         (n, K), basis = self.mean.shape, self.prior.basis
-        return n * K**3 < PARALLEL_FLOPS and (basis is None or basis.size * K <= IN_LOOPS)
+        return 0 < n * K**3 < PARALLEL_FLOPS and (basis is None or basis.size * K <= IN_LOOPS)
 
     def solve(self, sums: Sums) -> Lines:
         """The posteriors of all lines, which are few."""
         (n, K), prior = self.mean.shape, self.prior
         A, precision, self.ready = None, np.zeros(K), self._prepare(slice(0, n), 1)
         if prior.basis is not None:
-            basis = np.ascontiguousarray(prior.basis).view()
-            basis.flags.writeable = False  # it may be: one compiled kernel serves both kinds
+            basis, H, factor, b = read_only(np.ascontiguousarray(prior.basis)), *self.ready
             A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
-            H, factor, b = self.ready
-            kernels.coefficients(H, factor, self.deviation, b, basis, prior.ridge, A, precision, CG_STEPS, CG_DIGITS)
+            A, precision = kernels.coefficients(
+                H, factor, self.deviation, b, basis, prior.ridge, A, CG_STEPS, CG_DIGITS
+            )
         new, expected, variance, spread, covariance = self.posterior(A)
         return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
 
@@ -229,37 +230,9 @@ def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
     Q, ridge = prior.basis, prior.ridge
     assert Q is not None and ridge is not None
     H, variance, right = (_total(parts) for parts in zip(*ask("prepare"), strict=True))
-    K = len(variance)
-    scale = np.sqrt(variance / n)
-    scaled = scale[:, None] * kernels.symmetric(H / n, K)
-    inner = scaled * scale
-    inner.flat[:: K + 1] += 1
-    average = np.linalg.solve(inner, scaled) / scale[:, None]  # T of an average line
-    average = 0.5 * (average + average.T)
-    size = float(np.vdot(Q, Q) / Q.shape[1])  # of a column of the basis, squared
-    precision = size * np.maximum(average.diagonal(), 0.0)
-    average *= size
-    average.flat[:: K + 1] += ridge + 1e-12 * float(precision.max(initial=1e-300))
-    inverse = np.linalg.inv(average)
+    size = float(np.vdot(Q, Q) / Q.shape[1])
+    inverse, precision = precondition(kernels.symmetric(H / n, len(variance)), np.sqrt(variance / n), size, ridge)
+    A = prior.coefficients if prior.coefficients is not None else np.zeros((Q.shape[1], len(variance)))
 
-    def operator(A: Array) -> Array:
-        return _total(ask("through", A)) + ridge * A
-
-    A = prior.coefficients if prior.coefficients is not None else np.zeros((Q.shape[1], K))
-    residual = right - operator(A)
-    z = residual @ inverse
-    p, rz = z, float(np.vdot(residual, z))
-    target = max(CG_DIGITS**2 * rz, 1e-32 * float(np.vdot(right, right @ inverse)))
-    for _ in range(CG_STEPS):
-        if rz <= target or rz <= 0:
-            break
-        Ap = operator(p)
-        curvature = float(np.vdot(p, Ap))
-        if curvature <= 0:
-            break
-        step = rz / curvature
-        A, residual = A + step * p, residual - step * Ap
-        z = residual @ inverse
-        last, rz = rz, float(np.vdot(residual, z))
-        p = z + rz / last * p
-    return A, precision
+    solve = conjugate_gradients(lambda _, A: _total(ask("through", A)))
+    return solve(None, right, A, ridge, inverse, CG_STEPS, CG_DIGITS), precision
