@@ -49,7 +49,7 @@ def iterate(problem: Problem) -> Iterator[State]:
         yield State(L, float(np.median(problem.sample.sizes(L))), 0.0, failure=NOT_EXACT)
 
 
-def search(problem: Problem) -> Generator[State, None, Trimmed | None]:
+def search(problem: Problem) -> Generator[State, None, TrimmedFit | None]:
     """Look for an exact fit; the best that was found, with the states on the way to it."""
     looking, found = Search(problem, problem.rng("blocks"), problem.rng("block fits")), None
     for found in looking.fits():
@@ -117,7 +117,7 @@ def _largest_rounding(close: Array, limit: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Trimmed:
+class TrimmedFit:
     """The best fit found, and whether sampled entries show it to be exact.
 
     Attributes
@@ -163,7 +163,7 @@ class Search:
     lines: np.random.Generator
     rng: np.random.Generator
 
-    def fits(self) -> Iterator[Trimmed]:
+    def fits(self) -> Iterator[TrimmedFit]:
         """Fits, each the best so far; the last is exact, or no exact fit was found."""
         return _on_blocks(self) if all(self.problem.given) else _on_lines(self)
 
@@ -171,7 +171,7 @@ class Search:
         """Whether an L with so many unknowns is exact."""
         return exactness(self.problem.sample, L, self.problem.engine.n_observed, unknowns)
 
-    def missed_lines(self, found: Trimmed) -> bool:
+    def missed_lines(self, found: TrimmedFit) -> bool:
         """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sample."""
         L, exact, rng = found.L, found.exact, self.rng
         assert exact.zeta is not None
@@ -189,7 +189,7 @@ class Search:
         return False
 
 
-def _on_blocks(search: Search) -> Iterator[Trimmed]:
+def _on_blocks(search: Search) -> Iterator[TrimmedFit]:
     """With features of both sides: fits on blocks of growing size.
 
     Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
@@ -197,7 +197,7 @@ def _on_blocks(search: Search) -> Iterator[Trimmed]:
     """
     problem, rng = search.problem, search.rng
     F1, F2, rank = problem.F1, problem.F2, problem.rank
-    best: Trimmed | None = None
+    best: TrimmedFit | None = None
     small, fitted, before = False, 0, np.inf
     enough = min(constants.BUDGET.few // 2 * F1.d * F2.d, constants.BUDGET.block)
     for block in draw_blocks(problem.engine, F1, F2, search.lines):
@@ -224,13 +224,13 @@ def _on_blocks(search: Search) -> Iterator[Trimmed]:
             return
 
 
-def _lifted(L: LowRank, block: FeatureBlock, search: Search) -> Trimmed:
+def _lifted(L: LowRank, block: FeatureBlock, search: Search) -> TrimmedFit:
     """The fit of a block as one of M."""
     whole = block.lift(L)
-    return Trimmed(whole, search.judged(whole, L.rank * (sum(block.unknowns) - L.rank)))
+    return TrimmedFit(whole, search.judged(whole, L.rank * (sum(block.unknowns) - L.rank)))
 
 
-def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, search: Search) -> Trimmed:
+def _reduced(on_block: LowRank, found: TrimmedFit, block: FeatureBlock, search: Search) -> TrimmedFit:
     """An exact fit less the components that are rounding.
 
     What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
@@ -241,7 +241,7 @@ def _reduced(on_block: LowRank, found: Trimmed, block: FeatureBlock, search: Sea
         if fewer.L.rank != rank:
             fewer = _lifted(on_block.truncate(rank), block, search)
         exact = max(exact, fewer.exact, key=lambda exact: exact.zeta or 0.0)
-    return Trimmed(fewer.L, exact)
+    return TrimmedFit(fewer.L, exact)
 
 
 def _exact_rank(L: LowRank, exact: Exactness, block: Block) -> int:
@@ -251,7 +251,7 @@ def _exact_rank(L: LowRank, exact: Exactness, block: Block) -> int:
     return max(int(np.count_nonzero(L.singular_values > rounding_edge(rounding, *block.unknowns))), 1)
 
 
-def _on_lines(search: Search) -> Iterator[Trimmed]:
+def _on_lines(search: Search) -> Iterator[TrimmedFit]:
     """With features of one side: what some lines of the other have in common, then every line on its own.
 
     Each line of the side without features is a regression on the features of the other. On some of these lines that
@@ -279,7 +279,7 @@ def first_lines(
         yield (some, across) if axis == 0 else (across, some)
 
 
-def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
+def _line_by_line(search: Search, at: tuple[Array, Array]) -> TrimmedFit | None:
     """The fit by components found at some rows and columns."""
     problem, rng = search.problem, search.rng
     engine, rank = problem.engine, problem.rank
@@ -312,7 +312,7 @@ def _line_by_line(search: Search, at: tuple[Array, Array]) -> Trimmed | None:
     if rank is None and judged.zeta is not None:
         whole = whole.truncate(_exact_rank(whole, judged, Block(engine, None, Q)))
     none = np.zeros(0, np.intp)
-    return Trimmed(whole, judged, () if not len(poor) else (poor, none) if axis == 0 else (none, poor))
+    return TrimmedFit(whole, judged, () if not len(poor) else (poor, none) if axis == 0 else (none, poor))
 
 
 def _exact_on(block: Block, rank: int | None, rng: np.random.Generator) -> tuple[LowRank, Exactness] | None:
