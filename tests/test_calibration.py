@@ -129,3 +129,38 @@ def test_many_gross_errors_need_a_first_estimate_of_their_share():
     found = Calibration(z, 0.6)
     assert found.share == pytest.approx(wrong.mean(), abs=0.01)
     assert found.scale == pytest.approx(1.0, rel=0.03) and found.sd == pytest.approx(1.0, rel=0.03)
+
+
+def test_within_the_fence_nothing_is_wrong_and_beyond_it_all_that_was():
+    """Bins end at 2^13 medians: where all but one residual are tiny, that one is beyond the last of them."""
+    z = mixed("Gaussian", 0.1)[0]
+    plain, fenced = Calibration(z), Calibration(z, 0.0, 11.0)
+    assert plain.limit < 8 and (fenced(np.linspace(0, 10, 99)) == 0).all()
+    np.testing.assert_array_equal(fenced([15.0, 20.0]), plain([15.0, 20.0]))
+    tiny = np.r_[1e-7 * NOISE["Gaussian"](np.random.default_rng(0), 400), 1e5]
+    assert Calibration(tiny, 0.0, 2.7).limit < 1e5
+
+
+# The tail of clean residuals, by which cells that stand for intervals are judged
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1])
+def test_the_share_of_clean_residuals_beyond_a_size(share):
+    calibration = Calibration(mixed("Gaussian", share, n=1_000_000)[0])
+    sizes = np.array([0.1, 0.5, 1.0, 2.0, 3.0])
+    np.testing.assert_allclose(calibration.survival(sizes), 2 * stats.norm.sf(sizes), rtol=0.1)
+    np.testing.assert_array_equal(calibration.survival(-sizes), calibration.survival(sizes))
+    every = np.r_[0.0, np.geomspace(1e-3, 1e4 * calibration.edges[-1], 2000)]
+    found = calibration.survival(every)
+    assert found[0] == 1 and (np.diff(found) <= 0).all() and found[-1] > 0
+    assert (np.diff(found[every > calibration.edges[-1]]) < 0).all()
+    np.testing.assert_array_equal(Calibration(np.zeros(0)).survival(np.array([0.0, 1.0])), [1.0, 0.0])
+
+
+def test_the_size_of_a_share_is_a_lower_bound():
+    calibration = Calibration(mixed("Gaussian", 0.1)[0])
+    for share in (1e-11, 1e-4, 0.01, 0.3, 0.999, 1.0):
+        size = calibration.size_of_share(share)
+        assert calibration.survival(np.array([0.999 * size]))[0] >= share or size == 0
+        assert calibration.survival(np.array([1.1 * size + 0.02]))[0] < share or share < 1e-10
+    assert Calibration(np.zeros(0)).size_of_share(0.1) == 0

@@ -1,5 +1,6 @@
 """The judge: what held-out entries say of several fits."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -193,3 +194,20 @@ def test_rounding_as_large_as_L_tells_nothing(rounding, expected):
     L = a_fit().L.sampled(ROWS, COLS)
     held = HeldOut(ROWS, COLS, L, np.full(len(ROWS), rounding * L.std()))
     assert held.nearly_exact(a_fit()) == expected
+
+
+def test_the_score_of_a_value_that_stands_for_an_interval():
+    """It is the mass of the interval; of a number it is the density, per unit of M."""
+    fit = a_fit(spread=0.5)
+    i, j, values = np.array([0, 3, 5]), np.array([1, 1, 2]), np.array([1.5, 2.0, 6.5])
+    bounds = np.array([1.2, 2.0, 6.0]), np.array([1.9, 2.0, np.inf])
+    plain, held = (HeldOut(i, j, values, np.full(3, 1e-9), 0.25, given) for given in (None, bounds))
+    before, found = plain.score(fit), held.score(fit)
+    np.testing.assert_array_equal(found.error, before.error)
+    np.testing.assert_allclose(before.density - HeldOut(i, j, values, np.full(3, 1e-9)).score(fit).density, 0.25)
+    assert found.density[1] == before.density[1]
+    L, s2 = np.array([1.0, 6.0]), np.full(2, 0.36)
+    wanted = fit.noise.log_mass(bounds[0][[0, 2]] - L, bounds[1][[0, 2]] - L, s2, np.ones(2))
+    np.testing.assert_allclose(found.density[[0, 2]], wanted)
+    assert not replace(held, values=fit.L.sampled(i, j)).nearly_exact(fit)  # numbers alone are met exactly
+    assert replace(plain, values=fit.L.sampled(i, j), least=np.full(3, 1e-3)).nearly_exact(fit)

@@ -17,12 +17,13 @@ import pytest
 import xarray as xr
 import zarr
 from matplotlib.figure import Figure
+from mixed_columns import WRONG, mixed
 from numpy.testing import assert_allclose, assert_array_equal
 from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 
 import irpca
-from irpca import InductiveRobustPCA
+from irpca import InductiveRobustPCA, constants
 from irpca.answers import _joined, fingerprint_of, in_batches, owned
 from irpca.containers import Labelled, taken
 from irpca.datasets import make_problem
@@ -37,7 +38,7 @@ ROWS, COLS = [f"r{i:03}" for i in range(120)], [10 * j for j in range(60)]
 
 def long_table(M):
     rows, cols = np.nonzero(~np.isnan(M))
-    return pd.DataFrame({"row": np.array(ROWS)[rows], "column": np.array(COLS)[cols], "value": M[rows, cols]})
+    return pd.DataFrame({"row": [f"r{i:03}" for i in rows], "column": np.array(COLS)[cols], "value": M[rows, cols]})
 
 
 def zarr_array(M, path):
@@ -120,6 +121,30 @@ def test_holes_and_noise(kind, tmp_path):
         assert_array_equal(
             np.sort(np.asarray(model.outliers(**asked)["observed"])), np.sort(plain.outliers(**asked)["observed"])
         )
+
+
+def latent_answers(model):
+    """What people ask of a model with mapped columns: tables, and lists of outliers in the order of their cells."""
+    tables = (*model.expected(True), *model.interval(), *model.repaired(return_std=True))
+    found = [np.asarray(made) for made in tables]
+    for asked in ({}, {"fdr": 0.2}, {"threshold": 100.0}):
+        cells = model.outliers(**asked)
+        order = np.lexsort((cells["column"], cells["row"]))
+        found += [np.asarray(cells[name])[order] for name in ("observed", "expected", "std", "score", "probability")]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["dask array", "folder of .npy files", "Parquet table"])
+def test_columns_of_every_kind(kind, tmp_path, monkeypatch):
+    """Chunks are mapped where they are read, and what is expected is made chunk by chunk."""
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1000))  # or all is brought to memory
+    M = mixed(400).to_numpy()
+    given = M, (ARRAYS | LONG)[kind](M, tmp_path / "M.zarr")
+    plain, model = (InductiveRobustPCA(columns={0: "logarithm"}, tol=0.01).fit(one) for one in given)
+    assert model.result_.engine == "distributed" and model.result_.maps.names == plain.result_.maps.names
+    assert len(plain.outliers()) >= len(WRONG)
+    for made, same in zip(latent_answers(model), latent_answers(plain), strict=True):
+        assert_allclose(made, same, rtol=1e-8, atol=1e-10)
 
 
 @pytest.mark.parametrize("kind", ["dask array", "zarr array", "dask DataFrame"])

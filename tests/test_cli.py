@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from mixed_columns import LABELS, mixed
 
 import irpca
 from irpca import cli
@@ -109,7 +110,8 @@ def test_fit_says_what_was_found_and_where_it_is(fitted):
 def test_outliers_and_the_repaired_table_have_the_labels_of_the_file(fitted):
     folder, _, _ = fitted
     found = lines_of(folder / "städte-irpca" / "outliers.csv")
-    assert found[0] == ["row", "column", "observed", "expected", "difference", "std", "score", "probability"]
+    wanted = "row column observed expected difference std lower upper score probability kind"
+    assert found[0] == wanted.split()
     assert found[1][:3] == ["город 5", "2013-06", "300"] and len(found) == 2
     names, _, values = table()
     header, *lines = lines_of(folder / "städte-irpca" / "repaired.csv")
@@ -312,6 +314,13 @@ def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
         (["fit", "t.csv", "--delimiter", "ab"], "--delimiter: one character, or tab, or space; got 'ab'"),
         (["fit", "t.csv", "--time-budget", "0"], "--time-budget: a number above 0 is needed; got '0'"),
         (["fit", "t.csv", "--threshold", "far"], "--threshold: a number is needed; got 'far'"),
+        (["fit", "t.csv", "--column", "rent"], "--column: the name of a column and its kind are needed, NAME=KIND"),
+        (
+            ["fit", "t.csv", "--column", "rent=money"],
+            "--column rent=money: there is no such kind; the kinds are auto, as",
+        ),
+        (["fit", "t.csv", "--column", "a=auto", "--column", "a=number"], "--column a: it is named 2 times"),
+        (["fit", "t.csv", "--column", "a=auto", "--columns", "as-they-are"], "leave --column out, or --columns"),
         (["nonsense"], "nonsense"),
     ],
 )
@@ -472,3 +481,45 @@ def raising(error):
 def test_ends_from_outside(tmp_path, capsys, monkeypatch, error, code, message):
     monkeypatch.setattr(commands, "fit", raising(error))
     assert message in failing("fit", "t.csv", cwd=tmp_path, code=code, capsys=capsys)
+
+
+# Kinds of columns
+
+
+@pytest.fixture(scope="module")
+def flats(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("flats")
+    mixed().to_csv(folder / "flats.csv", index_label="flat")
+    np.save(folder / "flats.npy", mixed().to_numpy())
+    return folder
+
+
+def test_kinds_of_columns_are_asked_for_and_said(flats, capsys):
+    asked = ("--column", "income=logarithm", "--column", "rooms=ordered", "--rank", "2", "--out")
+    out = said("fit", "flats.csv", *asked, "a", cwd=flats, capsys=capsys)
+    assert "Columns: income: logarithm; rent: " in out and "; rooms: 7 ordered values; garage: yes or no; " in out
+    facts = json.loads(said("fit", "flats.csv", *asked, "b", "--json", cwd=flats, capsys=capsys))
+    assert facts["columns"]["income"] == "logarithm" and [*facts["columns"]] == list(LABELS)
+    for cell in facts["first_outliers"]:
+        assert cell["lower"] <= cell["expected"] <= cell["upper"]
+    plain = ("--columns", "as-they-are", "--rank", "2", "--json", "--out")
+    assert json.loads(said("fit", "flats.csv", *plain, "c", cwd=flats, capsys=capsys))["columns"] is None
+    where = ("--column", "0=as-it-is", "--column", "1=logarithm", "--rank", "2", "--out", "d")
+    assert "Columns: 0: as it is; 1: logarithm; " in said("fit", "flats.npy", *where, cwd=flats, capsys=capsys)
+
+
+@pytest.mark.parametrize(
+    "file, column, message",
+    [
+        ("flats.csv", "rnet=number", "--column: flats.csv has no column 'rnet'; it has 'income', 'rent'"),
+        ("flats.npy", "8=number", "--column: flats.npy has no column '8'; it has '0', '1'"),
+        (
+            "flats.csv",
+            "income=ordered",
+            "--column income=ordered: it has 150 different values; a column of ordered values",
+        ),
+    ],
+)
+def test_kinds_that_columns_cannot_be(flats, capsys, short_fits, file, column, message):
+    err = failing("fit", file, "--column", column, "--rank", "3", "--out", "no", cwd=flats, code=3, capsys=capsys)
+    assert message in err

@@ -18,7 +18,7 @@ PAGES = {
     for path in DOCS.rglob("*.md")
     if "_build" not in path.parts and path.stem not in INCLUDED
 }
-KIND = re.compile(r'(?:Doubt|about_lines)\(\s*"([a-z-]+)"')
+KIND = re.compile(r'(?:Doubt|about_lines|about_cells)\(\s*"([a-z-]+)"')
 
 
 def toctrees(name):

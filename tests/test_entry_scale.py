@@ -7,17 +7,23 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
+from scipy.special import ndtri
 
 import irpca
 from irpca import constants
+from irpca.constants import KINDS
 from irpca.datasets import load_weather, make_problem
 from irpca.engines import MemoryEngine
 from irpca.engines.base import MOST_SPREAD
 from irpca.lowrank import LowRank
 from irpca.model.calibration import Calibration
 from irpca.model.entry_scale import EntryScale, Judge
+from irpca.model.kinds import kind_of
+from irpca.model.maps import ColumnMaps
 from irpca.outliers import standardised
 
 
@@ -115,6 +121,119 @@ def test_a_gross_error_does_not_make_outliers_of_its_neighbours():
     row = int(np.flatnonzero(data.times == np.datetime64("2013-02-12T08:00:00"))[0])
     result = irpca.solve(data.M)
     assert [data.columns[j] for j in result.S[[row]].indices] == ["EWR wind"]
+
+
+# Mapped columns
+
+
+def a_mapped_judge(n=60, limit=4.0, level=0.5, seed=5, spread=0.1):
+    """Latent values of rank one, at the middle of row 0; and columns of numbers, scores, yes and no, and zeros."""
+    rng = np.random.default_rng(seed)
+    z = ndtri(np.linspace(0.01, 0.99, 199))
+    columns = [z, np.exp(z), np.clip(np.round(3 + z), 1, 5), 1.0 * (z > 1), np.maximum(z, 0)]
+    maps = ColumnMaps.of([kind_of(x, "number" if j == 0 else "auto") for j, x in enumerate(columns)])
+    left, right = np.r_[0.0, rng.standard_normal(n - 1)][:, None], np.ones((5, 1))
+    L = LowRank.from_product(left, right)
+    factors = spread * rng.random((n, 2)), rng.random((5, 2))
+    scale = EntryScale(rng.uniform(0.05, 0.3, n), np.ones(5), *factors).mapped(L, maps)
+    return a_judge(scale, limit, level=level), maps
+
+
+def test_a_number_is_measured_without_its_own_share():
+    """Then what is expected is farther away, but less sure: all in all at most 1.16 times as far."""
+    judge, _ = a_mapped_judge()
+    rows, cols = np.arange(1, 60), np.zeros(59, int)
+    s = np.sqrt(judge.scale.rows[rows])
+    for var in (0.0, 0.3, 1.0, 5.0):
+        spread = np.c_[var * judge.scale.rows], np.ones((5, 1))
+        scale = replace(judge.scale, row_spread=spread[0], col_spread=spread[1])
+        far = np.sqrt(1 + var + var**2) / (1 + var)
+        assert_allclose(scale.unit_at(0.5 * s, rows, cols), far * s, rtol=1e-3)
+        assert far >= np.sqrt(0.75)
+        assert_allclose(scale.unit_at(20 * s, rows, cols), np.sqrt(1 + var) * s, rtol=1e-3)  # L has not followed it
+        plain = replace(scale, maps=None)
+        assert_allclose(plain.unit_at(0.5 * s, rows, cols), np.sqrt(1 + var) * s)
+
+
+def test_what_is_expected_is_of_no_size():
+    """A score, a yes or a zero whose interval holds what is expected; beyond it, it is as far as its nearer end."""
+    judge, maps = a_mapped_judge()
+    X = np.array([[0.0, 1.0, 3.0, 0.0, 0.0]])
+    R, cols, rows = maps.latent(X)[0], np.arange(5), np.zeros(5, int)  # 0 is expected
+    assert_array_equal(judge.standardised(R, rows, cols)[2:4], 0)
+    (low, high) = maps.interval(R, cols)
+    assert ((low < 0) & (high > 0))[2:4].all()
+    far = maps.latent(np.array([5.0, 1.0]), np.array([2, 3]))
+    size = judge.standardised(far, rows[:2], np.array([2, 3]))
+    nearest, unit = maps.interval(far, np.array([2, 3]))[0], np.sqrt(judge.scale.rows[0])
+    assert (size > 0).all() and (size < far / unit).all() and (size > 0.5 * nearest / unit).all()
+
+
+def test_the_surer_the_other_was_the_likelier_is_the_rarer_value_wrong():
+    judge, maps = a_mapped_judge(n=200)
+    order = np.argsort(judge.scale.latent_table()[:, 3])[::-1]
+    scale = replace(judge.scale, rows=np.full(200, 0.1), row_spread=np.zeros((200, 2)))
+    for held, rows in ((1.0, order), (0.0, order[::-1])):
+        cols = np.full(200, 3)
+        R = maps.latent(np.full(200, held), cols) - scale.latent_at(rows, cols)
+        P = replace(judge, scale=scale).probability(R, rows, cols)
+        assert (np.diff(P) >= -1e-12).all() and P[0] < 0.05 and P[-1] > 0.99
+
+
+def test_a_value_that_no_clean_cell_holds():
+    """Half of the mistakes in scores are such values, and KINDS.rare of the clean cells, wherever they are."""
+    judge, maps = a_mapped_judge()
+    cols, rows = np.full(3, 2), np.array([0, 5, 9])
+    R = maps.latent(np.array([3.7, 40.0, -999.0]), cols) - judge.scale.latent_at(rows, cols)
+    share = judge.calibration.share
+    odds = 0.5 / KINDS.rare * share / (1 - share)
+    assert_allclose(judge.probability(R, rows, cols), odds / (1 + odds))
+    assert_allclose(np.abs(judge.standardised(R, rows, cols)), KINDS.unknown)
+    assert judge.is_outlier(R, rows, cols).all() and not replace(judge, level=0.9).is_outlier(R, rows, cols).any()
+
+
+@given(seed=st.integers(0, 999), level=st.floats(0.5, 0.999), limit=st.floats(1.0, 8.0), spread=st.floats(0, 3))
+@settings(max_examples=50, deadline=None)
+def test_candidates_hold_all_outliers_of_mapped_columns(seed, level, limit, spread):
+    rng, (judge, maps) = np.random.default_rng(seed), a_mapped_judge(40, limit, level, seed, spread)
+    latent = judge.scale.latent_table()
+    Z = latent + rng.standard_normal(latent.shape) * rng.choice([0.3, 1.0, 6.0], latent.shape)
+    X = np.where(rng.random(Z.shape) < 0.05, 3.7, maps.expected(Z, held=True))
+    R = maps.latent(X) - latent
+    found = judge.is_outlier(R.ravel(), *all_of(R.shape)).reshape(R.shape)
+    candidates = judge.candidates
+    loose = np.abs(R) > candidates.limit * np.sqrt(np.multiply.outer(candidates.rows, candidates.cols))
+    assert (loose | ~found).all()
+
+
+def test_sizes_are_drawn_from_within_intervals():
+    """Of clean cells they are distributed as those of numbers; a number is itself."""
+    rng, n = np.random.default_rng(0), 4000
+    judge, maps = a_mapped_judge(n, spread=0.0)
+    scale = replace(judge.scale, rows=np.full(n, 0.2))
+    latent = scale.latent_table()
+    X = maps.expected(latent + np.sqrt(0.2) * rng.standard_normal(latent.shape), held=True)
+    X[:, 4] *= X[:, 4] > maps.knots[4, 0, 1]  # what is expected may be between zero and the least number
+    R, (rows, cols) = maps.latent(X) - latent, all_of(X.shape)
+    drawn = scale.draw_sizes(R.ravel(), rows, cols, rng).reshape(R.shape)
+    for sizes in drawn.T:
+        assert_allclose(np.quantile(sizes, [0.1, 0.5, 0.9]), ndtri([0.1, 0.5, 0.9]), atol=0.1)
+    assert_allclose(drawn[:, :2], R[:, :2] / np.sqrt(0.2), atol=1e-3)
+
+
+def test_mapped_tensors_are_judged_as_arrays_are():
+    torch = pytest.importorskip("torch")
+    judge, _ = a_mapped_judge()
+    R = 2 * np.random.default_rng(3).standard_normal((60, 5))
+    R[4, 2] = np.nan
+    rows, cols = all_of(R.shape)
+    there, tensors = judge.converted(torch.as_tensor), tuple(map(torch.as_tensor, (R.ravel(), rows, cols)))
+    for name in ("standardised", "probability", "is_outlier"):
+        wanted = getattr(judge, name)(R.ravel(), rows, cols)
+        assert_allclose(getattr(there, name)(*tensors).numpy(), wanted, rtol=1e-10, err_msg=name)
+    some = np.array([4, 1]), np.array([3, 0, 2])
+    assert_allclose(judge.scale.unit_table(R[np.ix_(*some)], *some), judge.scale.unit_table(R)[np.ix_(*some)])
+    assert_allclose(judge.scale.unit_table(R).ravel(), judge.scale.unit_at(R.ravel(), rows, cols))
 
 
 # Whole fits

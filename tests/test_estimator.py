@@ -335,7 +335,8 @@ def test_rows_are_weighted_and_batches_do_not_matter(problem, fitted, monkeypatc
 def test_outliers_as_an_array(problem, fitted):
     model = fitted()
     table = model.outliers()
-    assert table.dtype.names == ("row", "column", "observed", "expected", "difference", "std", "score", "probability")
+    names = "row column observed expected difference std lower upper score probability kind"
+    assert table.dtype.names == tuple(names.split())
     assert (table["probability"] == 1).all() and (np.diff(table["score"]) <= 0).all()  # there is no noise
     assert len(table) == model.sparse_.nnz == problem.corrupted[:-NEW].sum()
     row, column = table["row"], table["column"]

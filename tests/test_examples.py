@@ -36,9 +36,9 @@ def weather(tmp_path_factory):
 
 def test_the_wind_of_1048_miles_per_hour_comes_first(weather):
     text, folder = weather
-    first = (folder / "weather_outliers.csv").read_text().splitlines()[1].split(",")
-    assert first[:3] == ["2013-02-12 08:00:00", "EWR wind", "1048.4"]
-    assert 0 < float(first[3]) < 40 and float(first[-1]) > 0.999
+    first = pd.read_csv(folder / "weather_outliers.csv").iloc[0]
+    assert first.tolist()[:3] == ["2013-02-12 08:00:00", "EWR wind", 1048.4]
+    assert 0 < first["expected"] < 40 and first["probability"] > 0.999
     assert "EWR wind: 1048 observed" in text
 
 

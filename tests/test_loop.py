@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from mixed_columns import ASKED, mixed
 
 from irpca import Doubt, Status, solve
 from irpca.datasets import make_problem
@@ -509,3 +510,15 @@ def test_the_engine_makes_no_difference(monkeypatch, request, which, sides):
     largest = np.abs(reference.L.dense()).max()
     assert memory.zeta == pytest.approx(reference.zeta, rel=0, abs=1e-9 * largest)  # from residuals, as exact as L is
     assert memory.corruption == reference.corruption
+
+
+def test_latent_values_are_made_once_and_all_reads_of_them_count(monkeypatch):
+    made, map_columns = [], MemoryEngine.mapped
+
+    def mapped(engine, maps):
+        made.append(map_columns(engine, maps))
+        return made[-1]
+
+    monkeypatch.setattr(MemoryEngine, "mapped", mapped)
+    result = solve(mixed(400).to_numpy(), columns=ASKED, tol=0.01)
+    assert len(made) == 1 and result.reads >= 2 * result.n_iter

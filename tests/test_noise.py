@@ -237,3 +237,23 @@ def test_lines_far_noisier_than_lines_differ_otherwise():
     np.testing.assert_array_equal(found[0], range(6))
     np.testing.assert_array_equal(found[1], range(4))
     np.testing.assert_array_equal(noise.capped(np.ones(40)).rows, rows)
+
+
+def test_the_mass_between_bounds_is_the_integral_of_the_density():
+    noise, s2, var = model(gross=0.2, heavy=0.6), 0.5, 0.7
+    low, high = np.array([-0.5, 1.0, -40.0, 3.0, -np.inf, 5.0]), np.array([0.3, 2.5, 40.0, 200.0, 1.0, np.inf])
+    found = np.exp(noise.log_mass(low, high, np.full(6, s2), np.full(6, var)))
+    R = np.sinh(np.linspace(-25, 25, 200_001))  # beyond 3e10 the tails hold 1e-10
+    density = np.exp(noise.log_density(R, s2, var))
+    upto = np.r_[0.0, np.cumsum(np.diff(R) * (density[1:] + density[:-1]) / 2)]
+    wanted = [np.diff(np.interp(np.clip(ends, R[0], R[-1]), R, upto))[0] for ends in zip(low, high, strict=True)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4)
+
+
+def test_rows_of_equal_noise_keep_it():
+    lines = (np.c_[np.logspace(1, 3, n), np.full(n, 100.0)] for n in (4, 5))
+    sums, noise = Sums(*lines, np.zeros(7)), model(equal_rows=True)
+    noise.learn_scales(sums, 0)
+    assert (noise.rows == 1).all() and noise.s == 1.0
+    noise.learn_scales(sums, 1)
+    assert np.ptp(np.log(noise.cols)) > 1

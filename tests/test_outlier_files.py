@@ -13,15 +13,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from mixed_columns import ASKED, KINDS, mixed
 
 import irpca
 from irpca import constants, loop, outlier_files, persistence
 from irpca.engines import choose
-from irpca.model.entry_scale import Judge
+from irpca.lowrank import LowRank
+from irpca.model.entry_scale import EntryScale, Judge
+from irpca.model.kinds import kind_of
+from irpca.model.maps import ColumnMaps
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -480,3 +485,36 @@ def test_interrupted_while_it_writes(tmp_path, streamed):
     assert os.listdir(tmp_path) == ["S.parquet.part"]
     assert irpca.solve(M, engine=Banded(M), outliers_to=tmp_path / "S.parquet").converged
     assert os.listdir(tmp_path) == ["S.parquet"]
+
+
+@pytest.mark.parametrize(
+    ("most", "given"),
+    [(1000, np.asarray), (1 << 24, np.asarray), (100, lambda M: da.from_array(M, chunks=(60, 3)))],
+    ids=["large", "small", "dask"],
+)
+def test_mapped_columns_are_written_in_units_of_M(tmp_path, monkeypatch, most, given):
+    M = mixed()
+    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=most))
+    model = irpca.InductiveRobustPCA(3, columns=KINDS).fit(M)
+    result = irpca.solve(given(M.to_numpy()), rank=3, columns=ASKED, outliers_to=tmp_path / "S")
+    wanted, found = model.outliers(), pq.read_table(tmp_path / "S").to_pandas()
+    wanted["row"] = M.index.get_indexer(wanted["row"])
+    wanted["column"] = M.columns.get_indexer(wanted["column"])
+    wanted, found = (table.sort_values(["row", "column"], ignore_index=True) for table in (wanted, found))
+    assert len(found) >= 4 and (result.S is None) == (most < M.size)
+    for name in found:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-9)
+    at = found["row"].to_numpy(), found["column"].to_numpy()
+    np.testing.assert_allclose(found["observed"], M.to_numpy()[at], rtol=1e-12)
+    np.testing.assert_allclose(found["expected"], result.L.entries(*at), rtol=1e-12)
+
+
+def test_other_maps_are_another_fit(tmp_path):
+    scale = EntryScale(np.ones(9), np.ones(2), np.zeros((9, 1)), np.zeros((2, 1)))
+    L, kinds = LowRank(np.ones((9, 1)), np.eye(1), np.ones((2, 1))), [np.arange(1.0, 9), np.arange(1.0, 9) ** 2]
+    files = OutlierFiles.at(tmp_path / "S", (9, 2), np.dtype(float))
+    prints = {
+        files.of(L, Judge(1.0, scale=scale.mapped(L, ColumnMaps.of([kind_of(x, "number")] * 2)))).fingerprint
+        for x in kinds
+    }
+    assert len(prints | {files.of(L, Judge(1.0, scale=scale)).fingerprint}) == 3

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from mixed_columns import KINDS, mixed
 from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
@@ -29,6 +30,7 @@ import irpca
 from irpca import persistence
 from irpca.labels import Labels
 from irpca.persistence import FIELDS, ModelFileError, Reader, digest_of, encode, take_apart
+from irpca.result import Mistakes
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -78,6 +80,7 @@ FITS: dict[str, Callable[[], tuple[Any, Any, Any]]] = {  # the model to fit, M, 
     "long table": lambda: (irpca.InductiveRobustPCA(rank=1, max_iter=5), long_table(), None),
     "dates": lambda: (quick(), framed(DAYS, np.arange(24) / 2), None),
     "nested": lambda: (quick(), framed(NESTED, pd.interval_range(0, 24)), None),
+    "mapped": lambda: (irpca.InductiveRobustPCA(rank=3, columns=KINDS), mixed(), None),
     "rank 0": lambda: (
         irpca.InductiveRobustPCA(extra_rank=0),
         np.random.default_rng(3).standard_normal((60, 24)),
@@ -116,7 +119,8 @@ def answers(model: Any, M: Any, F1: Any) -> dict[str, Any]:
         "outliers": model.outliers(),
         "rows": model.outlier_rows(),
         "columns": model.outlier_columns(),
-        "expected": model.expected(return_std=True),
+        # Where columns are mapped, std is that of the cell that was observed, and only a model with its table knows it.
+        "expected": model.expected(return_std=model.result_.maps is None),
         "transform": model.transform(M),
         "new outliers": model.outliers(M),
         "score": model.score(M),
@@ -165,6 +169,26 @@ def test_all_that_parts_of_a_model_hold_is_in_the_file() -> None:
     result = case("one side")[0].result_
     for part in (result, result.calibration, result.scale, result.L, case("one side")[0]._placement.columns):
         assert set(FIELDS[type(part)]) == set(vars(part)), type(part)
+
+
+def test_latent_values_come_back_and_are_in_the_file_once(tmp_path: Path) -> None:
+    model = case("mapped")[0]
+    save_bytes(model, tmp_path)
+    for again in (persistence.load(tmp_path / "m.irpca"), copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        one, other = model.result_, again.result_
+        assert type(other.L) is type(one.L) and other.maps.names == one.maps.names and other.kinds() == one.kinds()
+        for name in ("knots", "limits", "least"):
+            assert_same(getattr(one.maps, name), getattr(other.maps, name))
+        for name in ("left", "right"):
+            assert_same(getattr(one.scale, name), getattr(other.scale, name))
+            assert_same(getattr(one.latent.L, name), getattr(other.latent.L, name))
+        assert_same(one.latent.S.toarray(), other.latent.S.toarray())
+        assert_same(one.S.toarray(), other.S.toarray())
+    with np.load(tmp_path / "m.irpca") as arrays:
+        tall = [array for array in arrays.values() if array.dtype == float and array.shape[:1] == (150,)]
+    assert len({array.tobytes() for array in tall}) == len(tall)
+    persistence.save(model.result_, tmp_path / "r.irpca")
+    assert_same(persistence.load_result(tmp_path / "r.irpca").latent.S.data, model.result_.latent.S.data)
 
 
 def test_file_is_an_npz_that_is_no_larger_than_its_arrays(tmp_path: Path) -> None:
@@ -506,8 +530,26 @@ def with_labels(**changes: Any) -> Any:
     return altered("one side", _rows=replace(case("one side")[0]._rows, labels=Labels(**{**whole, **changes})))
 
 
+def with_maps(**changes: Any) -> Any:
+    result = case("mapped")[0].result_
+    changed = replace(result.scale, maps=replace(result.maps, **changes) if changes else None)
+    return altered("mapped", result_=replace(result, scale=changed))
+
+
+def with_knots(change: Callable[[np.ndarray], Any]) -> Any:
+    knots = case("mapped")[0].result_.maps.knots.copy()
+    change(knots)
+    return with_maps(knots=knots)
+
+
+def without_residuals(**changes: Any) -> Any:
+    result = case("mapped")[0].result_
+    return altered("mapped", result_=replace(result, latent=replace(result.latent, **changes)))
+
+
 MODELS: list[tuple[str, Callable[[], Any]]] = [
     ("L and S differ in shape", lambda: with_result(S=csr_array((3, 3)))),
+    ("names of mistakes do not go", lambda: with_result(mistakes=Mistakes(("",), np.zeros(3, int)))),
     ("column index exceeds|indices", lambda: with_result(S=beyond(case("one side")[0].sparse_))),
     ("the history is malformed", lambda: with_result(history=replace(case("one side")[0].history_, zeta=[1.0]))),
     ("components and L do not agree", lambda: altered("one side", n_features_in_=3)),
@@ -521,6 +563,15 @@ MODELS: list[tuple[str, Callable[[], Any]]] = [
     ("labels are malformed", lambda: with_labels(names=())),
     ("there are not as many labels as rows or columns", lambda: with_labels(levels=(np.arange(3),))),
     ("labels are malformed", lambda: with_labels(dtypes=("Int64",))),
+    ("scale.maps.knots has the shape", lambda: with_maps(knots=case("mapped")[0].result_.maps.knots[:, :, :8])),
+    ("scale.maps.least is an array of another kind", lambda: with_maps(least=np.arange(8))),
+    ("not as many kinds of columns as columns", lambda: with_maps(names=("as it is",))),
+    ("the maps of columns are malformed", lambda: with_knots(lambda knots: knots[3, 0, :2].__imul__(-1))),
+    ("the maps of columns are malformed", lambda: with_knots(lambda knots: knots[0, 0].__setitem__(1, -np.inf))),
+    ("the maps of columns are malformed", lambda: with_knots(lambda knots: knots[0].fill(np.inf))),
+    ("outliers and their residuals differ in number", lambda: without_residuals(S=None)),
+    ("outliers and their residuals differ in number", lambda: without_residuals(S=csr_array((150, 8)))),
+    ("residuals of latent values, and no maps", lambda: with_maps()),
 ]
 
 

@@ -11,9 +11,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from mixed_columns import KINDS, mixed
+from scipy.special import ndtr
 
 import irpca
 from irpca import plots
+from irpca.plots import images
 from irpca.plots.fitting import plain_names
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -582,3 +585,53 @@ def test_samples_are_called_so(ax, model, monkeypatch):
     ax.clear()
     plots.singular_values(model, ax=ax)
     assert heading(ax).endswith("of a random block of 20 × 20 cells")
+
+
+# Mapped columns
+
+
+@pytest.fixture(scope="module")
+def mapped(short_fits):
+    return irpca.InductiveRobustPCA(3, columns=KINDS).fit(mixed())
+
+
+def test_mapped_columns_are_scored_by_their_latent_values(mapped, ax):
+    plots.cell_map(mapped, order="given", most=400, ax=ax)
+    image, found = drawn_image(ax), mapped.outliers()
+    at = mixed().index.get_indexer(found["row"]), mixed().columns.get_indexer(found["column"])
+    np.testing.assert_allclose(image[at], np.sign(found["difference"]) * found["score"], rtol=1e-9)
+
+
+def test_a_mapped_column_has_the_band_of_its_interval(mapped, ax):
+    plots.line(mapped, column="pool", ax=ax)
+    bars = by_label(ax, "95 % of clean measurements").get_segments()
+    lower, upper = (table["pool"] for table in mapped.interval(2 * ndtr(1.96) - 1))
+    np.testing.assert_allclose([bar[:, 1] for bar in bars], np.column_stack([lower, upper]), rtol=1e-9)
+    assert lower.min() == 0.0
+    np.testing.assert_allclose(by_label(ax, "expected").get_ydata(), mapped.expected()["pool"], rtol=1e-9)
+
+
+def test_images_of_a_mapped_table_are_in_its_units(mapped, monkeypatch):
+    image = drawn_image(plots.decomposition(mapped, "expected", ax=Figure().subplots()))
+    np.testing.assert_allclose(image, mapped.expected(), rtol=1e-9)
+    monkeypatch.setattr(images, "PIXELS", 75)
+    blocks = drawn_image(plots.decomposition(mapped, "expected", ax=Figure().subplots()))
+    np.testing.assert_allclose(blocks, mapped.expected().to_numpy().reshape(75, 2, 8).mean(axis=1), rtol=1e-9)
+
+
+def test_what_is_left_of_a_mapped_table_is_that_of_latent_values(mapped):
+    ax = plots.residuals(mapped, ax=Figure().subplots())
+    counts = by_label(ax, "all cells").get_data()
+    clean = by_label(ax, "clean noise, as fitted").get_data()
+    middle = np.abs(counts.edges[:-1] + counts.edges[1:]) < 1
+    assert counts.values.sum() == mapped.result_.n_observed == 1197
+    assert counts.values[middle].sum() == pytest.approx(clean.values[middle].sum(), rel=0.1)
+    ax = plots.singular_values(mapped, ax=Figure().subplots())
+    result = mapped.result_
+    R = result.maps.table(mixed().to_numpy()) - result.latent.L.dense()
+    R = np.where((result.S.toarray() != 0) | np.isnan(R), 0, R) / np.sqrt(
+        np.multiply.outer(result.scale.rows, result.scale.cols)
+    )
+    left = np.linalg.svd(R, compute_uv=False)
+    np.testing.assert_allclose(by_label(ax, "left over").get_ydata(), left, rtol=1e-9)
+    assert left[0] < by_label(ax, "kept: 3 components").get_ydata().min()

@@ -16,7 +16,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from mixed_columns import KINDS, mixed
 from scipy.sparse import csr_array
+from scipy.special import ndtr
 
 import irpca
 from irpca.engines import choose
@@ -86,6 +88,10 @@ class Made:
     def _std_at(self, result, rows, cols):
         return result.scale.std_at(rows, cols)
 
+    def _bounds_at(self, result, rows, cols):
+        expected, reach = result.L.entries(rows, cols), 1.96 * result.scale.std_at(rows, cols)
+        return expected - reach, expected + reach
+
     def get_params(self, deep=True):
         return {}
 
@@ -131,7 +137,7 @@ def test_outliers_are_those_of_the_model(fitted):
     assert (rows[:2].tolist(), cols[:2].tolist()) == ([5, 9], [7, 3])
     np.testing.assert_allclose(numbers(found["observed"]), M.to_numpy()[rows, cols], rtol=1e-6)
     np.testing.assert_allclose(numbers(found["difference"]), table["difference"], rtol=1e-6)
-    for key in ("std", "score", "probability"):
+    for key in ("std", "lower", "upper", "score", "probability"):
         np.testing.assert_allclose(numbers(found[key]), table[key], rtol=1e-6)
 
 
@@ -194,15 +200,15 @@ def test_too_large_a_table_is_drawn_by_its_worst_lines(monkeypatch):
     found = payload(model)
     assert found["values"]["kind"] == "lines"
     rows = found["values"]["row"]
-    at, table = numbers(rows["at"]), numbers(rows["values"]).reshape(-1, 3, 30)
-    assert len(at) == rows["count"] == 2500 // (12 * 30)
+    at, table = numbers(rows["at"]), numbers(rows["values"]).reshape(-1, 4, 30)
+    assert len(at) == rows["count"] == 2500 // (16 * 30)
     assert at[0] == whole["worst"]["row"][0]["position"]
     np.testing.assert_allclose(table[:, 0], model._M[at], rtol=1e-5)
     np.testing.assert_allclose(table[:, 1], model.low_rank_.dense()[at], rtol=1e-5)
-    np.testing.assert_allclose(table[:, 2], 0.1, rtol=1e-5)
+    np.testing.assert_allclose(table[:, 3] - table[:, 2], 2 * 1.96 * 0.1, rtol=1e-4)
     columns = found["values"]["column"]
     np.testing.assert_allclose(
-        numbers(columns["values"]).reshape(-1, 3, 40)[:, 0], model._M[:, numbers(columns["at"])].T, rtol=1e-5
+        numbers(columns["values"]).reshape(-1, 4, 40)[:, 0], model._M[:, numbers(columns["at"])].T, rtol=1e-5
     )
     said = f"Included are {rows['count']} rows and {columns['count']} columns"
     assert said in drawn(found) and said in render(found)
@@ -409,8 +415,24 @@ def test_every_doubt_about_a_fit_has_a_title():
         node
         for path in Path(irpca.__file__).parent.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Doubt", "about_lines")
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("Doubt", "about_lines", "about_cells")
     ]
     kinds = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
     assert kinds - {"few-entries", "unlike-fit"} == set(TITLES)
     assert {*FATAL, *HARMLESS} <= kinds
+
+
+def test_mapped_columns_are_shown_in_their_units_with_their_ranges():
+    M = mixed()
+    model = irpca.InductiveRobustPCA(3, columns=KINDS).fit(M)
+    found = payload(model)
+    values = found["values"]
+    lower, upper = model.interval(2 * ndtr(1.96) - 1)
+    for name, table in (("expected", model.expected()), ("lower", lower), ("upper", upper), ("observed", M)):
+        np.testing.assert_allclose(numbers(values[name]).reshape(M.shape), table, rtol=1e-9)
+    listed = model.outliers()
+    for name in ("observed", "difference", "lower", "upper", "score", "probability"):
+        np.testing.assert_allclose(numbers(found["outliers"][name]), listed[name], rtol=1e-6)
+    (kinds,) = [row for row in found["choices"] if row[0] == "What columns hold (columns)"]
+    assert kinds[1].startswith("income: logarithm; rent: ") and kinds[1] in render(found)
+    assert "of mapped values" in render(found)

@@ -6,14 +6,16 @@ import pickle
 
 import numpy as np
 import pytest
+from mixed_columns import KINDS, mixed
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
+from scipy.special import ndtr
 
 import irpca
 from irpca import InductiveRobustPCA, LongTable, Status
 from irpca.datasets import make_problem
 from irpca.solvers import SOLVERS
-from irpca.tables import Criterion
+from irpca.tables import Candidates, Criterion
 
 KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
 FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -127,6 +129,8 @@ def test_a_list_is_in_order_and_adds_up(model, overlapping, knob):
     assert_allclose(found["std"], std[found["row"], found["column"]])
     assert_allclose(found["expected"], expected[found["row"], found["column"]])
     assert_allclose(found["score"], np.abs(found["difference"]) / found["std"])
+    for name, away in (("lower", -1.96), ("upper", 1.96)):
+        assert_allclose(found[name], found["expected"] + away * found["std"], atol=1e-12)
     assert_array_equal(model.outliers(**knob, most=5), found[:5])
 
 
@@ -445,3 +449,43 @@ def test_tables_too_large_for_memory_are_refused(model, monkeypatch):
     for what, table in (("expected", model.expected), ("repaired", model.repaired)):
         with pytest.raises(ValueError, match=f"a table of 80 × 40 {what} values does not fit into memory"):
             table()
+
+
+# Mapped columns
+
+
+@pytest.fixture(scope="module")
+def mapped(short_fits):
+    return irpca.InductiveRobustPCA(3, columns=KINDS).fit(mixed())
+
+
+@pytest.mark.parametrize("knob", [{}, {"fdr": 0.2}, {"probability": 0.01}, {"threshold": 50.0}])
+def test_outliers_of_mapped_columns_have_the_interval_of_the_table(mapped, knob):
+    found, M = mapped.outliers(**knob), mixed()
+    at = M.index.get_indexer(found["row"]), M.columns.get_indexer(found["column"])
+    assert len(found) >= 4
+    assert_array_equal(found["observed"], M.to_numpy()[at])
+    for name, table in zip(("lower", "upper"), mapped.interval(2 * ndtr(1.96) - 1), strict=True):
+        assert_allclose(found[name], table.to_numpy()[at], rtol=1e-9)
+    assert_allclose(found["expected"], mapped.expected().to_numpy()[at], rtol=1e-9)
+    assert (found["lower"] <= found["expected"]).all() and (found["expected"] <= found["upper"]).all()
+    assert (found["lower"] >= mapped.result_.maps.limits[at[1], 0]).all()
+
+
+def test_intervals_are_the_same_for_tensors(mapped):
+    torch = pytest.importorskip("torch")
+    from irpca.engines.gpu.sparse import DeviceSparse
+
+    result, n = mapped.result_, mapped.result_.residuals.nnz
+    there = Candidates(DeviceSparse.of(result.residuals, "cpu"), result.judge, result.scale).bounds(
+        torch.arange(n), None
+    )
+    here = Candidates(result.residuals, result.judge, result.scale).bounds(np.arange(n), None)
+    for tensor, array in zip(there, here, strict=True):
+        assert_allclose(tensor.numpy(), array, rtol=1e-12)
+
+
+def test_the_summary_says_what_columns_hold_by_their_labels(mapped):
+    assert "Columns: income: logarithm; rent: " in mapped.summary()
+    assert "Columns: 0: logarithm; 1: " in mapped.result_.summary()
+    assert "of mapped values" in mapped.summary()

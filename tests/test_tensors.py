@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from mixed_columns import mixed
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.sparse import csr_array
 
@@ -24,10 +25,12 @@ from irpca.model.entry_scale import Judge
 from irpca.plots.fitted import Fitted
 
 torch = pytest.importorskip("torch")
-DeviceSparse = pytest.importorskip("irpca.engines.gpu.sparse").DeviceSparse
+gpu_engine = pytest.importorskip("irpca.engines.gpu.gpu_engine")
+DeviceSparse = gpu_engine.DeviceSparse
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse:UserWarning")  # of torch: these are in beta state
 PROBLEM = irpca.datasets.make_problem(80, 50, d1=4, d2=3, rank=2, corruption=0.1)
 M, F1, F2 = PROBLEM.M, PROBLEM.F1, PROBLEM.F2
+torch.set_num_threads(1)  # these tables are small, and other tests want the cores
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda:0" if CUDA else "cpu:0"
 FEW = 1000  # cells that fit into memory, in place of 2²⁴
@@ -106,7 +109,7 @@ def same_there(made, right, rtol=1e-9):
 
 def same_columns(found, right, rtol=1e-9, device=DEVICE):
     """A list of outliers, or of lines, has the columns of another one, as tensors."""
-    assert list(found) == list(right.dtype.names)
+    assert list(found) == [name for name in right.dtype.names if name != "kind"]  # tensors hold no text
     for name, column in found.items():
         same(column, right[name], rtol, device)
 
@@ -293,6 +296,28 @@ def test_outliers_stay_on_the_device(device):
     lines = result.summary().splitlines()
     assert lines[2].startswith("Outliers") and lines[2] in plain.summary()
     assert "engine gpu (torch on cpu)" in result.summary()
+
+
+@pytest.mark.parametrize("form", [there, lambda A: compressed_rows(A, DEVICE)], ids=["dense", "listed"])
+def test_columns_of_every_kind(form, device, monkeypatch, short_fits):
+    """By the engine of the device itself: latent values, tables of what belongs to them, and lists of outliers."""
+    A = mixed(400).to_numpy()
+    plain = InductiveRobustPCA(columns={0: "logarithm"}, tol=0.01).fit(A)
+
+    def chosen(M, engine="auto"):
+        return gpu_engine.GPUEngine(M, device=DEVICE if CUDA else "cpu") if is_tensor(M) else choose(M, engine)
+
+    for module in (loop, answers, estimator):
+        monkeypatch.setattr(module, "choose", chosen)
+    monkeypatch.setattr(gpu_engine, "SMALL", FEW)
+    model = InductiveRobustPCA(columns={0: "logarithm"}, tol=0.01).fit(form(A))
+    assert isinstance(model.sparse_, DeviceSparse) and model.result_.maps.names == plain.result_.maps.names
+    same_tables((*model.expected(True), *model.interval()), (*plain.expected(True), *plain.interval()))
+    same_tables(model.repaired(return_std=True), plain.repaired(return_std=True))
+    for cut in ({}, {"fdr": 0.2}, {"threshold": 100.0}):
+        same_columns(model.outliers(**cut), plain.outliers(**cut))
+    right, rows = plain.repaired(A[:60]), there(A[:60])
+    same_there(model.repaired(rows), right)
 
 
 def test_lines_that_are_not_known_have_no_outliers(device):

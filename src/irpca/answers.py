@@ -11,35 +11,42 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import to_device
+from array_api_compat import array_namespace, to_device
+from scipy.special import ndtri
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
 from . import constants
-from .arguments import flag, is_whole, whole
+from .arguments import flag, is_whole, number, whole
 from .containers import Given, device_of, in_kind, kind_of, listing, taken
 from .described import Described
 from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine
 from .engines.sparse_part import on_device, places, to_host
-from .labels import Labels
+from .labels import Labels, texts
 from .lowrank import Array, LowRank
+from .mistakes import names_at
 from .model.entry_scale import EntryScale, Judge
+from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
 from .result import Result, Status
 from .tables import (
     MARKS,
+    REACH,
+    BoundTable,
     Candidates,
     Criterion,
     DeviationTable,
     ExpectedTable,
     RepairedTable,
+    bound,
     candidates,
     cast,
     flagged,
     in_memory,
     refuse_large,
+    width,
 )
 from .wording import few
 
@@ -99,6 +106,9 @@ class Answers:
     def predict(self, row_features: Any = None, col_features: Any = None, *, return_std: bool = False) -> Any:
         """Expected values of new rows or columns from their features alone, ``row_features @ W @ col_features.T``.
 
+        Where columns are mapped that product is of latent values, and what is returned is in units of M; new columns
+        are refused then, unless all columns have the same map, since the kind of a new one is not known.
+
         Without arguments it is :meth:`expected`. NaN for rows and columns of the fit about which nothing is known:
         they have too few entries, and no features.
 
@@ -146,7 +156,9 @@ class Answers:
         ----------
         return_std : bool
             Return the standard deviation of a clean measurement about that, too: that of the noise there, and of the
-            expected value. About 95 % of the cells that are no outliers lie within two of them.
+            expected value. About 95 % of the cells that are no outliers lie within two of them. Where columns are
+            mapped it depends on the cell, so that the difference divided by it is the standardised residual; use
+            :meth:`interval` to say how far a measurement may be off.
 
         Returns
         -------
@@ -159,7 +171,35 @@ class Answers:
         return_std = flag(return_std, "return_std")
         scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
         expected = self._expected(scores, V, like)
-        return (expected, self._deviation(self._known_scale(self.result_), like)) if return_std else expected
+        if not return_std:
+            return expected
+        given = (None, self._owner) if self.result_.maps is not None and hasattr(self, "_M") else None
+        return expected, self._deviation(self._known_scale(self.result_), like, given=given)
+
+    def interval(self, coverage: float = 0.95) -> Any:
+        """Between which values a clean measurement of every cell of the fitted table lies; NaN where nothing is known.
+
+        Where columns are mapped, what is expected is rarely in the middle, and both ends are within what the column can
+        hold.
+
+        Parameters
+        ----------
+        coverage : float between 0 and 1
+            The share of the clean measurements that lie within.
+
+        Returns
+        -------
+        two tables like M, of the lower and the upper end
+        """
+        check_is_fitted(self)
+        away = float(ndtri(0.5 + 0.5 * number(coverage, "coverage", above=0, below=1)))
+        like, sides = self._like(self._rows.labels), (self._fitted_factor(0), self._fitted_factor(1))
+        if like.device == "cpu" and self._lazy() is None:
+            refuse_large(self.low_rank_.shape, "interval")
+        scale, dtypes = self._known_scale(self.result_), (self.components_.dtype,)
+        tables = (BoundTable(*sides, scale, end) for end in (-away, away))
+        lower, upper = (in_kind(self._tables(table, dtypes, like)[0], like) for table in tables)
+        return lower, upper
 
     def repaired(
         self,
@@ -204,7 +244,8 @@ class Answers:
         if like.device == "cpu":
             S = to_host(S, f"a list of cells with {cut}")
         columns = np.arange(result.L.shape[1])
-        table = RepairedTable(*self._thin(result), S, columns, self._known_scale(result) if return_std else None)
+        scale = self._known_scale(result) if return_std else None
+        table = RepairedTable(*self._thin(result), S, columns, scale, result.maps)
         dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
         *made, marks = self._tables(table, dtypes, like, given=(M, engine))
         found = [in_kind(one, like) for one in made if one is not None]
@@ -262,10 +303,16 @@ class Answers:
             The columns; those of the dict are one-dimensional tensors on the device of M.
             ``row``, ``column``: labels, or positions where there are none. ``observed``: the cell as given.
             ``expected``: what it should be. ``difference``: the first less the second. ``std``: the standard deviation
-            of a clean measurement there. ``score``: the size of the difference in multiples of ``std``; of an exact
-            fit, and of solvers without a noise model, of ``zeta_``. ``probability``: of an outlier, given the
-            distribution of all residuals (:mod:`irpca.model.calibration`); 1 in an exact fit, NaN if the solver has no
-            noise model or the fit failed.
+            of a clean measurement there. ``lower``, ``upper``: between which values 95 % of the clean measurements lie
+            there: 1.96 ``std`` to either side of ``expected``; where columns are mapped this is rarely in the middle,
+            both are within what the column can hold, and ``std`` depends on ``observed``, too. ``score``: the size of
+            the difference in multiples of ``std``; of an exact fit, and of solvers without a noise model, of ``zeta_``.
+            ``probability``: of an outlier, given the distribution of all residuals (:mod:`irpca.model.calibration`); 1
+            in an exact fit, NaN if the solver has no noise model or the fit failed. ``kind``: the name of the mistake,
+            or "" if it has none: "× 10", ": 10", "× 100", ": 100", "× 1000", ": 1000", "× 2.54" or another factor that
+            several cells share, "sign", "neighbour's value", "copied from above", "swapped" (with a neighbour in the
+            row), "copied row", "stuck", "code −999" (:mod:`irpca.mistakes`). Of tables in chunks or of more than 2²⁴
+            cells, what these cells tell by themselves; of tensors there is no such column.
         """
         check_is_fitted(self)
         if is_whole(M):
@@ -288,18 +335,27 @@ class Answers:
         with self._fitting(f"a list of {S.nnz:,} outliers", advice):
             found = Candidates(S, result.judge, self._scale_of(result), self.components_.dtype)
             chosen = found.choose(cut, most)
-            at, difference = places(S, chosen.at), S.data[chosen.at]
+            at, difference, std = places(S, chosen.at), found.difference(chosen.at), found.std(*places(S, chosen.at))
             observed, expected = self._observed_and_expected(result, table, at, on_device(S))
-            return {
+            if result.maps is not None:
+                xp = array_namespace(difference)
+                expected, std = found.observed_and_expected(chosen.at)[1], xp.abs(difference) / chosen.score
+            lower, upper = found.bounds(chosen.at, expected)
+            columns = {
                 "row": at[0],
                 "column": at[1],
                 "observed": cast(observed, S.dtype),
                 "expected": cast(expected, S.dtype),
-                "difference": difference,
-                "std": found.std(*at),
+                "difference": cast(difference, S.dtype),
+                "std": cast(std, self.components_.dtype),
+                "lower": cast(lower, self.components_.dtype),
+                "upper": cast(upper, self.components_.dtype),
                 "score": chosen.score,
                 "probability": chosen.probability,
             }
+            if self._where == "cpu" and self.container_ != "torch":
+                columns["kind"] = names_at(result, at[0], at[1], observed)
+            return columns
 
     def _observed_and_expected(
         self, result: Result, table: tuple[Any, Callable[[], Engine]], at: tuple[Any, Any], there: bool
@@ -346,8 +402,9 @@ class Answers:
             shown = few(vague.tolist() if labels is None else labels.take(vague))
             raise ValueError(f"row_features of {shown} are missing or were not in the fit: leave these rows out")
         certain = Placed(prior, np.zeros((len(prior), len(self._placement.turn))), np.ones(len(prior)))
-        judge = self._judge(certain, self.zeta_)
-        S, _ = engine.corruption(LowRank.from_product(prior, self._V), judge.candidates)
+        L = LowRank.from_product(prior, self._V)
+        judge = self._judge(certain, self.zeta_, L)
+        S, _ = self._latent(engine).corruption(L, judge.candidates)
         S = standardised(to_host(judge.outliers(S), "outlier_rows"), judge)
         return listing(*_lines_table(S, 0, engine.counts[0], "row", labels), self.container_, self._where)
 
@@ -357,14 +414,15 @@ class Answers:
 
     def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
-        S = standardised(self._sparse, self.result_.judge)
+        self._refuse_failed()
+        S = standardised(to_host(self.result_.residuals, "this answer"), self.result_.judge)
         columns = _lines_table(S, axis, self.result_.counts[axis], name, labels)
         return listing(*columns, self.container_, self._where)
 
     def summary(self) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
         check_is_fitted(self)
-        lines = [self.result_.summary()]
+        lines = [self.result_.summary(texts(self._cols.labels, self.low_rank_.shape[1]))]
         if self.sparse_ is not None and self.sparse_.nnz:
             lines += ["Clearest outliers (row, column):", *self._clearest(5)]
         for side in (self._rows, self._cols):
@@ -383,9 +441,16 @@ class Answers:
     @property
     def _sparse(self) -> csr_array:
         """S in host memory."""
+        self._refuse_failed()
+        return to_host(self.sparse_, "this answer")
+
+    def _refuse_failed(self) -> None:
         if self.sparse_ is None:
             raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
-        return to_host(self.sparse_, "this answer")
+
+    def _latent(self, engine: Engine) -> Engine:
+        """The owner of the latent values of a table, where columns are mapped; else of the table itself."""
+        return engine if self.result_.maps is None else engine.mapped(self.result_.maps)
 
     def _known(self, axis: int) -> Array:
         """Of which rows (0), or columns, of the fit something is known."""
@@ -419,12 +484,31 @@ class Answers:
         """Expected values from factors of rows and columns, that are new or those of the fit."""
         if not any(new) and like.device == "cpu" and self._lazy() is None:
             refuse_large(self.low_rank_.shape, "expected")
-        (made,) = self._tables(ExpectedTable(scores, V), (self.components_.dtype,), like, new)
+        table = ExpectedTable(scores, V, self._maps_of(len(V), new[1]))
+        (made,) = self._tables(table, (self.components_.dtype,), like, new)
         return in_kind(made, like)
 
-    def _deviation(self, scale: EntryScale, like: Given, new: tuple[bool, bool] = (False, False)) -> Any:
-        """Standard deviations of clean measurements, of the same cells."""
-        (made,) = self._tables(DeviationTable(scale), (self.components_.dtype,), like, new)
+    def _maps_of(self, n2: int, new: bool) -> ColumnMaps | None:
+        """The maps of fitted columns; of new ones, if all columns of the fit have the same."""
+        maps = self.result_.maps
+        if maps is None or not new:
+            return maps
+        if not np.array_equal(maps.knots, np.broadcast_to(maps.knots[:1], maps.knots.shape)):
+            raise ValueError(
+                "the columns of this model are mapped, each by its kind, and of new columns that is not known: fit "
+                "with columns='as they are' to predict these"
+            )
+        return maps.cut(slice(None), np.zeros(n2, np.intp))
+
+    def _deviation(
+        self,
+        scale: EntryScale,
+        like: Given,
+        new: tuple[bool, bool] = (False, False),
+        given: tuple[Any, Callable[[], Engine]] | None = None,
+    ) -> Any:
+        """Standard deviations of clean measurements, of the same cells; ``given``: M, where it is at hand."""
+        (made,) = self._tables(DeviationTable(scale), (self.components_.dtype,), like, new, given)
         return in_kind(made, like)
 
     def _tables(
@@ -455,8 +539,18 @@ class Answers:
 
     def _std_at(self, result: Result, rows: Array, cols: Array) -> Array:
         """The standard deviation of clean measurements about the expected values of a result, at some cells."""
-        std: Array = self._scale_of(result).std_at(rows, cols)
+        scale = self._scale_of(result)
+        std: Array = scale.std_at(rows, cols)
+        if scale.maps is not None:
+            std = width(scale.maps, scale.latent_at(rows, cols), std, cols)
         return std.astype(self.components_.dtype, copy=False)
+
+    def _bounds_at(self, result: Result, rows: Array, cols: Array) -> tuple[Array, Array]:
+        """Between which values 95 % of the clean measurements of some cells lie."""
+        scale = self._scale_of(result)
+        middle = result.L.entries(rows, cols) if scale.maps is None else scale.latent_at(rows, cols)
+        std = REACH * scale.std_at(rows, cols)
+        return bound(middle, -std, scale.maps, cols), bound(middle, std, scale.maps, cols)
 
     def _scale_of(self, result: Result) -> EntryScale:
         """How far clean cells of a result scatter; of solvers without a model of the noise, by its size."""
@@ -485,10 +579,10 @@ class Answers:
     def _kept(self) -> dict[str, Any]:
         """The attributes of a model without its table, for files: outliers are in host memory, answers on the CPU."""
         held = {name: value for name, value in vars(self).items() if name not in UNKEPT}
-        if on_device(held.get("sparse_")):
-            S = to_host(held["sparse_"], "a file of the model")
-            held |= {"sparse_": S, "result_": replace(self.result_, S=S)}
-        return held
+        if not hasattr(self, "result_"):  # not fitted
+            return held
+        result = self.result_.in_host_memory("a file of the model")
+        return held | {"sparse_": result.S, "result_": result}
 
     def _at_outliers(self) -> Array:
         """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""

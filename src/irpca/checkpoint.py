@@ -99,7 +99,7 @@ class Journal:
         self._next: Record | None = None  # what the file has there
         self._placed: dict[int, tuple[Any, Array]] = {}  # the handle too: while it lives, its id is its own
         self._normals = 0
-        self._ended = self._rounded = False
+        self._ended = self._rounded = self._mapped = False
         if not os.path.lexists(path):
             if not begin:
                 text = "there is no checkpoint to resume from; a first solve takes callbacks=irpca.callbacks."
@@ -169,6 +169,12 @@ class Journal:
         if not self._header:
             self._file.append(json.dumps(header))
         self._advance()
+
+    def mapped(self, maps: Any) -> Journal:
+        """The same journal, from now on of the latent values of M: who asks again gets what the first got."""
+        if not self._mapped:
+            self.engine, self._mapped = self.engine.mapped(maps), True
+        return self
 
     def ending(self) -> None:
         """The solver has stopped: what is asked from now on belongs to the end of this run, and is not kept."""

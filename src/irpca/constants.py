@@ -24,6 +24,56 @@ class Budget:
 
 BUDGET = Budget()
 
+
+@dataclass(frozen=True)
+class KindsOfColumns:
+    """When a column holds numbers, few ordered values or a pile: the section Kinds of columns of docs/design.md."""
+
+    few: int = 12  # values that most cells hold: ordered ones, not measurements. A choice: months are, hours are not
+    bulk: float = 0.9  # of the cells hold these values: the others may be mistakes
+    frequent: float = 0.005  # of the cells hold the rarest of these values
+    pile: float = 0.05  # of the cells share a value near an end of the bulk: it is a bound
+    beyond: float = 0.05  # of the cells may be beyond it: they are mistakes, or few
+    pile_ratio: float = 5.0  # times as often as a typical value: else all values are repeated
+    gain: float = 0.01  # nats a cell by which a map must be closer to a Gaussian than none: less is not seen in a fit
+    near_zero: float = 20.0  # the median over the unit of a map from zero: nearly a power, and zero is not far away
+    finest: float = 0.05  # standard deviations: no relation of mapped columns is known better. In 42 public tables as
+    # they are 4 % of the cells are listed with 0.03, 0.5 % with 0.05; with 0.1 expected values are a tenth worse
+    rare: float = 0.005  # of the clean cells of a column of few values hold one that no other cell holds: see frequent
+    repeated: int = 3  # cells that share a value off the grid of the others: it is no slip. A choice
+    slips: float = 0.01  # of the cells may be below zero in a column of amounts: their sign is wrong
+    tail: float = 0.1  # times as many cells as the value before: that is how counts decline, not how mistakes begin
+    unknown: float = 4.5  # standard deviations that such a cell counts for, in scores: it is likely wrong, not certain
+    reach: float = 4.0  # standard deviations that knots span; beyond, a map goes on as a logarithm
+    better: float = 0.02  # nats a cell by which maps must predict held-out cells better, beyond two standard errors
+    most_gain: float = 3.0  # nats that one cell counts for at most: mistakes are predicted by none
+    alike: float = 10.0  # times the usual spread: columns that differ by more do not share a map
+    columns: int = 5_000  # rows from which kinds are found: a share of 10 % is known to 0.4 %
+
+
+KINDS = KindsOfColumns()
+
+
+@dataclass(frozen=True)
+class NamedMistakes:
+    """When an outlier has a name: the section Named mistakes of docs/design.md."""
+
+    near: float = 2.0  # standard deviations from what is expected, of a corrected value: 95 % of clean cells are nearer
+    near_group: float = 4.0  # the same, of further cells of a group that was found: clean ones are hardly farther
+    chance: float = 0.15  # by which a name may be wrong: of 4,700 such names on 50 spoilt tables 99 % were right
+    copied: float = 0.02  # the same of copies: of 1,400 on these tables 3 were wrong, of those above it every tenth
+    far: float = 4.0  # standard deviations that a factor shared by many must move a cell: as many as a usual outlier
+    group: int = 5  # cells that share a factor, or a row with another: more than usual patterns fit. A choice
+    code: int = 3  # cells that share a code. A choice: two may be equal by chance
+    swapped: int = 3  # rows in which the same columns are swapped. A choice, as for codes
+    run: int = 5  # equal cells, one below the other. A choice: the chance of the run decides
+    run_chance: float = 0.01  # of a run as long anywhere in the table: one false alarm in a hundred tables
+    columns: int = 32  # in which equal rows are looked for: to sort more takes longer than it helps. A choice
+    rounding: float = 1e-6  # relative: the numbers may have been in single precision
+
+
+MISTAKES = NamedMistakes()
+
 # What several rules share
 MAJORITY = 0.5  # more than half: of held-out entries as good as exact, of a line wrong, of the variance of L known
 MAX_RATIO = 100.0  # times as large as what is usual: not of the same kind, be it a unit, a noise, or an expected value

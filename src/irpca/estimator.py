@@ -6,6 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -32,7 +33,9 @@ from .features import Features
 from .labels import Labels, match
 from .loop import explained, left_over, solve
 from .lowrank import Array, LowRank
+from .mistakes import mistakes_of
 from .model.entry_scale import Judge
+from .model.kinds import ColumnError
 from .model.placement import Placed, Placement, longest
 from .result import Doubt, Expected, History, Result, Status, about_lines
 from .sample import check_scale, rounding_floor
@@ -84,6 +87,13 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     col_features : array, frame of n2 rows, "index" or None
         F2, see :meth:`fit`. It may be given there instead; but scikit-learn's cross-validation cuts whatever is as long
         as M has rows, with a square M these features too, so there they belong here.
+    columns : "auto", "as they are", or a dict
+        What the columns of M hold. "auto": prices and other skewed numbers, counts, scores, yes and no, values piled up
+        at zero or at a limit are found, and fitted as what they are: columns of different quantities unless held-out
+        cells are clearly predicted worse then, others only if they are clearly predicted better; see
+        :doc:`/guides/columns`. A dict names kinds by column (its label, or its position where there are no labels):
+        "auto", "as it is", "logarithm", "number" (with a map, if any helps) or "ordered" (few ordered values). Without
+        effect where the table is exact, where ``noise`` is given, and for solvers other than "irpca" and "bayes".
     solver : str
         Any of those of :func:`irpca.solve`.
     engine : {"auto", "memory", "gpu", "distributed", "reference"}
@@ -103,7 +113,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     Attributes
     ----------
     low_rank_ : LowRank
-        L; ``low_rank_.dense()`` makes it a matrix. Its factors are NumPy arrays in host memory, whatever M is.
+        L; ``low_rank_.dense()`` makes it a matrix. Its factors are NumPy arrays in host memory, whatever M is. Where
+        columns are mapped, the matrix is in units of M, the factors are of latent values.
     sparse_ : csr_array of shape (n1, n2), or DeviceSparse
         S, the outliers; :meth:`outliers` makes it a table. Of a tensor on a GPU with more than 2²⁴ cells it stays
         there, see :class:`irpca.Result`.
@@ -135,6 +146,9 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     Notes
     -----
+    Where columns are mapped, ``W_``, ``components_``, ``singular_values_``, ``rank_``, ``noise_``, ``zeta_``,
+    ``explained_`` and ``shares_`` are about latent values, in which every column has about the spread 1.
+
     The model keeps a reference to M, for :meth:`repaired` and to list more outliers later; a tensor on a GPU takes
     memory there as long as the model lives. M is neither pickled nor saved with the model. Of an M in chunks it keeps
     how to read it, and reads again what an answer needs.
@@ -167,6 +181,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         *,
         extra_rank: int | str = "auto",
         col_features: Any = None,
+        columns: str | Mapping[Any, str] = "auto",
         solver: str = "irpca",
         engine: str = "auto",
         tol: float = 1e-10,
@@ -180,6 +195,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.rank = rank
         self.extra_rank = extra_rank
         self.col_features = col_features
+        self.columns = columns
         self.solver = solver
         self.engine = engine
         self.tol = tol
@@ -233,7 +249,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """
         given = self._owned(M)
         matrix = self._matrix(given, reset=True)
-        options = self._options()
+        options = self._options(given.columns, matrix.shape[1])
         col_features = self._chosen_col_features(col_features, matrix.shape)
         rows = Described.of(row_features, "row_features", "rows", given.rows)
         cols = Described.of(col_features, "col_features", "columns", given.columns)
@@ -243,20 +259,21 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             options["imperfect"] = True
         F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
         F2 = Features.of(cols.array(col_features), matrix.shape[1], "col_features", "columns")
-        result = solve(
-            matrix,
-            F1,
-            F2,
-            rank=self.rank,
-            solver=self.solver,
-            engine=self.engine,
-            tol=self.tol,
-            max_iter=self.max_iter,
-            callbacks=self._callbacks(),
-            resume=resume,
-            random_state=self.random_state,
-            **options,
-        )
+        with _labelling_columns(given.columns):
+            result = solve(
+                matrix,
+                F1,
+                F2,
+                rank=self.rank,
+                solver=self.solver,
+                engine=self.engine,
+                tol=self.tol,
+                max_iter=self.max_iter,
+                callbacks=self._callbacks(),
+                resume=resume,
+                random_state=self.random_state,
+                **options,
+            )
         self._M, self.container_, self._dims = matrix, given.container, given.dims
         U, s, V = _principal(result.L)
         if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
@@ -304,7 +321,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     def transform(self, M: Any, *, row_features: Any = None) -> Any:
         """Scores of rows, r numbers each, as PCA has them; for a cleaned table use :meth:`repaired`.
 
-        ``inverse_transform(scores)`` are the expected values of these rows. Nothing is fitted again.
+        ``inverse_transform(scores)`` are the expected values of these rows, in units of M; where columns are mapped,
+        scores are of latent values. Nothing is fitted again.
 
         Parameters
         ----------
@@ -321,10 +339,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             Of tensors, too, it is an array in host memory: it is small.
         """
         engine, prior, _ = self._new_rows(M, row_features)
-        return self._scores(engine, prior).scores.astype(engine.dtype, copy=False)
+        return self._scores(self._latent(engine), prior).scores.astype(engine.dtype, copy=False)
 
     def inverse_transform(self, scores: Any) -> Any:
-        """Rows of L, m×n2, from their scores, m×r; of a tensor as one, on its device."""
+        """Rows of L, m×n2, in units of M, from their scores, m×r; of a tensor as one, on its device."""
         check_is_fitted(self)
         if is_tensor(scores):
             return tensor_of(self.inverse_transform(as_numpy(scores, "scores")), device_of(scores))
@@ -334,7 +352,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             raise ValueError(
                 f"scores has {scores.shape[1]} columns, this model {self.rank_} components: pass what transform returns"
             )
-        return scores @ self.components_.astype(scores.dtype, copy=False)
+        rows, maps = scores @ self.components_.astype(scores.dtype, copy=False), self.result_.maps
+        return rows if maps is None else maps.expected(rows).astype(scores.dtype, copy=False)
 
     def decompose(self, M: Any, *, row_features: Any = None) -> Result:
         """The fitted model applied to new rows: expected values, outliers and doubts in one Result.
@@ -347,7 +366,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return self._decomposed(engine, prior, rows)
 
     def _decomposed(self, engine: Engine, prior: Array | None, rows: Labels | None) -> Result:
-        started = time.perf_counter()
+        started, table, engine = time.perf_counter(), engine, self._latent(engine)
         found, W = self._scores(engine, prior), self.W_
         if prior is None:
             W = None if self._cols.expected is None else found.scores @ self._cols.expected.coefficients.T
@@ -356,11 +375,11 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         zeta = max(self.zeta_, rounding)
         L = LowRank.from_product(found.scores, self._V)
         described = np.zeros(L.shape[0], bool) if prior is None else ~np.isnan(prior).any(axis=1)
-        judge = self._judge(found, zeta, (described | (engine.counts[0] > 0), self._known(1)))
+        judge = self._judge(found, zeta, L, (described | (engine.counts[0] > 0), self._known(1)))
         S, trim = engine.corruption(L, judge.candidates)
         S = judge.outliers(S)
         corruption = S.nnz / max(trim.kept + trim.trimmed, 1)
-        return Result(
+        decomposed = Result(
             L=L,
             S=S,
             W=W,
@@ -373,7 +392,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             status=self.status_ if self.status_ in (Status.SATURATED, Status.DIVERGED) else Status.CONVERGED,
             history=History(),
             choices=(),
-            doubts=with_labels(tuple(self._doubts(engine, prior, corruption)), rows, self._cols.labels),
+            doubts=tuple(self._doubts(engine, prior, corruption)),
             solver=self.solver,
             engine=title(engine),
             reads=engine.reads,
@@ -383,6 +402,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             scale=judge.scale,
             calibration=self.result_.calibration,
         )
+        decomposed = decomposed.in_units_of_M()
+        mistakes, doubts = mistakes_of(decomposed, table)
+        doubts = with_labels(decomposed.doubts + doubts, rows, self._cols.labels)
+        return replace(decomposed, mistakes=mistakes, doubts=doubts)
 
     def _doubts(self, engine: Engine, prior: Array | None, corruption: float) -> Iterator[Doubt]:
         """What to doubt about new rows."""
@@ -406,7 +429,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         """How well rows are predicted: minus the mean logarithm of ``|M − L|``, so higher is better.
 
         The logarithm makes it robust: a gross error counts about the same for every model, however large it
-        is. ``exp(-score)`` is a typical error, in the units of M.
+        is. ``exp(-score)`` is a typical error, in the units of M; where columns are mapped, of latent values.
 
         No entry is predicted from itself: with ``row_features`` that tell all of L it is predicted from those alone,
         else from other columns of its row, four fifths of them. So a rank that is too high does not score better. What
@@ -420,6 +443,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             Weights of rows.
         """
         engine, prior, _ = self._new_rows(M, row_features)
+        engine = self._latent(engine)
         typical = float(np.linalg.norm(self.singular_values_)) / np.sqrt(np.prod(self.low_rank_.shape))
         sums, counts = np.empty(engine.shape[0]), np.empty(engine.shape[0])
         for rows, piece in in_batches(engine, CHUNK_ENTRIES):
@@ -447,14 +471,17 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         kept = self._kept()
         return {name: kept.get(name, value) for name, value in super().__getstate__().items() if name not in UNKEPT}
 
-    def _judge(self, found: Placed, zeta: float, known: tuple[Array, Array] | None = None) -> Judge:
+    def _judge(self, found: Placed, zeta: float, L: LowRank, known: tuple[Array, Array] | None = None) -> Judge:
         """Which entries of new rows are outliers: those likely to be, or beyond all that the fit has seen."""
         result = self.result_
         judge = replace(result.judge, limit=zeta, scale=None, known=known)
         if result.scale is None or result.calibration is None or not len(result.calibration.edges):
             return judge
         limit = min(result.calibration.limit, UNSEEN_FACTOR * float(result.calibration.edges[-1]))
-        return replace(judge, limit=limit, scale=self._placement.scale_of_rows(result.scale, found))
+        scale = self._placement.scale_of_rows(result.scale, found)
+        if result.maps is not None:
+            scale = scale.mapped(L, result.maps)
+        return replace(judge, limit=limit, scale=scale)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -496,8 +523,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
                 ensure_min_features=least,
             )
 
-    def _options(self) -> dict[str, Any]:
-        """What the solver is told; a free part only if it knows one."""
+    def _options(self, labels: Labels | None, n2: int) -> dict[str, Any]:
+        """What the solver is told; a free part, and kinds of columns, only if it knows them."""
         if not isinstance(self.solver_options, Mapping | None) or not all(
             isinstance(name, str) for name in self.solver_options or ()
         ):
@@ -509,6 +536,11 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             options.setdefault("extra_rank", self.extra_rank)
         elif self.extra_rank not in ("auto", 0):
             raise ValueError(f"solver={self.solver!r} knows no free part beside the features: leave extra_rank out")
+        kinds = _kinds_of_columns(self.columns, labels, n2)
+        if "columns" in known:
+            options.setdefault("columns", kinds)
+        elif not isinstance(kinds, str):
+            raise ValueError(f"solver={self.solver!r} fits all columns as they are: leave columns out")
         return options
 
     def _chosen_col_features(self, given: Any, shape: tuple[int, int]) -> Any:
@@ -593,6 +625,33 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             found = self._placed(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
+
+
+@contextmanager
+def _labelling_columns(labels: Labels | None) -> Iterator[None]:
+    """What a column cannot be is said of its label, where it has one."""
+    try:
+        yield
+    except ColumnError as error:
+        column = error.column if labels is None else list(labels)[error.column]
+        raise ColumnError(column, error.wanted, error.why) from None
+
+
+def _kinds_of_columns(columns: Any, labels: Labels | None, n2: int) -> str | list[str]:
+    """The kinds of columns as the solver takes them."""
+    if isinstance(columns, str):
+        return columns
+    if not isinstance(columns, Mapping):
+        raise ValueError(
+            f"columns must be 'auto', 'as they are' or a dict, such as {{'price': 'logarithm'}}, got {columns!r}"
+        )
+    names = list(range(n2)) if labels is None else list(labels)
+    kinds = ["auto"] * n2
+    for name, kind in columns.items():
+        if name not in names:
+            raise ValueError(f"columns names {name!r}, and M has no such column: it has {few(names)}")
+        kinds[names.index(name)] = kind
+    return kinds
 
 
 def _weights_of_rows(sample_weight: Any, n: int) -> Array:

@@ -19,10 +19,11 @@ from .arguments import path as checked
 from .callbacks import Callback, listed
 from .checkpoint import Journal
 from .engines import choose, single_threaded_blas
-from .engines.base import Engine, Look, Trim, not_whole, title
+from .engines.base import MEDIAN, Engine, Look, Trim, not_whole, title
 from .engines.sparse_part import flagged, places, to_host
 from .features import Features
 from .lowrank import Array, LowRank
+from .mistakes import mistakes_of
 from .model.calibration import Calibration
 from .model.entry_scale import Judge
 from .outlier_files import OutlierFiles
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
 
 Seed = int | np.random.Generator | np.random.SeedSequence | None
+FENCE = MEDIAN * 2.0**constants.TUKEY_FENCE  # standard deviations: what is within Tukey's fence is no mistake
 PURPOSES = (
     "solver",
     "calibration",
@@ -112,7 +114,8 @@ def solve(
     random_state : int, Generator, SeedSequence or None
         Decides which rows, columns and entries are sampled.
     **options
-        Passed to the solver.
+        Passed to the solver. ``columns="auto"`` finds out what the columns of M hold, as the estimator does by itself;
+        without it all are fitted as they are.
 
     Returns
     -------
@@ -179,6 +182,8 @@ class _Run:
     doubts : what to doubt, once there is a result
     """
 
+    problem: Problem
+
     def __init__(
         self,
         problem: Problem,
@@ -187,7 +192,8 @@ class _Run:
         sparse: bool,
         files: OutlierFiles | None,
     ) -> None:
-        self.problem, self.owner, self.seeds, self.started = problem, problem.engine, seeds, started
+        self.problem, self.seeds, self.started = problem, seeds, started
+        self.table = problem.engine  # the owner of M, where later that of its latent values is asked
         self.sparse, self.files = sparse, files
         self.streamed = files is not None and np.prod(problem.shape) > constants.BUDGET.memory
         self.history, self.status = History(), Status.CONVERGED  # a solver that ends by itself has nothing left to do
@@ -198,6 +204,10 @@ class _Run:
         before = self.owner.reads
         _refuse_zero(self.owner, np.random.default_rng(seeds["glance"]))
         self.own_reads = self.owner.reads - before  # of solve() itself: few, and not the solver's
+
+    @property
+    def owner(self) -> Engine:
+        return self.problem.engine
 
     @property
     def reads(self) -> float:
@@ -214,6 +224,8 @@ class _Run:
                 if state is None:
                     break
                 self.state = state
+                if state.maps is not None and self.problem.maps is None:  # from now on latent values are looked at
+                    self.problem = self.problem.mapped(state.maps)
                 going_on = self._goes_on(state, watchers, tol, max_iter)
             if self.status is Status.CONVERGED and self.state is not None and self.state.whole:
                 self.state = self.state.whole()  # before a journal ends: a fit that is resumed asks for the same
@@ -315,7 +327,7 @@ class _Run:
         case = Case(self.owner, self.problem.features, judged, counted, judge, self.status, share, self.seeds["check"])
         self.doubts = doubts_of(case)
         path = None if self.sink is None or counted is None else self.sink.finish(int(counted[0].sum()))
-        return Result(
+        found = Result(
             L=state.L,
             S=S,
             W=None if self.status is Status.DIVERGED else _latent(state, *self.problem.features),
@@ -343,6 +355,10 @@ class _Run:
             fit=state.fit,
             outliers_path=path,
         )
+        found = found.in_units_of_M()
+        mistakes, doubts = mistakes_of(found, self.table)
+        self.doubts += doubts
+        return replace(found, mistakes=mistakes, doubts=self.doubts)
 
 
 @contextmanager
@@ -415,11 +431,14 @@ def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Genera
     rows, cols, values = owner.draw(constants.BUDGET.sample, rng)
     residuals = values - state.L.sampled(rows, cols)
     unit = state.scale.unit_at(residuals, rows, cols)
-    calibration = Calibration(residuals / unit, state.gross)
+    # Of latent values the mixture takes those of few values for narrow noise and gross errors: its share says nothing.
+    gross = state.gross if state.maps is None else 0.0
+    calibration = Calibration(state.scale.draw_sizes(residuals, rows, cols, rng), gross, FENCE)
     stored = max(4 * float(np.finfo(values.dtype).eps), stored_precision(*np.unique(values, return_counts=True)))
     rounding = float(np.median(stored * np.abs(values) / unit))  # of a value, and of a sum of a few products
+    typical = float(np.median(unit[np.isfinite(unit)])) if np.isfinite(unit).any() else state.noise or 1.0
     limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT, rounding)
-    return replace(judge, limit=limit, scale=state.scale, calibration=calibration), limit * float(np.median(unit))
+    return replace(judge, limit=limit, scale=state.scale, calibration=calibration), limit * typical
 
 
 def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tuple[Array, Array]:

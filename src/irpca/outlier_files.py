@@ -93,6 +93,7 @@ class OutlierFiles:
         parts += [*map(np.asarray, edges or ()), *(judge.known or ())]
         if (scale := judge.scale) is not None:
             parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
+            parts += [] if scale.maps is None else [scale.maps.knots, scale.maps.limits]
         if judge.calibration is not None:
             parts += [judge.calibration.edges, judge.calibration.levels]
         for side in self.labels:
@@ -120,7 +121,10 @@ class OutlierFiles:
         return replace(self, counting=self._is_foreign(("fingerprint",)))
 
     def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
-        """Write the outliers among the candidates of one piece of M; says which of them are."""
+        """Write the outliers among the candidates of one piece of M; says which of them are.
+
+        Where columns are mapped, ``observed`` and ``expected`` are latent values; the files are in units of M.
+        """
         residuals = np.asarray(observed, float) - expected
         kept: Array = self.judge.is_outlier(residuals, rows, cols)
         if not self.counting:
@@ -140,6 +144,8 @@ class OutlierFiles:
             part[order] for part in (rows, cols, observed, expected, residuals)
         )
         probability = self.judge.probability(residuals, rows, cols)
+        if self.judge.scale is not None and (maps := self.judge.scale.maps) is not None:  # these are latent values
+            observed, expected = maps.observed(observed, cols), maps.expected(expected, cols)
         key = f"{self.fingerprint} {place} {digest(rows, cols, observed, probability)}".encode()
         path = self.folder / PARTS / f"part-{place[0]:05d}-{place[1]:05d}.parquet"
         if _holds(path, key):

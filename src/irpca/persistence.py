@@ -19,7 +19,7 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import cache
@@ -36,7 +36,7 @@ from . import __version__
 from .arguments import path as checked
 from .described import Described
 from .durable import need_folder, write_whole
-from .engines.sparse_part import on_device, to_host
+from .engines.sparse_part import with_data
 from .estimator import InductiveRobustPCA
 from .features.encoder import Encoder
 from .features.matrix import level_outside
@@ -46,16 +46,17 @@ from .lowrank import Array, LowRank
 from .model.calibration import Calibration
 from .model.entry_scale import EntryScale
 from .model.factors import Side
+from .model.maps import KNOTS, ColumnMaps, MappedLowRank
 from .model.noise import NoiseModel
 from .model.placement import Placement
-from .result import Certificate, Choice, Doubt, Expected, History, Result, Status
+from .result import Certificate, Choice, Doubt, Expected, History, Latent, Mistakes, Result, Status
 
 __all__ = ["ModelFileError", "load", "load_result", "save"]
 
 FORMAT, VERSION = "irpca model", 1  # the version is raised when older versions of irpca could not read the file
 REGISTERED = (
-    *(Calibration, Certificate, Choice, Described, Doubt, Encoder, EntryScale, Expected, History, Labels, LowRank),
-    *(NoiseModel, Placement, Result, Side, Term, InductiveRobustPCA),
+    *(Calibration, Certificate, Choice, ColumnMaps, Described, Doubt, Encoder, EntryScale, Expected, History, Labels),
+    *(LowRank, Mistakes, NoiseModel, Placement, Result, Side, Term, InductiveRobustPCA),
 )
 CLASSES: dict[str, Any] = {cls.__name__: cls for cls in REGISTERED}  # that a file may name
 FITTED: dict[str, Any] = {  # attributes of a fitted model, beside those that repeat its result
@@ -74,11 +75,13 @@ FITTED: dict[str, Any] = {  # attributes of a fitted model, beside those that re
 OPTIONAL: dict[str, Any] = {"feature_names_in_": Array | None, "_sklearn_output_config": dict[str, Any] | None}
 CONTAINERS = ("numpy", "pandas", "polars", "pyarrow", "xarray", "torch")
 # Where an array is, what it holds (f: floats, i: integers, b: booleans), its sides: those of one name are equally long.
-RESULT_SHAPES = """
+RESULT_SHAPES = f"""
     L.left f n1 k1, L.core f k1 k2, L.right f n2 k2, W f w1 w2
     counts.0 i n1, counts.1 i n2, known.0 b n1, known.1 b n2
     scale.rows f n1, scale.cols f n2, scale.row_spread f n1 q, scale.col_spread f n2 q
+    scale.maps.knots f n2 4 {KNOTS}, scale.maps.limits f n2 2, scale.maps.least f n2, latent f outliers
     calibration.edges f edges, calibration.levels f bins, calibration.counts f bins, calibration.clean f bins
+    mistakes.which i named
     expected.0.offset f k1, expected.0.coefficients f e1 k1, expected.1.offset f k2, expected.1.coefficients f e2 k2
 """
 MODEL_SHAPES = """
@@ -241,8 +244,7 @@ def take_apart(model: Any) -> dict[str, Array]:
     if type(model) is InductiveRobustPCA:
         kept: Any = _leave_out_code(model)
     elif type(model) is Result:
-        S = to_host(model.S, "a file of the result") if on_device(model.S) else model.S
-        kept = replace(model, S=S, fit=None)
+        kept = _leave_out_repeated(replace(model, fit=None).in_host_memory("a file of the result"))
     else:
         raise TypeError(
             f"model must be an InductiveRobustPCA or a Result, got {type(model).__module__}.{type(model).__name__}: "
@@ -261,6 +263,7 @@ def _leave_out_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
     model._remember()
     kept, lost = object.__new__(InductiveRobustPCA), list[str]()
     kept.__dict__.update(model._kept())
+    kept.result_ = _leave_out_repeated(kept.result_)
     for name in (*model.get_params(deep=False), "_metadata_request"):
         value = getattr(kept, name, None)
         try:
@@ -272,6 +275,23 @@ def _leave_out_code(model: InductiveRobustPCA) -> InductiveRobustPCA:
         advice = "the loaded model predicts the same; to fit it again, set it as before with set_params"
         warnings.warn(f"not saved: {', '.join(lost)}; {advice}", UserWarning, stacklevel=level_outside())
     return kept
+
+
+def _leave_out_repeated(result: Result) -> Result:
+    """A result as it is in a file: of latent values there are the factors, as L, and the residuals, as ``latent``."""
+    if result.latent is None or result.scale is None:
+        return result
+    residuals: Any = None if result.latent.S is None else result.latent.S.data
+    return replace(result, L=result.factors, scale=replace(result.scale, left=None, right=None), latent=residuals)
+
+
+def _with_repeated(result: Result) -> Result:
+    """The result that a file describes."""
+    if result.scale is None or result.scale.maps is None:
+        return result
+    L, scale, residuals = result.L, result.scale.mapped(result.L, result.scale.maps), result.latent
+    latent = Latent(L, None if residuals is None else with_data(result.S, residuals))
+    return replace(result, L=MappedLowRank(L, result.scale.maps), scale=scale, latent=latent)
 
 
 def put_together(arrays: dict[str, Array]) -> InductiveRobustPCA | Result:
@@ -290,10 +310,12 @@ def put_together(arrays: dict[str, Array]) -> InductiveRobustPCA | Result:
     found = Reader(own, writer).decode(document["content"])
     if type(found) is InductiveRobustPCA:
         _check_model(found)
-    else:
-        require(type(found) is Result, "it holds neither a model nor a result")
-        _check_result(found, {})
-    return found
+        found.result_ = _with_repeated(found.result_)
+        found._keep(found.result_)  # what repeats the result
+        return found
+    require(type(found) is Result, "it holds neither a model nor a result")
+    _check_result(found, {})
+    return _with_repeated(found)
 
 
 def encode(value: Any, at: str, arrays: dict[str, Array]) -> Any:
@@ -373,6 +395,8 @@ def _read_fields(cls: Any) -> dict[str, Any]:
         hints = {**get_type_hints(cls.__init__), "callbacks": Any, **FITTED, **OPTIONAL}
         return {name: hint for name, hint in hints.items() if name != "return"}
     hints = get_type_hints(cls, localns={**CLASSES, "Sparse": csr_array})  # S is in host memory when it is saved
+    if cls is Result:
+        hints["latent"] = Array | None  # see _leave_out_repeated
     return {field.name: hints[field.name] for field in fields(cls)}
 
 
@@ -392,7 +416,7 @@ def _conforms(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and len(value) == len(inner) and all(map(_conforms, value, inner))
     if kind in (tuple, list):
         return isinstance(value, kind) and all(_conforms(one, inner[0]) for one in value)
-    if kind is dict:
+    if kind in (dict, Mapping):
         return isinstance(value, dict) and all(all(map(_conforms, pair, inner)) for pair in value.items())
     if isinstance(value, bool | np.bool_):
         return hint is bool
@@ -548,19 +572,42 @@ def _check_result(result: Result, sides: dict[str, int]) -> None:
     require(result.calibration is None or sides["bins"] == sides["edges"] + 1, "the calibration is malformed")
     require(result.S is None or result.S.shape == (sides["n1"], sides["n2"]), "L and S differ in shape")
     require(len({len(column) for column in vars(result.history).values()}) == 1, "the history is malformed")
-    require(result.fit is None, "the result holds what no file does")
+    repeated = [] if result.scale is None else [result.scale.left, result.scale.right]
+    require(all(part is None for part in (result.fit, *repeated)), "the result holds what no file does")
+    _check_maps(result)
+    if result.mistakes is not None:
+        names, which = result.mistakes.names, result.mistakes.which
+        fine = result.S is not None and result.S.nnz == len(which) and np.isin(which, np.arange(len(names))).all()
+        require(fine, "the names of mistakes do not go with the outliers")
     for doubt in result.doubts:
         fine = all(0 <= i < sides["n1"] for i in doubt.rows) and all(0 <= j < sides["n2"] for j in doubt.columns)
         require(fine, "a doubt is about rows or columns that do not exist")
 
 
+def _check_maps(result: Result) -> None:
+    maps = None if result.scale is None else result.scale.maps
+    residuals: Any = result.latent
+    if maps is None:
+        require(residuals is None, "it has residuals of latent values, and no maps of columns")
+        return
+    stored = None if result.S is None else result.S.nnz
+    given = None if residuals is None else len(residuals)
+    require(given == stored, "its outliers and their residuals differ in number")
+    require(len(maps.names) == len(maps.knots), "there are not as many kinds of columns as columns")
+    x, z, low, high = np.moveaxis(maps.knots, 1, 0)
+    there = np.isfinite(x) & np.isfinite(z)
+    rising = (x[:, 1:] > x[:, :-1]) & (z[:, 1:] > z[:, :-1])
+    fine = there[:, :2].all() and (rising | ~there[:, 1:]).all() and (low <= high).all()
+    fine = fine and (maps.knots.transpose(0, 2, 1)[~there] == np.inf).all() and (there[:, 1:] <= there[:, :-1]).all()
+    require(fine and (maps.limits[:, 0] <= maps.limits[:, 1]).all(), "the maps of columns are malformed")
+
+
 def _check_model(model: InductiveRobustPCA) -> None:
-    model._keep(model.result_)  # what repeats the result
     sides: dict[str, int] = {}
     _check_result(model.result_, sides)
     _check_shapes(model, MODEL_SHAPES, sides)
-    require(model.rank_ == sides["r"] and model.n_features_in_ == sides["n2"], "components and L do not agree")
-    stored = 0 if model.sparse_ is None else model.sparse_.nnz
+    require(model.result_.rank == sides["r"] and model.n_features_in_ == sides["n2"], "components and L do not agree")
+    stored = 0 if model.result_.S is None else model.result_.S.nnz
     require(sides["outliers"] == stored, "there are not as many observed values as outliers")
     require(model.container_ in CONTAINERS, f"its container is unknown, {model.container_[:40]!r}")
     for side, n in ((model._rows, sides["n1"]), (model._cols, sides["n2"])):

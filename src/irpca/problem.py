@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +12,40 @@ from .cached import cached_property
 from .engines import choose
 from .engines.base import Engine
 from .features import Features
+from .lowrank import Array
 from .model.columns import Columns
+from .model.maps import ColumnMaps
 from .sample import Sample, check_scale, children
 
-PURPOSES = ("sample", "blocks", "lines", "race", "held out", "block fits", "growth", "units")  # a new one at the end
+PURPOSES = (
+    "sample",
+    "blocks",
+    "lines",
+    "race",
+    "held out",
+    "block fits",
+    "growth",
+    "units",
+    "kinds",
+)  # a new one at the end
+
+
+class LatentView:
+    """An engine seen through maps: the latent values of what it answers about entries of M, and no other questions."""
+
+    def __init__(self, engine: Engine, maps: ColumnMaps) -> None:
+        self._engine, self._maps = engine, maps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def block(self, rows: Array, cols: Array) -> Array:
+        found: Array = self._maps.latent(self._engine.block(rows, cols), cols)
+        return found
+
+    def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
+        rows, cols, values = self._engine.draw(size, rng)
+        return rows, cols, self._maps.cells(values, cols)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +61,10 @@ class Problem:
     rank : int or None
         Of L; with features, of the part of L that they explain. None: to be chosen.
     seed : SeedSequence
+    maps : ColumnMaps or None
+        Of the columns, if the engine's M holds latent values of another table.
+    latent : dict
+        By maps, the owners of latent values of this M: one for all who ask.
     """
 
     engine: Engine
@@ -37,6 +72,8 @@ class Problem:
     F2: Features
     rank: int | None
     seed: np.random.SeedSequence
+    maps: ColumnMaps | None = None
+    latent: dict[ColumnMaps, Engine] = field(default_factory=dict)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -62,7 +99,18 @@ class Problem:
         n1, n2 = self.shape
         if not self.engine.dear or n1 * n2 > constants.BUDGET.memory:
             return self
-        return replace(self, engine=choose(self.engine.block(np.arange(n1), np.arange(n2))))
+        return replace(self, engine=choose(self.engine.block(np.arange(n1), np.arange(n2))), latent={})
+
+    def mapped(self, maps: ColumnMaps) -> Problem:
+        """The problem of the latent values of M."""
+        if maps not in self.latent:
+            self.latent[maps] = self.engine.mapped(maps)
+        return replace(self, engine=self.latent[maps], maps=maps)
+
+    def seen_through(self, maps: ColumnMaps) -> Problem:
+        """The same for whoever asks for no more than some entries: M itself is not mapped."""
+        view: Any = LatentView(self.engine, maps)
+        return replace(self, engine=view, maps=maps)
 
     def generator(self) -> np.random.Generator:
         """Random numbers for a solver with one use for them; the same at every call."""

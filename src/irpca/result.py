@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .engines.base import Trim
+from .engines.sparse_part import on_device, places, to_host, with_data
 from .lowrank import Array, LowRank
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
     from .model.calibration import Calibration
     from .model.entry_scale import EntryScale, Judge
+    from .model.maps import ColumnMaps
 
 
 class Status(Enum):
@@ -93,7 +95,8 @@ class Doubt:
     kind : a short name that code can compare, such as "unstable"
     text : a sentence or two for people
     rows, columns : positions of the lines it is about, if it is about some
-    template : the text with ``{lines}`` where it names lines, so that labels can take the place of positions
+    template : the text with ``{lines}`` where it names lines (or ``{rows}`` and ``{columns}``, and ``{row}`` and
+        ``{column}`` the first ones), so that labels can take the place of positions
     """
 
     kind: str
@@ -106,7 +109,9 @@ class Doubt:
         return self.text
 
 
+MOST_KINDS = 40  # columns whose kinds a summary tells
 NAMED = 8  # lines that a text names
+TEXT = "<U20"  # the names of mistakes in an array; the longest has 17 letters
 
 
 def names(labels: Sequence[Any]) -> str:
@@ -119,6 +124,13 @@ def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
     positions = tuple(int(i) for i in lines)
     text = template.replace("{lines}", names(positions))
     return Doubt(kind, text, positions if axis == 0 else (), positions if axis == 1 else (), template)
+
+
+def about_cells(kind: str, template: str, rows: Array, columns: Array | tuple[()] = ()) -> Doubt:
+    """A doubt about cells of some rows and columns; the template says ``{rows}``, ``{columns}``, or ``{row}``."""
+    some, others = tuple(int(i) for i in rows), tuple(int(j) for j in np.unique(columns))
+    text = template.replace("{rows}", names(some)).replace("{columns}", names(others)).replace("{row}", str(some[0]))
+    return Doubt(kind, text, some, others, template)
 
 
 MIN_LINE_EVIDENCE = 2  # cells of a line that fit to rounding beside the one for each component that fits by itself
@@ -185,6 +197,7 @@ class State:
     fit : the model with its posteriors, for new rows
     stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
+    maps : of the columns, if L is of latent values of the cells
     choices, doubts : what was chosen from the data, and what to doubt
     whole : makes this state with all that belongs to it, where that takes time and is needed only if it is the last
     """
@@ -207,6 +220,7 @@ class State:
     stage: str = ""
     progress: float | None = None
     failure: str | None = None
+    maps: ColumnMaps | None = None
     choices: tuple[Choice, ...] = ()
     doubts: tuple[Doubt, ...] = ()
     whole: Callable[[], State] | None = None
@@ -247,6 +261,36 @@ class History:
         self.step.append(state.step)
         self.corruption.append(np.nan if trim is None else 1.0 - trim.kept_share)
         self.residual.append(np.nan if trim is None else float(np.sqrt(trim.energy / max(trim.kept, 1))))
+
+
+@dataclass(frozen=True, eq=False)
+class Mistakes:
+    """What kind of mistake every outlier is (:mod:`irpca.mistakes`).
+
+    Attributes
+    ----------
+    names : tuple of str
+        Such as "× 10" or "stuck"; "" where the mistake has no name.
+    which : array of int
+        Of every entry of S, in its order, the position of its name.
+    """
+
+    names: tuple[str, ...]
+    which: Array
+
+    @property
+    def texts(self) -> Array:
+        """The name of every outlier."""
+        texts: Array = np.array(self.names, TEXT)[self.which]
+        return texts
+
+
+@dataclass(frozen=True, eq=False)
+class Latent:
+    """L and S of the latent values of a table whose columns were mapped."""
+
+    L: LowRank
+    S: Sparse | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,6 +344,11 @@ class Result:
     fit : the model with its posteriors, or None
     outliers_path : str or None
         The folder of Parquet files that holds the outliers, if ``outliers_to`` was given and they were written.
+    latent : Latent or None
+        Where columns were mapped: L and S of latent values, to which rank, W, noise, zeta, residual, explained, scale
+        and calibration belong. ``L.dense()`` and S are in units of M all the same.
+    mistakes : Mistakes or None
+        What kind of mistake every outlier is; None where M is not in memory.
     """
 
     L: LowRank
@@ -328,6 +377,46 @@ class Result:
     calibration: Calibration | None = None
     fit: Any = None
     outliers_path: str | None = None
+    latent: Latent | None = None
+    mistakes: Mistakes | None = None
+
+    def in_units_of_M(self) -> Result:
+        """The same, if L and S are of latent values: with what these say of M in their place."""
+        if self.scale is None or self.scale.maps is None:
+            return self
+        S = self.S
+        if S is not None:
+            scale = self.scale.converted(S.tensor_of) if on_device(S) else self.scale
+            observed, expected = scale.in_units_of_M(S.data, *places(S))
+            S = with_data(S, observed - expected)
+        from .model.maps import MappedLowRank
+
+        L = MappedLowRank(self.L, self.scale.maps)
+        return replace(self, L=L, S=S, latent=Latent(self.L, self.S))
+
+    def in_host_memory(self, what: str) -> Result:
+        """The same with its outliers in host memory, for ``what`` is made of them there."""
+        if not on_device(self.S):
+            return self
+        latent = self.latent
+        if latent is not None and latent.S is not None:
+            latent = replace(latent, S=to_host(latent.S, what))
+        return replace(self, S=to_host(self.S, what), latent=latent)
+
+    @property
+    def maps(self) -> ColumnMaps | None:
+        """Of the columns, where they were mapped."""
+        return None if self.scale is None else self.scale.maps
+
+    @property
+    def factors(self) -> LowRank:
+        """What the noise is about: L, of latent values where columns were mapped."""
+        return self.L if self.latent is None else self.latent.L
+
+    @property
+    def residuals(self) -> Sparse | None:
+        """S, of latent values where columns were mapped."""
+        return self.S if self.latent is None else self.latent.S
 
     @property
     def n_observed(self) -> int:
@@ -375,8 +464,14 @@ class Result:
         first = str(serious[0]).partition(":")[0].partition(". ")[0]
         return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
 
-    def summary(self) -> str:
-        """Whether to use it, what was found, what was chosen and why, what to check: text for people."""
+    def summary(self, labels: Sequence[Any] | None = None) -> str:
+        """Whether to use it, what was found, what was chosen and why, what to check: text for people.
+
+        Parameters
+        ----------
+        labels : list, or None
+            What to call the columns of M. None: their positions.
+        """
         n1, n2 = self.L.shape
         missing = n1 * n2 - self.n_observed
         holes = f"; {missing:,} cells ({missing / (n1 * n2):.2%}) are missing" if missing else ""
@@ -394,6 +489,8 @@ class Result:
             parts = {"features": "can be written with the features", "free": "cannot"}
             shares = (f"{share:.1%} {parts.get(part, part)}" for part, share in self.shares.items())
             lines.append("Of the expected values (sum of squares): " + ", ".join(shares))
+        if self.maps is not None:
+            lines.append(f"Columns: {self.kinds(labels)}")
         if self.choices:
             lines.append("Chosen from the data:")
             lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]
@@ -401,6 +498,16 @@ class Result:
             lines.append("What to check:")
             lines += [f"  - {doubt}" for doubt in self.doubts]
         return "\n".join(lines)
+
+    def kinds(self, labels: Sequence[Any] | None = None) -> str:
+        """What every column holds, where columns were mapped: "price: logarithm; garage: yes or no"."""
+        if self.maps is None:
+            return ""
+        kinds = self.maps.names
+        if len(set(kinds)) == 1:
+            return f"all are fitted through the same map, {kinds[0]}"
+        shown = [f"{label}: {kind}" for label, kind in zip(labels or range(len(kinds)), kinds, strict=True)]
+        return "; ".join(shown[:MOST_KINDS]) + ("; …" if len(shown) > MOST_KINDS else "")
 
     @property
     def _outliers(self) -> str:
@@ -425,8 +532,9 @@ class Result:
             return "none: expected and observed are equal but for rounding, outside the outliers"
         if self.noise is None:
             return "unknown to this solver"
+        mapped = "" if self.maps is None else ", of mapped values, whose own is about 1"
         return (
-            f"standard deviation {self.noise:.3g} in a typical cell; it differs by row and column, see "
+            f"standard deviation {self.noise:.3g} in a typical cell{mapped}; it differs by row and column, see "
             "std in outliers()"
         )
 

@@ -16,10 +16,11 @@ from array_api_compat import array_namespace, device
 
 from .arguments import number
 from .engines.base import Engine, Sided
-from .engines.sparse_part import on_device, only, places
+from .engines.sparse_part import on_device, only, places, with_data
 from .lowrank import Array
 from .model.calibration import discoveries, most_certain_first
 from .model.entry_scale import EntryScale, Judge
+from .model.maps import ColumnMaps
 from .result import Result
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
 JUDGED_CELLS = 1 << 24  # that are looked at together, in double precision
+REACH = 1.96  # standard deviations to either side: 95 % of clean measurements
 MARKS = np.array(["", "outlier", "missing"])
 
 
@@ -81,15 +83,24 @@ def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Spar
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
-    S = candidates(result, cut, owner)
-    if cut.default:  # all are more likely outliers than not
-        return S
-    found = Candidates(S, result.judge)
+    if cut.default:
+        return result.S
+    S = flagged_residuals(result, cut, owner)
+    return S if result.maps is None else with_data(S, Candidates(S, result.judge).difference(slice(None)))
+
+
+def flagged_residuals(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
+    """The same, where columns are mapped with the residuals of their latent values, which the judge is about."""
+    if cut.default and result.residuals is not None:  # all are more likely outliers than not
+        return result.residuals
+    found = Candidates(candidates(result, cut, owner), result.judge)
     return found.keep(found.choose(cut))
 
 
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
-    """The cells among which a cut chooses, and perhaps others; where they are."""
+    """The cells among which a cut chooses, and perhaps others; where they are. Where columns are mapped, with the
+    residuals of their latent values.
+    """
     exact = result.noise == 0
     if result.failed and (cut.fdr or cut.probability):
         raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
@@ -97,8 +108,8 @@ def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> S
         raise ValueError(
             "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
         )
-    assert result.S is not None
-    return result.S if exact or cut.default or _suffices(result, cut) else _read_beyond(result, cut, owner())
+    assert result.residuals is not None
+    return result.residuals if exact or cut.default or _suffices(result, cut) else _read_beyond(result, cut, owner())
 
 
 def _suffices(result: Result, cut: Criterion) -> bool:
@@ -110,13 +121,20 @@ def _suffices(result: Result, cut: Criterion) -> bool:
 
 def _read_beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
     """All cells that may be in the cut, from one read of M."""
+    if result.maps is not None:
+        engine = engine.mapped(result.maps)
     if cut.threshold is not None:
-        judge = replace(result.judge, limit=cut.threshold, scale=None)
+        judge = replace(result.judge, limit=cut.threshold if result.maps is None else 0.0, scale=None)
+        if result.maps is not None and np.prod(engine.shape) > MOST_CELLS:
+            raise ValueError(
+                "threshold is in units of M, and columns of this model are mapped: of so large a table all cells would "
+                "have to be listed; use probability or fdr"
+            )
     else:
         assert result.scale is not None and result.calibration is not None
-        limit = result.calibration.size_at(np.nextafter(cut.probability or 0.0, -1))
-        judge = replace(result.judge, limit=limit)
-    S, _ = engine.corruption(result.L, judge.candidates)
+        level = np.nextafter(cut.probability or 0.0, -1)
+        judge = replace(result.judge, limit=result.calibration.size_at(level), level=max(level, 0.0))
+    S, _ = engine.corruption(result.factors, judge.candidates)
     return judge.outliers(S)
 
 
@@ -164,7 +182,7 @@ class Candidates:
         for first in range(0, self.S.nnz, JUDGED_CELLS):
             some = self._judge(slice(first, min(first + JUDGED_CELLS, self.S.nnz)))
             if cut.threshold is not None:
-                some = some.take(abs(self.S.data[some.at]) > cut.threshold)
+                some = some.take(abs(self.difference(some.at)) > cut.threshold)
             elif cut.probability is not None:
                 some = some.take(some.probability >= cut.probability)
             found = found.join(some) if len(found.at) else some
@@ -177,7 +195,8 @@ class Candidates:
     def _judge(self, some: slice) -> Cells:
         residuals, at = self.S.data[some], places(self.S, some)
         size = abs(self.judge.standardised(residuals, *at))
-        score = size if self.judge.scale is None or self.scale is None else abs(residuals) / self.std(*at)
+        plain = self.judge.scale is None or self.scale is None or self.scale.maps is not None
+        score = size if plain else abs(residuals) / self.std(*at)
         positions = array_namespace(residuals).arange(some.start, some.stop, device=device(residuals))
         return Cells(positions, size, score, self.judge.probability(residuals, *at))
 
@@ -185,6 +204,26 @@ class Candidates:
         """The standard deviation of clean measurements at some cells."""
         assert self.scale is not None
         return cast(self.scale.std_at(rows, cols), self.dtype)
+
+    def observed_and_expected(self, at: Any) -> tuple[Any, Any]:
+        """What some of the cells hold and should hold, where columns are mapped."""
+        assert self.judge.scale is not None
+        return self.judge.scale.in_units_of_M(self.S.data[at], *places(self.S, at))
+
+    def bounds(self, at: Any, expected: Any) -> tuple[Any, Any]:
+        """Between which values 95 % of the clean measurements of some of the cells lie."""
+        assert self.scale is not None
+        rows, cols = places(self.S, at)
+        std = self.scale.std_at(rows, cols)
+        middle = expected if self.scale.maps is None else self.scale.latent_at(rows, cols)
+        return bound(middle, -REACH * std, self.scale.maps, cols), bound(middle, REACH * std, self.scale.maps, cols)
+
+    def difference(self, at: Any) -> Any:
+        """Observed less expected, of some of the cells, in units of M."""
+        if self.judge.scale is None or self.judge.scale.maps is None:
+            return self.S.data[at]
+        observed, expected = self.observed_and_expected(at)
+        return observed - expected
 
     def keep(self, chosen: Cells) -> Sparse:
         """S with some of its entries, where it is."""
@@ -205,24 +244,70 @@ def cast(values: Any, dtype: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class ExpectedTable(Sided):
-    """``left @ right.T``, NaN in lines of which nothing is known."""
+    """``left @ right.T``, or what belongs to these latent values; NaN in lines of which nothing is known."""
 
     PAIRS = (("left", "right"),)
     left: Any
     right: Any
+    maps: ColumnMaps | None = None
 
     def answer(self, M: Any = None) -> tuple[Any, ...]:
-        return (self.left @ self.right.T,)
+        latent = self.left @ self.right.T
+        return (latent if self.maps is None else self.maps.expected(latent),)
 
 
 @dataclass(frozen=True, eq=False)
 class DeviationTable(Sided):
-    """The standard deviation of clean measurements, NaN in lines of which nothing is known."""
+    """The standard deviation of clean measurements, NaN in lines of which nothing is known.
+
+    Where columns are mapped, it depends on how far a cell is from what is expected: the difference divided by it is
+    that of the latent values, standardised.
+    """
 
     scale: EntryScale
 
     def answer(self, M: Any = None) -> tuple[Any, ...]:
-        return (self.scale.std_table(),)
+        std, maps = self.scale.std_table(), self.scale.maps
+        if maps is None:
+            return (std,)
+        xp, latent = array_namespace(std), self.scale.latent_table()
+        std = width(maps, latent, std)
+        if M is not None:
+            residuals = maps.latent(M) - latent
+            away, size = xp.abs(M - maps.expected(latent)), xp.abs(residuals) / self.scale.unit_table(residuals)
+            std = xp.where(
+                away > 0, xp.where(size > 0, away / xp.where(size > 0, size, 1.0), xp.maximum(std, away)), std
+            )
+        return (std,)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundTable(Sided):
+    """What clean measurements exceed with a given probability, NaN in lines of which nothing is known.
+
+    Attributes
+    ----------
+    away : standard deviations from what is expected
+    """
+
+    PAIRS = (("left", "right"),)
+    left: Any
+    right: Any
+    scale: EntryScale
+    away: float
+
+    def answer(self, M: Any = None) -> tuple[Any, ...]:
+        return (bound(self.left @ self.right.T, self.away * self.scale.std_table(), self.scale.maps),)
+
+
+def bound(middle: Any, away: Any, maps: ColumnMaps | None, cols: Any = None) -> Any:
+    """What cells hold that are so far from what is expected; where columns are mapped, both are of latent values."""
+    return middle + away if maps is None else maps.expected(middle + away, cols)
+
+
+def width(maps: ColumnMaps, latent: Any, std: Any, cols: Any = None) -> Any:
+    """Half of what one standard deviation on both sides of some latent values is in units of M."""
+    return 0.5 * (maps.expected(latent + std, cols) - maps.expected(latent - std, cols))
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,13 +331,17 @@ class RepairedTable(Sided):
     S: Any
     columns: Any
     scale: EntryScale | None = None
+    maps: ColumnMaps | None = None
 
     def answer(self, M: Any) -> tuple[Any, ...]:
-        xp, expected = array_namespace(M), self.left @ self.right.T
+        xp, latent = array_namespace(M), self.left @ self.right.T
+        expected = latent if self.maps is None else self.maps.expected(latent, held=True)
         outlier, missing, known = self._outliers(M), xp.isnan(M), xp.isfinite(expected)
         marks = xp.where(outlier, cast(known, np.int8), 2 * cast(missing, np.int8))
         made = xp.where((outlier | missing) & known, expected, M)
         std = None if self.scale is None else self.scale.std_table()
+        if std is not None and self.maps is not None:
+            std = width(self.maps, latent, std)
         return made, None if std is None else xp.where(marks > 0, std, xp.zeros_like(std)), marks
 
     def _outliers(self, M: Any) -> Any:

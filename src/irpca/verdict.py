@@ -234,7 +234,15 @@ class Case:
         """
         d = [F.d if tied else n for F, tied, n in zip(self.features, self.tied, lines, strict=True)]
         unknowns = self.L.rank * max(sum(d) - self.L.rank, 1)
-        return float((self.state.noise or 0.0) * np.sqrt(unknowns / entries))
+        return float(self.noise * np.sqrt(unknowns / entries))
+
+    @property
+    def noise(self) -> float:
+        """Its standard deviation; where columns are mapped, and differ widely, the root mean square of all."""
+        scale = self.state.scale
+        if scale is None or scale.maps is None:
+            return self.state.noise or 0.0
+        return float(scale.tail * np.sqrt(scale.rows.mean() * scale.cols.mean()))
 
     @property
     def tied(self) -> tuple[bool, bool]:
@@ -246,8 +254,10 @@ class Case:
 def doubts_of(case: Case) -> tuple[Doubt, ...]:
     """What all checks have to say; where a run was cut short or failed, only what does not need a finished fit."""
     found = list(case.state.doubts)
-    for check in (*ALWAYS, *FINISHED) if case.status in (Status.CONVERGED, Status.MAX_ITER) else ALWAYS:
-        found += check(case)
+    finished = case.status in (Status.CONVERGED, Status.MAX_ITER)
+    for check in (*ALWAYS, *FINISHED) if finished else ALWAYS:
+        if case.state.maps is None or check not in OF_VALUES:
+            found += check(case)
     return tuple(found)
 
 
@@ -261,8 +271,8 @@ def _labelled(doubt: Doubt, row_labels: Labels | None, column_labels: Labels | N
         return doubt
     rows, columns = _texts(doubt.rows, row_labels), _texts(doubt.columns, column_labels)
     text = doubt.template.replace("{lines}", names(rows or columns))
-    for place, found in (("{row}", rows), ("{column}", columns)):
-        text = text.replace(place, found[0] if found else "")
+    for place, found in (("row", rows), ("column", columns)):
+        text = text.replace(f"{{{place}s}}", names(found)).replace(f"{{{place}}}", found[0] if found else "")
     return replace(doubt, text=text)
 
 
@@ -394,7 +404,11 @@ def piled_up(case: Case) -> Iterator[Doubt]:
     if case.exact:  # it meets them all
         return
     look = case.sample
-    values, counts = np.unique(look.values[look.kept], return_counts=True)
+    kept = look.kept
+    if case.state.maps is not None:  # of few values, and of those at a bound, it is known that they are repeated
+        low, high = case.state.maps.interval(look.values, case.drawn[1])
+        kept = kept & (low == high)
+    values, counts = np.unique(look.values[kept], return_counts=True)
     if len(values) < 6:
         return
     most = constants.MIN_REPEATED_SHARE * len(look.values)
@@ -841,6 +855,8 @@ def small_table(case: Case) -> Iterator[Doubt]:
 
 
 Check = Callable[[Case], Iterator[Doubt]]
+# Where columns are mapped, these would speak of latent values; what they look for is what maps are made for.
+OF_VALUES: tuple[Check, ...] = (out_of_range, piled_up, few_values, coarse, noise_grows, skewed)
 ALWAYS: tuple[Check, ...] = (failure, unknown_lines)
 FINISHED: tuple[Check, ...] = (
     unstable,

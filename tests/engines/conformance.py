@@ -19,6 +19,8 @@ from scipy.sparse import csr_array
 from irpca.engines import Engine, Normal, ReferenceEngine, Trim, body, pieces, regressions, walks
 from irpca.engines.base import Lines, Look, Noise, Prior, Standardised
 from irpca.lowrank import LowRank
+from irpca.model.kinds import kind_of
+from irpca.model.maps import ColumnMaps
 
 DTYPES = [np.float32, np.float64]
 ORDERS = ["C", "Fortran"]
@@ -162,6 +164,48 @@ LINES = [
     ("basis", True, (30, 17), "C strided", np.float64),
     ("partly tied", True, (9, 70), "Fortran whole", np.float32),
 ]
+
+
+KINDS = [
+    lambda x: x,
+    lambda x: np.exp(x / 10),
+    lambda x: 1.0 * (x > 0),
+    lambda x: np.maximum(x, 0),
+    lambda x: np.clip(np.round(x), -2, 3),
+]
+
+
+def of_every_kind(M):
+    """A table of numbers, skewed numbers, yes and no, numbers piled up at zero, and scores; the maps of its columns."""
+    M = np.column_stack([KINDS[j % len(KINDS)](column) for j, column in enumerate(M.T)]).astype(M.dtype)
+    return M, ColumnMaps.of([kind_of(column) for column in M.T])
+
+
+def same_of_latent_values(engine, M, maps):
+    """An engine of M, mapped, answers as the reference does; what was asked before counts, and M stays as it is."""
+    reference, lines, dtype = ReferenceEngine(M), LinesCase(M.shape), M.dtype.type
+    case, (n1, n2) = Case(M.shape, dtype), M.shape
+    engine.core(case.L, ZETA, case.Q1, case.Q2)
+    before, latent, right = engine.reads, engine.mapped(maps), reference.mapped(maps)
+    assert (latent.name, latent.shape, latent.dtype) == (engine.name, engine.shape, engine.dtype)
+    same_answers(*(owner.core(case.L, ZETA, case.Q1, case.Q2) for owner in (latent, right)), case)
+    (S, trim), (S0, trim0) = (owner.corruption(case.L, ZETA) for owner in (latent, right))
+    same_sparse(S, S0, dtype)
+    same_trim(trim, trim0, dtype)
+    for answer, expected in ask_lines((latent, right), lines):
+        same_lines(answer, expected, 1e-8)
+    assert latent.reads == before + 4 and engine.reads == before
+    rows, cols = np.arange(n1)[::-2], np.arange(n2)[::-1]
+    *at, drawn = latent.draw(40, np.random.default_rng(1))
+    for found, expected in (
+        (latent.block(rows, cols), right.block(rows, cols)),
+        (latent.entries(rows[:9], cols[:9]), right.entries(rows[:9], cols[:9])),
+        (drawn, right.entries(*at)),
+    ):
+        assert found.dtype == dtype
+        np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype])
+    assert latent.n_observed == reference.n_observed
+    np.testing.assert_array_equal(engine.block(rows, cols), M[rows][:, cols])
 
 
 class LinesCase:
@@ -571,6 +615,7 @@ class Owner:
         engine.recall(found)
         engine.forget()
         assert len(engine.glance(100)) == 100
+        engine.mapped(of_every_kind(case.M)[1])
         engine.place(Q1)
         engine.core(case.L, ZETA, Q1, Q2)
         engine.products(case.L, ZETA, Q2, Q1)
@@ -716,6 +761,14 @@ class EngineSuite(Owner):
         turned, turned_trim = self.make(M.T).corruption(case.L.T, limit.T)
         same_sparse(turned, S.T.tocsr(), case.dtype)
         assert turned_trim.kept == trim.kept
+
+    def test_mapped(self, stored, holes, monkeypatch):
+        dtype, layout = stored
+        to_the_end(monkeypatch)
+        M, maps = of_every_kind(Case((30, 17), dtype).M)
+        if holes:
+            M[np.arange(M.size).reshape(M.shape) % 7 == 3] = np.nan
+        same_of_latent_values(self.make(laid_out(M, layout)), M, maps)
 
     @pytest.mark.parametrize(
         ("kind", "dtype"),
@@ -890,6 +943,12 @@ class HolesSuite:
             same_lines(answer, expected, 1e-8)
             assert answer.sums.n_observed == there.sum()
         assert engine.reads == 2
+
+    def test_mapped(self, hole, case, there, monkeypatch):
+        to_the_end(monkeypatch)
+        M, maps = of_every_kind(case.M)
+        engine, _ = self.pair(M, there, hole)
+        same_of_latent_values(engine, np.where(there, M, M.dtype.type(np.nan)), maps)
 
     def test_what_is_observed(self, hole, case, there):
         engine, _ = self.pair(case.M, there, hole)

@@ -19,8 +19,10 @@ from engines.conformance import (
     given_by,
     laid_out,
     listed,
+    of_every_kind,
     of_T,
     same_answers,
+    same_of_latent_values,
     same_sparse,
     standardised,
     with_nan,
@@ -385,6 +387,16 @@ def test_a_survey_is_of_M_as_it_is_then():
     assert engine.entries(*at) == 5
 
 
+@pytest.mark.usefixtures("small_slabs")
+def test_latent_values_that_find_no_room_are_made_in_every_read(monkeypatch):
+    """Of half precision in single: in that, few ordered values would not be told from others."""
+    monkeypatch.setattr(storage_module, "ROOM", 0.0)
+    M, maps = of_every_kind(Case((30, 17), np.float32).M)
+    engine = made(tensor(M.astype(np.float16)))
+    assert engine.mapped(maps).capabilities == frozenset()
+    same_of_latent_values(engine, M.astype(np.float16).astype(np.float32), maps)
+
+
 def test_a_streamed_matrix_is_never_whole():
     p = irpca.datasets.make_problem(30, 20, d1=3, d2=3, rank=1, corruption=0.1)
     with pytest.raises(NotImplementedError, match=r"solver='rpca_gd' works on all of M .*the gpu engine does not have"):
@@ -392,7 +404,7 @@ def test_a_streamed_matrix_is_never_whole():
 
 
 def test_a_dense_matrix_that_does_not_fit_beside_M_is_refused(monkeypatch):
-    monkeypatch.setattr(engine_module, "_free_memory", lambda _: 500.0)
+    monkeypatch.setattr(engine_module, "free_memory", lambda _: 500.0)
     M = np.ones((10, 10), np.float32)
     made(M).whole()
     for other in (csr_tensor(M), torch.ones((10, 10), dtype=torch.float16), np.ones((20, 10))):

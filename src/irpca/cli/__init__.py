@@ -28,6 +28,15 @@ Missing values in csv: empty fields, NA, N/A, n/a, NaN, nan, null, NULL, None, <
 """
 
 
+KINDS = """kinds of columns (--column NAME=KIND; of a table without names, NAME is the position, from 0 on):
+  auto       found out: any of these, also values piled up at a bound, such as zeros
+  as-it-is   plain numbers
+  logarithm  numbers, none below 0, whose errors grow with their size: prices
+  number     numbers that are stretched so that they spread evenly, if it helps
+  ordered    few values with an order, such as scores from 1 to 5
+"""
+
+
 class Interrupted(BaseException):
     """Ctrl-C. Not a KeyboardInterrupt, after which a fit would first finish what it has."""
 
@@ -157,13 +166,27 @@ def _add_command(commands: Any, name: str, text: str, epilog: str = "") -> argpa
 
 
 def _add_fit(commands: Any) -> None:
-    parser = _add_command(commands, "fit", "find outliers in a table and repair it", FORMATS)
+    parser = _add_command(commands, "fit", "find outliers in a table and repair it", f"{KINDS}\n{FORMATS}")
     parser.add_argument("data", metavar="DATA", help="the table: one row in each line, or --long")
     _add_reading(parser)
     parser.add_argument("--rows", metavar="F", help='features of the rows: a table, or "index" for their labels')
     parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
     parser.add_argument(
         "--rank", type=_read_rank, default="auto", metavar="R", help="number of components (default: auto)"
+    )
+    parser.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        type=_read_kind,
+        metavar="NAME=KIND",
+        help="what a column holds: auto, as-it-is, logarithm, number or ordered, see below (may be repeated)",
+    )
+    parser.add_argument(
+        "--columns",
+        choices=["auto", "as-they-are"],
+        default="auto",
+        help="auto: find out what columns hold (default); as-they-are: take all as plain numbers",
     )
     _add_cut(parser)
     parser.add_argument("--seed", type=_read_natural, default=0, metavar="N", help="random seed (default: 0)")
@@ -206,6 +229,7 @@ def _add_report(commands: Any) -> None:
 def _add_demo(commands: Any) -> None:
     parser = _add_command(commands, "demo", "try it on life expectancy in 202 countries")
     parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
+    parser.set_defaults(column=[], columns="auto")
     parser.set_defaults(rank="auto", seed=0, time_budget=None, report=True, fdr=None, probability=None, threshold=None)
     _add_output(parser)
 
@@ -262,6 +286,13 @@ def _read_names(text: str) -> tuple[str, ...]:
     if len(names) != 3 or len(set(names)) != 3 or not all(names):
         raise argparse.ArgumentTypeError(f"three different names of columns are needed, ROW,COLUMN,VALUE; got {text!r}")
     return names
+
+
+def _read_kind(text: str) -> tuple[str, str]:
+    name, _, kind = text.rpartition("=")
+    if not name or not kind:
+        raise argparse.ArgumentTypeError(f"the name of a column and its kind are needed, NAME=KIND; got {text!r}")
+    return name, kind.replace("-", " ")
 
 
 def _read_delimiter(text: str) -> str:

@@ -19,6 +19,7 @@ from .. import readers
 from ..labels import Labels
 from ..labels import texts as texts_of
 from ..readers import PACKED, Data, FileTable, Options, ReaderError
+from ..readers.table import no_column
 from . import FOUND, USABLE, USAGE, findings, printed, writers
 
 
@@ -36,6 +37,7 @@ def fit(arguments: Namespace) -> int:
         return data, data.features if rows is None else rows, cols, [*data.notes, *row_notes, *col_notes]
 
     _refuse_together(arguments)
+    _refuse_kinds(arguments)
     return _fit(arguments, arguments.out or f"{_strip_endings(arguments.data)}-irpca", read)
 
 
@@ -65,11 +67,12 @@ def _fit(
         watched = sys.stderr.isatty() and not arguments.quiet
         model = InductiveRobustPCA(
             arguments.rank,
+            columns=_take_kinds(arguments, data),
             time_budget=arguments.time_budget,
             callbacks=Progress(sys.stderr) if watched else None,
             random_state=arguments.seed,
         )
-        with _note_warnings(notes):
+        with _note_warnings(notes), _naming_kinds():
             model.fit(data.M, row_features=rows, col_features=cols)
         found = findings.outliers(model, data, _collect_criterion(arguments))
         findings.write_outliers(place / "outliers.csv", found)
@@ -94,6 +97,31 @@ def _note_warnings(notes: list[str]) -> Iterator[None]:
         yield
     own = [warning for warning in caught if warning.category.__name__ != "ConvergenceWarning"]
     notes += dict.fromkeys(" ".join(str(warning.message).split()) for warning in own)
+
+
+@contextmanager
+def _naming_kinds() -> Iterator[None]:
+    """A column that cannot be what --column says."""
+    from ..model.kinds import ColumnError
+
+    try:
+        yield
+    except ColumnError as error:
+        kind = error.wanted.replace(" ", "-")
+        raise ReaderError(f"--column {error.column}={kind}: {error.why}; give it another kind") from error
+
+
+def _take_kinds(arguments: Namespace, data: Data) -> Any:
+    """The kinds of columns as the estimator takes them."""
+    if not arguments.column:
+        return arguments.columns.replace("-", " ")
+    names = texts_of(data.columns, data.shape[1]) if data.columns is None else data.columns.spell()
+    keys, kinds = range(len(names)) if data.columns is None else list(data.columns), {}
+    for name, kind in arguments.column:
+        if name not in names:
+            raise ReaderError(no_column(data.name, name, names, "--column"))
+        kinds[keys[names.index(name)]] = kind
+    return kinds
 
 
 def check(arguments: Namespace) -> int:
@@ -193,6 +221,20 @@ def _refuse_together(arguments: Namespace) -> None:
         raise UsageError("--long takes one line for each observation: --index and --feature are for wide tables")
     if arguments.feature and arguments.rows:
         raise UsageError("give the features of the rows by --feature or by --rows, not both")
+
+
+def _refuse_kinds(arguments: Namespace) -> None:
+    from ..model.kinds import CHOICES
+
+    if arguments.column and arguments.columns != "auto":
+        raise UsageError("--columns as-they-are takes all columns as they are: leave --column out, or --columns")
+    names = [name for name, _ in arguments.column]
+    for name, kind in arguments.column:
+        if kind not in CHOICES:
+            known = ", ".join(choice.replace(" ", "-") for choice in CHOICES)
+            raise UsageError(f"--column {name}={kind}: there is no such kind; the kinds are {known}")
+        if names.count(name) > 1:
+            raise UsageError(f"--column {name}: it is named {names.count(name)} times; give one kind")
 
 
 def _make_options(arguments: Namespace, labels: Iterable[str] = ()) -> Options:

@@ -12,7 +12,19 @@ from ..lowrank import Array
 from ..readers import Data
 from . import writers
 
-FIELDS = ("row", "column", "observed", "expected", "difference", "std", "score", "probability")
+FIELDS = (
+    "row",
+    "column",
+    "observed",
+    "expected",
+    "difference",
+    "std",
+    "lower",
+    "upper",
+    "score",
+    "probability",
+    "kind",
+)
 
 
 def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[Any]]:
@@ -43,7 +55,7 @@ def _spell(side: Labels | None, positions: Any) -> list[str]:
 
 def write_outliers(path: Path, found: dict[str, list[Any]]) -> None:
     columns = [found["row"], found["column"], writers.full(found["observed"])]
-    columns += [writers.rounded(found[name]) for name in FIELDS[3:]]
+    columns += [writers.rounded(found[name]) for name in FIELDS[3:-1]] + [found["kind"]]
     writers.write_csv(path, FIELDS, zip(*columns, strict=True))
 
 

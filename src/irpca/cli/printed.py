@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..labels import texts
 from ..readers import Data
 from ..tables import Criterion
 from ..wording import count
@@ -59,6 +60,7 @@ def say_fit(
         "missing": int(np.prod(data.shape)) - result.n_observed,
         "rank": result.rank,
         "noise": result.noise,
+        "columns": None if result.maps is None else dict(zip(_columns(model), result.maps.names, strict=True)),
         "doubts": [{"kind": doubt.kind, "text": str(doubt)} for doubt in result.doubts],
         "seconds": result.seconds,
         "exit_code": code,
@@ -110,9 +112,14 @@ def _summarise(arguments: Namespace, model: Any, number: int) -> Iterator[str]:
     share = number / max(model.result_.n_observed, 1)
     cut = Criterion(arguments.fdr, arguments.probability, arguments.threshold)
     cells = f"Outliers: {count(number, 'cell')} ({share:.2%}), {cut}"
-    for line in str(model.result_.summary()).split("\n"):
+    for line in str(model.result_.summary(_columns(model))).split("\n"):
         outliers = line.startswith("Outliers: ")
         yield f"{cells}; for more or fewer: --fdr, --probability or --threshold" if outliers else line
+
+
+def _columns(model: Any) -> list[str]:
+    """The columns of the fitted table as people read them."""
+    return texts(model.col_labels_, model.low_rank_.shape[1])
 
 
 def _list_outliers(found: dict[str, list[Any]]) -> list[str]:

@@ -18,6 +18,8 @@ from ..lowrank import Array, LowRank
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from ..model.maps import ColumnMaps
+
 
 @dataclass(frozen=True)
 class Trim:
@@ -76,7 +78,7 @@ class Sided:
             first = last
         return replace(self, **changed)  # type: ignore[type-var]
 
-    def cut(self, rows: slice, cols: slice) -> Self:
+    def cut(self, rows: slice | Array, cols: slice | Array) -> Self:
         """What belongs to some rows and columns."""
         of_rows, of_cols = self.sides
         return self.with_sides(
@@ -393,6 +395,10 @@ class Engine(Protocol):
     def forget(self) -> None:
         """What was looked at ahead is no longer needed."""
         return
+
+    def mapped(self, maps: ColumnMaps) -> Engine:
+        """An owner of the latent values of M, whose reads are counted from those of this one on."""
+        ...
 
     def glance(self, size: int) -> Array:
         """Some entries of M, at places that are always the same; where random access is dear, in one chunk."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,8 @@ from .regressions import Band, band_of, solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from ..model.maps import ColumnMaps
 
 
 class MemoryEngine(PiecedEngine):
@@ -90,6 +93,11 @@ class MemoryEngine(PiecedEngine):
     def holes(self, holes: bool) -> None:
         if isinstance(self.piece, Dense):
             self.piece.holes = holes
+
+    def mapped(self, maps: ColumnMaps) -> MemoryEngine:
+        new = copy(self)
+        new.piece = self.piece.mapped(maps)
+        return new
 
     def glance(self, size: int) -> Array:
         return self.piece.entries(*spread_places(self.shape, size))

@@ -25,6 +25,8 @@ from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+    from ..model.maps import ColumnMaps
+
 INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more than it brings
 INLINE_LISTED = 1 << 15  # the same of a list
 WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
@@ -96,6 +98,10 @@ class Dense:
     def most_sums(self, width: int) -> int | None:
         """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
         return None
+
+    def mapped(self, maps: ColumnMaps) -> Dense:
+        """The latent values of M: an array of its own."""
+        return Dense(maps.table(self.A.T if self.turned else self.A), self.holes, self.where)
 
     def rows(self, some: slice) -> Dense:
         """Some rows of M; nothing is copied."""
@@ -243,6 +249,12 @@ class Listed:
 
     def most_sums(self, width: int) -> int | None:
         return max(1, SUMS * self.n_observed // (self.shape[1] * max(1, width)))
+
+    def mapped(self, maps: ColumnMaps) -> Listed:
+        M = self.M
+        part = compressed(maps.cells(M.values, M.indices), M.indices, M.ends, M.shape)
+        part.has_canonical_format = True
+        return Listed(part, self.where)
 
     def rows(self, some: slice) -> Listed:
         M, first, last = self.M, int(self.M.ends[some.start]), int(self.M.ends[some.stop])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from .regressions import solve_bands
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from ..model.maps import ColumnMaps
 
 
 class ReferenceEngine(Engine):
@@ -62,6 +65,11 @@ class ReferenceEngine(Engine):
     @property
     def counts(self) -> tuple[Array, Array]:
         return self.observed.sum(axis=1), self.observed.sum(axis=0)
+
+    def mapped(self, maps: ColumnMaps) -> ReferenceEngine:
+        new = copy(self)
+        new.M = np.where(self.observed, maps.latent(self.M), 0.0).astype(self.dtype)
+        return new
 
     def glance(self, size: int) -> Array:
         rows, cols = spread_places(self.shape, size)

@@ -61,6 +61,13 @@ def only(S: Any, kept: Any) -> Any:
     return compressed(S.data[kept], S.indices[kept], ends, S.shape)
 
 
+def with_data(S: Any, data: Any) -> Any:
+    """S with other values in the same places."""
+    xp = array_namespace(S.data)
+    data = xp.astype(data, S.data.dtype, copy=False)
+    return S.with_data(data) if on_device(S) else compressed(data, S.indices, S.indptr, S.shape)
+
+
 def root_mean_square(S: Sparse) -> float:
     """Of the entries of S; 0 if there are none."""
     if not S.nnz:

@@ -39,6 +39,8 @@ class Calibration:
     ----------
     z : array
         Standardised residuals of any shape; those that are not finite are left out.
+    fence : float
+        Smaller residuals are no gross errors.
     gross : float
         A first estimate of the share of gross errors: where they are many, the median of all residuals is not that of
         the clean ones.
@@ -66,14 +68,14 @@ class Calibration:
     (array([ 0.,  1., nan]), 0.05)
     """
 
-    def __init__(self, z: Array, gross: float = 0.0) -> None:
+    def __init__(self, z: Array, gross: float = 0.0, fence: float = 0.0) -> None:
         sizes = np.sort(np.abs(np.asarray(z, float).ravel()))
         sizes = sizes[np.isfinite(sizes)]
         self.edges, self.levels = np.zeros(0), np.zeros(1)
         self.counts, self.clean = np.full(1, float(sizes.size)), np.full(1, float(sizes.size))
         self.share, self.scale, self.sd = 0.0, 0.0, 0.0
         if sizes.size and sizes[-1] > 0:
-            self._learn(sizes, gross)
+            self._learn(sizes, gross, fence)
 
     def __call__(self, z: Any) -> Any:
         """The probability that each entry is a gross error; NaN where z is. Of an array, or of a tensor."""
@@ -104,7 +106,34 @@ class Calibration:
         wrong = np.flatnonzero(self.levels > probability)
         return float(np.r_[0.0, self.edges][wrong[0]]) if len(wrong) else np.inf
 
-    def _learn(self, sizes: Array, gross: float) -> None:
+    def survival(self, z: Any) -> Any:
+        """The share of the clean entries that are larger in size; beyond the bins it falls as the heaviest tail."""
+        xp = array_namespace(z) if hasattr(z, "shape") else np
+        size = xp.abs(xp.asarray(z))
+        if not len(self.edges):
+            return xp.where(size > 0, xp.zeros_like(size), xp.ones_like(size))
+        edges, shares = (xp.asarray(part, dtype=xp.float64, device=size.device) for part in self._tail)
+        at = xp.searchsorted(edges, xp.astype(size, xp.float64))
+        at = xp.where(at < len(edges) - 1, xp.where(at > 1, at, 1 + 0 * at), len(edges) - 1 + 0 * at)
+        part = (size - edges[at - 1]) / (edges[at] - edges[at - 1])
+        inner = shares[at - 1] ** (1 - part.clip(0, 1)) * shares[at] ** part.clip(0, 1)
+        largest = float(self.edges[-1])
+        return inner * (largest / size.clip(largest)) ** (1 / constants.STUDENT_TAILS[1])
+
+    def size_of_share(self, share: float) -> float:
+        """The size beyond which this share of the clean entries is, or a lower bound of it."""
+        if not len(self.edges):
+            return 0.0
+        edges, shares = self._tail
+        return float(edges[max(int(np.searchsorted(-shares, -share)) - 1, 0)])
+
+    @property
+    def _tail(self) -> tuple[Array, Array]:
+        """Sizes, and the shares of clean entries beyond them; none is 0, as no tail is known better."""
+        beyond = 1 - np.cumsum(self.clean)[:-1] / self.clean.sum()
+        return np.r_[0.0, self.edges], np.maximum(np.r_[1.0, beyond], constants.MIN_BIN_PROBABILITY)
+
+    def _learn(self, sizes: Array, gross: float, fence: float) -> None:
         self.edges, counts, median = _bins(sizes, gross)
         low, high = constants.TABLE_RANGE
         grid, table = _tables()
@@ -118,6 +147,7 @@ class Calibration:
         weight = np.exp(misfit.min() - misfit)
         weight /= weight.sum()
         self.levels = _probabilities(counts, weight @ np.where(outside, expected, counts))
+        self.levels[np.r_[self.edges, np.inf] < fence] = 0.0  # of the last bin most may be beyond
         self.counts, self.clean = counts, weight @ expected
         self.share = float(self.levels @ counts / sizes.size)
         width = np.array([np.interp(-np.log(0.3173), -row, grid) for row in table])

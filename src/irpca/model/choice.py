@@ -28,12 +28,18 @@ class HeldOut:
     rows, cols, values : arrays
     least : array
         Scales below which a fit is as good as exact; the same for all fits.
+    slope : array
+        Log slope of what the values are in units of M: densities are per unit of M.
+    bounds : pair of arrays, or None
+        The intervals that values stand for; a value that stands for itself lies at both ends. None: all do.
     """
 
     rows: Array
     cols: Array
     values: Array
     least: Array
+    slope: Array | float = 0.0
+    bounds: tuple[Array, Array] | None = None
 
     def score(self, fit: Fit) -> Score:
         """Log predictive density and absolute error at every held-out entry."""
@@ -43,7 +49,12 @@ class HeldOut:
         R = self.values - L.sampled(i, j)
         var = np.einsum("kq,kq->k", row_spread[i], col_spread[j])
         s2 = np.maximum(noise.s**2 * noise.rows[i] * noise.cols[j], self.least**2)
-        return Score(noise.log_density(R, s2, var), np.abs(R))
+        density = noise.log_density(R, s2, var) + self.slope
+        if self.bounds is not None:
+            some = self.bounds[0] < self.bounds[1]
+            low, high = (end[some] - self.values[some] + R[some] for end in self.bounds)
+            density[some] = noise.log_mass(low, high, s2[some], var[some])
+        return Score(density, np.abs(R))
 
     def strict(self, fit: Fit) -> bool:
         """Whether the components that noise hides where entries are missing or wrong can go without loss.
@@ -62,7 +73,13 @@ class HeldOut:
         L = fit.L.sampled(self.rows, self.cols)
         rounding = float(np.median(self.least))
         distinguishable = rounding <= 10 * constants.MAX_RELATIVE_ROUNDING * float(np.std(L))  # else all would be exact
-        if not distinguishable or not fit.nearly_exact or len(fit.poorly_fitted(0)) or len(fit.poorly_fitted(1)):
+        if (
+            self.bounds is not None
+            or not distinguishable
+            or not fit.nearly_exact
+            or len(fit.poorly_fitted(0))
+            or len(fit.poorly_fitted(1))
+        ):
             return False
         close = np.abs(self.values - L) <= self.least
         return bool(close.mean() > constants.MAJORITY)

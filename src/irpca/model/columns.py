@@ -34,6 +34,8 @@ class Columns:
 
     @classmethod
     def of(cls, problem: Problem) -> Columns:
+        if problem.maps is not None:  # latent values are in one unit
+            return cls(np.ones(problem.shape[1]), np.maximum(problem.maps.least, constants.MIN_DETECTABLE_NOISE))
         unit, typical = find_units(problem)
         sample = problem.sample
         step = 2 * resolution(*sample.distinct, most=1.0) / np.sqrt(12)

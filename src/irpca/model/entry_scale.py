@@ -16,11 +16,15 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
+from scipy.special import ndtr, ndtri
 
 from .. import constants
+from ..constants import KINDS
 from ..engines.base import MOST_SPREAD, Sided, Standardised
 from ..engines.sparse_part import on_device, only, places
+from ..lowrank import LowRank
 from .calibration import Calibration
+from .maps import ColumnMaps
 
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 Lines = Any  # a slice, or an array of positions
@@ -39,6 +43,9 @@ class EntryScale(Sided):
         side's factors, and squares of the other's.
     tail : float
         The standard deviation of clean noise in units of s: more than 1 where it has long tails.
+    left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
+        Where columns are mapped: factors of what is expected of latent values, and the maps. All else is of latent
+        values then.
 
     Examples
     --------
@@ -50,25 +57,113 @@ class EntryScale(Sided):
     array([2.44948974])
     """
 
-    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"))
+    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"), ("left", "right"))
     rows: Any
     cols: Any
     row_spread: Any
     col_spread: Any
     tail: float = 1.0
+    left: Any = None
+    right: Any = None
+    maps: ColumnMaps | None = None
 
     def unit_at(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """What residuals at some entries are measured in."""
-        return self._unit(residuals, self.rows[rows] * self.cols[cols], self._variance(rows, cols))
+        s2, var = self.rows[rows] * self.cols[cols], self._variance(rows, cols)
+        if self.maps is None:
+            return self._unit(residuals, s2, var)
+        return self._unit_of_interval(residuals, s2, var, self.latent_at(rows, cols), cols)
 
     def unit_table(self, residuals: Any, rows: Lines = slice(None), cols: Lines = slice(None)) -> Any:
         """What the residuals of all entries of some rows and columns are measured in."""
-        return self._unit(residuals, *self._squares(rows, cols))
+        s2, var = self._squares(rows, cols)
+        if self.maps is None:
+            return self._unit(residuals, s2, var)
+        maps = self.maps.cut(slice(None), cols)
+        return replace(self, maps=maps)._unit_of_interval(residuals, s2, var, self.latent_table(rows, cols))
+
+    def mapped(self, L: LowRank, maps: ColumnMaps) -> EntryScale:
+        """The same, if all of it is of latent values, of which L is expected."""
+        left, right = L.thin()
+        return replace(self, left=left, right=right, maps=maps)
+
+    def latent_at(self, rows: Any, cols: Any) -> Any:
+        """The latent values that are expected at some entries."""
+        total = 0 * self.rows[rows] * self.cols[cols]
+        for k in range(self.left.shape[1]):
+            total += self.left[rows, k] * self.right[cols, k]
+        return total
+
+    def latent_table(self, rows: Lines = slice(None), cols: Lines = slice(None)) -> Any:
+        return self.left[rows] @ self.right[cols].T
+
+    def in_units_of_M(self, residuals: Any, rows: Any, cols: Any) -> tuple[Any, Any]:
+        """What cells hold, and what is expected there, from the residuals of their latent values."""
+        assert self.maps is not None
+        latent = self.latent_at(rows, cols)
+        return self.maps.observed(latent + residuals, cols), self.maps.expected(latent, cols)
+
+    def draw_sizes(self, residuals: Any, rows: Any, cols: Any, rng: np.random.Generator) -> Any:
+        """Standardised residuals; of entries that stand for an interval, drawn from within it.
+
+        Randomised quantile residuals (Dunn and Smyth 1996): of clean entries they are distributed as those of numbers.
+        """
+        if self.maps is None:
+            return residuals / self.unit_at(residuals, rows, cols)
+        s2, var = self.rows[rows] * self.cols[cols], self._variance(rows, cols)
+        (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
+        low, high, some = low / unit, high / unit, low < high
+        flip = low > 0  # in the upper tail the distribution function has lost its digits
+        ends = np.where(flip, -high, low), np.where(flip, -low, high)
+        below, above = ndtr(ends[0]), ndtr(ends[1])
+        drawn = ndtri(np.maximum(below + (above - below) * rng.random(len(low)), np.finfo(float).tiny))
+        return np.where(some, np.where(flip, -drawn, drawn), low)
+
+    def odds_at(self, residuals: Any, rows: Any, cols: Any, survival: Callable[[Any], Any]) -> tuple[Any, Any]:
+        """Of entries of few values or at a bound: which these are, and the density of mistakes over that of clean.
+
+        Half of the mistakes in a column of few values are taken for one of these, the others for values that no clean
+        cell holds. ``survival``: the share of clean residuals that are larger in size, by size in units of ``unit_at``.
+        """
+        assert self.maps is not None
+        s2, var, xp = self.rows[rows] * self.cols[cols], self._variance(rows, cols), array_namespace(residuals)
+        (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
+        below, above = (
+            xp.where(end < 0, 0.5 * survival(end), 1 - 0.5 * survival(end)) for end in (low / unit, high / unit)
+        )
+        few, some = self.maps.is_few(cols), low < high
+        hit = xp.where(few, 0.5 / self.maps.count(cols), KINDS.pile + 0.0 * unit)
+        odds = hit / xp.where(above - below > 0, above - below, np.finfo(float).tiny)
+        return some | few, xp.where(some, odds, 0.5 / KINDS.rare)
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
         xp = array_namespace(s2)
         used = xp.abs(residuals) <= constants.MAX_CLEAN_RESIDUAL * self.tail * s2**0.5  # NaN is not
         return (s2 + xp.where(used, xp.minimum(var, MOST_SPREAD * s2), var)) ** 0.5
+
+    def _bounds(self, residuals: Any, s2: Any, var: Any, latent: Any, cols: Any = None) -> tuple[tuple[Any, Any], Any]:
+        """The interval of each entry about what is expected of it without itself, and the uncertainty of that."""
+        assert self.maps is not None
+        xp = array_namespace(s2)
+        used = xp.abs(residuals) <= constants.REPORTED_THRESHOLD * self.tail * s2**0.5  # others have hardly any weight
+        own = xp.where(used, var / (s2 + var), 0.0 * s2)
+        expected = latent - residuals * own / (1 - own)
+        low, high = self.maps.interval(latent + residuals, cols)
+        return (low - expected, high - expected), (s2 + var / (1 - own)) ** 0.5
+
+    def _unit_of_interval(self, residuals: Any, s2: Any, var: Any, latent: Any, cols: Any = None) -> Any:
+        """What residuals are measured in, so that the nearer end of the interval counts; infinite within it.
+
+        A value that no other cell of a column of few values holds is as far as KINDS.unknown says.
+        """
+        xp = array_namespace(s2)
+        assert self.maps is not None
+        (low, high), unit = self._bounds(residuals, s2, var, latent, cols)
+        away = xp.where(low > 0, low, xp.where(high < 0, -high, xp.zeros_like(low)))
+        found = xp.where(away > 0, xp.abs(residuals) * unit / xp.where(away > 0, away, 1.0), np.inf)
+        columns = slice(None) if cols is None else cols
+        unknown = self.maps.is_few(columns) & (low == high)
+        return xp.where(unknown, xp.abs(residuals) / KINDS.unknown, found)
 
     def std_at(self, rows: Any, cols: Any) -> Any:
         """The standard deviation of clean measurements about what is expected, at some entries."""
@@ -104,6 +199,8 @@ class Judge:
         Whether every outlier is one for certain: the fit is exact.
     known : pair of boolean arrays, or None
         Of which rows, and of which columns, L is known; entries of the others are never outliers. None: of all.
+    level : float
+        Entries that stand for an interval are outliers with a larger probability.
     """
 
     limit: float
@@ -111,13 +208,26 @@ class Judge:
     calibration: Calibration | None = None
     exact: bool = False
     known: tuple[Any, Any] | None = None
+    level: float = 0.5
 
     @property
     def candidates(self) -> float | Standardised:
         """A looser limit for an engine, s without var L: every outlier is beyond it; ``outliers`` drops the rest."""
-        if self.scale is None or np.isinf(self.limit):
+        if self.scale is None or (np.isinf(self.limit) and self.scale.maps is None):
             return self.limit
-        return Standardised(self.scale.rows, self.scale.cols, self.limit)
+        limit = self.limit
+        if self.scale.maps is not None and self.calibration is not None:
+            # A residual without the cell itself is less than 1.16 times as large (see EntryScale._bounds), and the end
+            # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on.
+            share = 0.25 * self._prior / (1 - self._prior) * (1 - self.level) / max(self.level, 1e-12)
+            limit = min(limit, self.calibration.size_of_share(min(2 * share, 1.0))) * np.sqrt(3) / 2
+        return Standardised(self.scale.rows, self.scale.cols, limit)
+
+    @property
+    def _prior(self) -> float:
+        """The share of mistakes among entries that stand for an interval."""
+        assert self.calibration is not None
+        return float(np.clip(self.calibration.share, *constants.GROSS_LIMITS))
 
     def standardised(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Residuals at some entries in units of their uncertainty; without a model of it, of the limit."""
@@ -130,17 +240,25 @@ class Judge:
         z = self.standardised(residuals, rows, cols)
         if self.exact or self.calibration is None:
             return 0 * z + (1.0 if self.exact else np.nan)
-        return self.calibration(z)
+        found = self.calibration(z)
+        if self.scale is None or self.scale.maps is None:
+            return found
+        some, odds = self.scale.odds_at(residuals, rows, cols, self.calibration.survival)
+        odds = odds * self._prior / (1 - self._prior)
+        return array_namespace(z).where(some, odds / (1 + odds), found)
 
     def is_outlier(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Which of some candidates are outliers: entries that are already known to be beyond ``candidates``."""
         limit = 0.0 if self.scale is None else self.limit
         found = abs(self.standardised(residuals, rows, cols)) > limit
+        if self.scale is not None and self.scale.maps is not None and self.calibration is not None:
+            some, _ = self.scale.odds_at(residuals, rows, cols, self.calibration.survival)
+            found = array_namespace(residuals).where(some, self.probability(residuals, rows, cols) > self.level, found)
         return found if self.known is None else found & self.known[0][rows] & self.known[1][cols]
 
     def outliers(self, S: Any) -> Any:
         """Those of the candidates S that are outliers; where they were, in host memory or on a device."""
-        certain = self.scale is None or not self.scale.row_spread.shape[1]
+        certain = self.scale is None or (not self.scale.row_spread.shape[1] and self.scale.maps is None)
         if certain and (self.known is None or all(lines.all() for lines in self.known)):
             return S
         judge, kept = self.converted(S.tensor_of) if on_device(S) else self, S.data != S.data

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from scipy.special import ndtr
 
 from .. import constants
 from ..engines import kernels
@@ -45,6 +46,8 @@ class NoiseModel:
         The value of s that follows from the last sums.
     units : array of shape (n2,), or None
         Of the columns, in which all of this is, if the engine's M is not.
+    equal_rows : bool
+        Whether all rows have the same noise.
     """
 
     s: float
@@ -58,6 +61,7 @@ class NoiseModel:
     target: float | None = None
     estimate: float = np.inf
     units: Array | None = None
+    equal_rows: bool = False
 
     def for_engine(self, row_spread: Array, col_spread: Array) -> Noise:
         """The noise by which an engine weighs entries: its rows are s² α², its columns β²; s² of an entry is both."""
@@ -105,6 +109,8 @@ class NoiseModel:
 
     def learn_scales(self, sums: Sums, axis: int) -> None:
         """Update the scales of the rows (0) or columns from the sums of a read; their geometric mean is s."""
+        if axis == 0 and self.equal_rows:
+            return
         lines, name = (sums.rows, sums.cols)[axis], ("rows", "cols")[axis]
         energy, trust = lines.sum(axis=0)
         if not energy > 0:  # no entry is an inlier, or all residuals are zero
@@ -142,6 +148,16 @@ class NoiseModel:
             variance = square * s2 + var
             total += (1 - self.gross) * share * np.exp(-0.5 * R * R / variance) / np.sqrt(variance)
         return np.log(total) - 0.5 * np.log(2 * np.pi)
+
+    def log_mass(self, low: Array, high: Array, s2: Array, var: Array) -> Array:
+        """Log probability of a residual between two bounds, with the same scales as ``log_density``."""
+        total = np.zeros(np.shape(low))
+        for bound, sign in ((high, 1.0), (low, -1.0)):
+            for share, square in zip(self.shares, SQUARES, strict=True):
+                total += sign * (1 - self.gross) * share * ndtr(bound / np.sqrt(square * s2 + var))
+            heavy = 0.5 + np.arctan(bound / (MEDIAN * self.broad)) / np.pi
+            total += sign * self.gross * (self.heavy * heavy + (1 - self.heavy) * ndtr(bound / self.broad))
+        return np.log(np.maximum(total, np.finfo(float).tiny))
 
     @property
     def falling(self) -> bool:
@@ -231,6 +247,7 @@ def refit_mixture(model: NoiseModel, z: Array) -> NoiseModel | None:
     peak = find_peak(np.abs(z), model.lowest)
     s, gross = max(peak.deviation, model.lowest), float(np.clip(1 - peak.share, *constants.GROSS_LIMITS))
     start = NoiseModel(s, model.least, model.rows, model.cols, 3 * float(z.std()) + s, gross, target=model.target)
+    start = replace(start, equal_rows=model.equal_rows)
     found, score = _converged(start, z)
     return found if score > _step(model, z)[1] + constants.MIN_EM_GAIN and found.s < model.s else None
 

@@ -18,7 +18,7 @@ from ..lowrank import Array
 from ..model.calibration import most_certain_first
 from ..outliers import score_lines, standardised
 from ..result import Result
-from ..tables import Criterion, flagged
+from ..tables import Criterion, flagged, flagged_residuals
 from ..wording import few
 
 if TYPE_CHECKING:
@@ -165,10 +165,16 @@ class Fitted:
         """The outliers, observed less expected; empty for a fit that failed."""
         from scipy.sparse import csr_array
 
-        if self.result.S is None:
-            return csr_array(self.shape)
+        return csr_array(self.shape) if self.result.S is None else self._listed(flagged)
+
+    @cached_property
+    def residuals(self) -> csr_array:
+        """The same, where columns are mapped of latent values: the noise and probabilities are about these."""
+        return self.S if self.result.maps is None or self.result.S is None else self._listed(flagged_residuals)
+
+    def _listed(self, listed: Any) -> csr_array:
         owner = self.model._owner if self.M is None else lambda: self.engine
-        return to_host(flagged(self.result, self.cut, owner), f"a list of cells with {self.cut}")
+        return to_host(listed(self.result, self.cut, owner), f"a list of cells with {self.cut}")
 
     @property
     def outliers(self) -> csr_array:
@@ -186,12 +192,12 @@ class Fitted:
     @cached_property
     def standardised(self) -> csr_array:
         """S in units of its uncertainty; without a noise model, in multiples of the threshold."""
-        return standardised(self.S, self.result.judge)
+        return standardised(self.residuals, self.result.judge)
 
     @cached_property
     def scores(self) -> csr_array:
         """S in standard deviations of clean cells there; without a noise model, in multiples of the threshold."""
-        if self.result.scale is None:
+        if self.result.scale is None or self.result.maps is not None:
             return self.standardised
         scores = self.S.astype(float)
         scores.data = self.S.data / self.std_at(*self.cells)
@@ -200,7 +206,7 @@ class Fitted:
     @cached_property
     def probability(self) -> Array:
         """Of each entry of S, that it is an outlier."""
-        found: Array = self.result.judge.probability(self.S.data, *self.cells)
+        found: Array = self.result.judge.probability(self.residuals.data, *self.cells)
         return found
 
     @cached_property
@@ -226,9 +232,24 @@ class Fitted:
         known = self.known
         return np.where(known[0][rows] & known[1][cols], self.result.L.entries(rows, cols).astype(float), np.nan)
 
+    def residuals_at(self, observed: Array, rows: Array, cols: Array) -> Array:
+        """Observed less expected at scattered entries, where columns are mapped of latent values; NaN likewise."""
+        if (maps := self.result.maps) is None:
+            return observed - self.expected_at(rows, cols)
+        at, across = np.broadcast_arrays(rows, cols)
+        left: Array = maps.latent(observed, across) - self.result.factors.entries(at, across)
+        return np.where(self.known[0][at] & self.known[1][across], left, np.nan)
+
     def std_at(self, rows: Array, cols: Array) -> Array:
-        """Standard deviation of a clean measurement, as ``model.expected(return_std=True)`` has it."""
+        """Standard deviation of a clean measurement; where columns are mapped, half of what it makes on both sides."""
         return np.asarray(self.model._std_at(self.result, *np.broadcast_arrays(rows, cols)))
+
+    def bounds_at(self, rows: Array, cols: Array) -> tuple[Array, Array]:
+        """Between which values 95 % of clean measurements lie; NaN where nothing is known."""
+        at, across = np.broadcast_arrays(rows, cols)
+        known = self.known[0][at] & self.known[1][across]
+        lower, upper = (np.where(known, end, np.nan) for end in self.model._bounds_at(self.result, at, across))
+        return lower, upper
 
 
 def _find(wanted: Any, labels: Labels) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -78,18 +79,25 @@ def decomposition(model: Any, part: str = "expected", ax: Any = None, *, M: Any 
 def _image(fitted: Fitted, part: str, size: tuple[int, int]) -> Array:
     if part == "expected":
         return _expected(fitted, size)
-    S, engine, (n1, n2) = fitted.outliers, fitted.engine, fitted.shape
-    step, columns = max(1, BAND // n2 // size[0]) * size[0], np.arange(n2)
-    bands = []
-    for first in range(0, n1, step):
-        rows = np.arange(first, min(first + step, n1))
+    S, engine, columns = fitted.outliers, fitted.engine, np.arange(fitted.shape[1])
+
+    def values_of(rows: Array) -> Array:
         values = engine.block(rows, columns).astype(float)
         if part == "residual":
             values -= fitted.expected_at(rows[:, None], columns)
             values[S[rows].toarray() != 0] = np.nan
-        bands.append(_means(values, size))
-    means = np.vstack(bands)
+        return values
+
+    means = _in_bands(values_of, fitted.shape, size)
     return np.where(np.isnan(means), np.nan, _largest(S, size, means.shape)) if part == "outliers" else means
+
+
+def _in_bands(values_of: Callable[[Array], Array], shape: tuple[int, int], size: tuple[int, int]) -> Array:
+    """Means over blocks of a table, of which some rows are asked for at a time."""
+    n1, n2 = shape
+    step = max(1, BAND // n2 // size[0]) * size[0]
+    bands = (np.arange(first, min(first + step, n1)) for first in range(0, n1, step))
+    return np.vstack([_means(values_of(rows), size) for rows in bands])
 
 
 def _means(values: Array, size: tuple[int, int]) -> Array:
@@ -105,6 +113,9 @@ def _means(values: Array, size: tuple[int, int]) -> Array:
 
 def _expected(fitted: Fitted, size: tuple[int, int]) -> Array:
     """Means of L over blocks, from means of its factors; a column of zeros beside them says where nothing is known."""
+    if fitted.result.maps is not None:  # the mean of what is mapped is not that of the factors
+        columns = np.arange(fitted.shape[1])
+        return _in_bands(lambda rows: fitted.expected_at(rows[:, None], columns), fitted.shape, size)
     means = [
         _means(np.where(known[:, None], np.column_stack([factor, np.zeros(len(factor))]), np.nan), (step, 1))
         for factor, known, step in zip(fitted.result.L.thin(), fitted.known, size, strict=True)

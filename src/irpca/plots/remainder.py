@@ -32,8 +32,9 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     -------
     matplotlib Axes
         A histogram of the signed score (residual in units of its uncertainty) of all entries, or of 200,000 at random;
-        both axes are logarithmic, the horizontal one but near zero. Of an exact fit, and of solvers without a model of
-        the noise, a histogram of the residuals alone.
+        both axes are logarithmic, the horizontal one but near zero. An entry that says no more than that it is within
+        an interval, such as one of few ordered values, has a score at random within it. Of an exact fit, and of solvers
+        without a model of the noise, a histogram of the residuals alone.
 
     Examples
     --------
@@ -48,8 +49,9 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     """
     fitted = Fitted(model, M)
     result, engine = fitted.result, fitted.engine
-    rows, cols, values = engine.draw(ENTRIES, np.random.default_rng(fitted.seed))
-    left = values - fitted.expected_at(rows, cols)
+    rng = np.random.default_rng(fitted.seed)
+    rows, cols, values = engine.draw(ENTRIES, rng)
+    left = fitted.residuals_at(values, rows, cols)
     known = np.isfinite(left)
     calibration = None if result.scale is None else result.calibration
     if result.scale is None or calibration is None:
@@ -57,7 +59,7 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
         width = limit / 4 or float(np.median(np.abs(z))) or 1.0
         beyond, what = "outliers", "residual: observed less expected"
     else:
-        z, limit = (left / result.scale.unit_at(left, rows, cols))[known], calibration.limit
+        z, limit = result.scale.draw_sizes(left[known], rows[known], cols[known], rng), calibration.limit
         width = float(calibration.scale) or 1.0
         beyond, what = "more likely outliers", "residual in units of its uncertainty"
     ax, edges = axes_of(ax), _bins(z, limit, width)
@@ -168,9 +170,9 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     # The standard deviation of the noise is the product of a number for the row and one for the column, or 1.
     noise = [np.ones(n) for n in shape] if result.scale is None else [result.scale.rows, result.scale.cols]
     scales = [np.sqrt(side[some]) for side, some in zip(noise, lines, strict=True)]
-    U, V = (F[some] / scale[:, None] for F, some, scale in zip(result.L.thin(), lines, scales, strict=True))
+    U, V = (F[some] / scale[:, None] for F, some, scale in zip(result.factors.thin(), lines, scales, strict=True))
     kept = LowRank.from_product(U, V).singular_values if result.rank else np.zeros(0)
-    R = fitted.engine.block(*lines) - fitted.expected_at(lines[0][:, None], lines[1])
+    R = fitted.residuals_at(fitted.engine.block(*lines), lines[0][:, None], lines[1])
     R[np.isnan(R) | (fitted.outliers[lines[0]][:, lines[1]].toarray() != 0)] = 0.0
     R /= np.multiply.outer(*scales)
     left = np.linalg.svd(R, compute_uv=False)[:LEFT]

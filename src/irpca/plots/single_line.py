@@ -12,7 +12,6 @@ from ..wording import count
 from .drawing import BLACK, BLUE, ORANGE, axes_of, label_ticks, legend, plain_frame, title
 from .fitted import Fitted
 
-BAND = 1.96  # standard deviations to either side: 95 % of Gaussian noise
 MANY = 400  # values: of more than that, dots and lines are drawn thinner
 GAP = 20.0  # times the usual distance of labels: where they are further apart, the line is interrupted
 IN_BAND = "95 % of clean measurements"
@@ -32,7 +31,8 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     -------
     matplotlib Axes
         Numbers and dates are drawn to scale, other labels side by side. The band holds 95 % of clean measurements:
-        expected ± 1.96 standard deviations, those of ``model.expected(return_std=True)``.
+        expected ± 1.96 standard deviations, those of ``model.expected(return_std=True)``; where columns are mapped, of
+        mapped values.
 
     Examples
     --------
@@ -54,11 +54,11 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     x, ticks = coordinates(fitted.labels[along], fitted.shape[along])
     order = np.argsort(x, kind="stable")
     at = (np.full(len(order), i), order) if axis == 0 else (order, np.full(len(order), i))
-    observed, expected, std = engine.entries(*at), fitted.expected_at(*at), fitted.std_at(*at)
+    observed, expected, bounds = engine.entries(*at), fitted.expected_at(*at), fitted.bounds_at(*at)
     wrong = (fitted.outliers[[i]] if axis == 0 else fitted.outliers[:, [i]]).toarray().ravel()[order] != 0
 
     ax, x = axes_of(ax), x[order]
-    _draw_expected(ax, x, expected, BAND * std, joined=ticks is None)
+    _draw_expected(ax, x, expected, *bounds, joined=ticks is None)
     _draw_observed(ax, x, observed, expected, wrong)
     if ticks is not None:
         label_ticks(ax, "x", x, ticks)
@@ -74,15 +74,15 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     return ax
 
 
-def _draw_expected(ax: Any, x: Array, expected: Array, half: Array, joined: bool) -> None:
+def _draw_expected(ax: Any, x: Array, expected: Array, lower: Array, upper: Array, joined: bool) -> None:
     """A curve with a band; of labels that have no order, marks and bars: a line that joins them would mean nothing."""
     if joined:
-        x, expected, half = _with_gaps(x, expected, half)
-        ax.fill_between(x, expected - half, expected + half, color=BLUE, alpha=0.25, linewidth=0, label=IN_BAND)
+        x, expected, lower, upper = _with_gaps(x, expected, lower, upper)
+        ax.fill_between(x, lower, upper, color=BLUE, alpha=0.25, linewidth=0, label=IN_BAND)
         ax.plot(x, expected, color=BLUE, linewidth=1.8 if len(x) <= MANY else 0.5, label="expected")
         return
     width = float(np.clip(0.8 * ax.bbox.width / ax.figure.dpi * 72 / len(x), 1.0, 16.0))
-    ax.vlines(x, expected - half, expected + half, color=BLUE, alpha=0.25, linewidth=width, label=IN_BAND)
+    ax.vlines(x, lower, upper, color=BLUE, alpha=0.25, linewidth=width, label=IN_BAND)
     ax.plot(x, expected, "_", color=BLUE, markersize=max(width, 3.0), markeredgewidth=1.8, label="expected")
 
 
@@ -94,12 +94,12 @@ def _draw_observed(ax: Any, x: Array, observed: Array, expected: Array, wrong: A
         ax.plot(x[wrong], observed[wrong], "D", color=ORANGE, markersize=5, label="observed, an outlier")
 
 
-def _with_gaps(x: Array, expected: Array, half: Array) -> tuple[Array, Array, Array]:
-    """With a NaN in the middle of every long gap between labels, such as months without a day."""
+def _with_gaps(x: Array, *values: Array) -> tuple[Array, ...]:
+    """Places and values, with a NaN in the middle of every long gap between labels, such as months without a day."""
     apart = np.diff(x).astype(float)
     wide = np.flatnonzero(apart > GAP * np.median(apart)) if len(apart) else np.zeros(0, int)
     middle = x[wide] + (x[wide + 1] - x[wide]) // 2 if len(wide) else x[:0]
-    return np.insert(x, wide + 1, middle), np.insert(expected, wide + 1, np.nan), np.insert(half, wide + 1, np.nan)
+    return np.insert(x, wide + 1, middle), *(np.insert(each, wide + 1, np.nan) for each in values)
 
 
 def coordinates(labels: Labels | None, n: int) -> tuple[Array, list[str] | None]:

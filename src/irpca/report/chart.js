@@ -71,8 +71,7 @@ function extent(drawn) {
   let low = Infinity, high = -Infinity;
   const see = (value) => { if (Number.isFinite(value)) { low = Math.min(low, value); high = Math.max(high, value); } };
   for (let j = 0; j < drawn.n; j++) {
-    see(drawn.observed[j]); see(drawn.expected[j]);
-    if (drawn.std[j] >= 0) { see(drawn.expected[j] - 1.96 * drawn.std[j]); see(drawn.expected[j] + 1.96 * drawn.std[j]); }
+    see(drawn.observed[j]); see(drawn.expected[j]); see(drawn.lower[j]); see(drawn.upper[j]);
   }
   if (low > high) return [0, 1];
   const pad = (high - low) * 0.04;
@@ -146,8 +145,8 @@ function joined(svg, drawn, x, y) {
   }
   if (piece.length) pieces.push(piece);
   for (const part of pieces) {
-    const edge = (j, side) => `${x(j).toFixed(1)} ${y(drawn.expected[j] + side * 1.96 * (drawn.std[j] || 0)).toFixed(1)}`;
-    const up = part.map((j) => edge(j, 1)), down = part.map((j) => edge(j, -1)).reverse();
+    const edge = (j, end) => `${x(j).toFixed(1)} ${y(Number.isFinite(end[j]) ? end[j] : drawn.expected[j]).toFixed(1)}`;
+    const up = part.map((j) => edge(j, drawn.upper)), down = part.map((j) => edge(j, drawn.lower)).reverse();
     shape(svg, "path", { class: "range", d: `M${[...up, ...down].join("L")}Z` });
   }
   shape(svg, "path", { class: "expected", d: path || "M0 0" });
@@ -160,7 +159,7 @@ function apart(svg, drawn, x, y, box) {
   for (let j = 0; j < drawn.n; j++) {
     const middle = drawn.expected[j];
     if (!Number.isFinite(middle)) continue;
-    if (drawn.std[j] >= 0) bars += `M${x(j).toFixed(1)} ${y(middle - 1.96 * drawn.std[j]).toFixed(1)}V${y(middle + 1.96 * drawn.std[j]).toFixed(1)}`;
+    if (drawn.lower[j] <= drawn.upper[j]) bars += `M${x(j).toFixed(1)} ${y(drawn.lower[j]).toFixed(1)}V${y(drawn.upper[j]).toFixed(1)}`;
     dashes += `M${(x(j) - half).toFixed(1)} ${y(middle).toFixed(1)}h${(2 * half).toFixed(1)}`;
   }
   shape(svg, "path", { class: "ranges", d: bars || "M0 0", "stroke-width": 2 * half });
@@ -213,13 +212,13 @@ function listNumbers() {
 }
 
 function numbersRow(drawn, j, other) {
-  const { observed, expected, std } = drawn, reach = 1.96 * std[j];
-  const range = Number.isFinite(reach) ? `${format(expected[j] - reach, std[j])} to ${format(expected[j] + reach, std[j])}` : "–";
+  const { observed, expected, lower, upper } = drawn, std = drawn.std(j);
+  const range = Number.isFinite(std) ? `${format(lower[j], std)} to ${format(upper[j], std)}` : "–";
   const remark = drawn.outliers.has(j) ? "outlier" : Number.isNaN(observed[j]) ? "empty" : "";
   return build("tr", {}, [
     build("th", { scope: "row" }, [other.of(j)]),
     build("td", { class: "number" }, [given(observed[j])]),
-    build("td", { class: "number" }, [format(expected[j], std[j])]),
+    build("td", { class: "number" }, [format(expected[j], std)]),
     build("td", { class: "range-text" }, [range]),
     build("td", {}, [remark]),
   ]);

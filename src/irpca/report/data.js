@@ -56,7 +56,7 @@ class Labels {
 const labels = [new Labels(0), new Labels(1)];
 
 const outliers = { n: data.outliers.listed, count: data.outliers.count };
-for (const key of ["row", "column", "observed", "difference", "std", "score", "probability"]) outliers[key] = unpacked(data.outliers[key]);
+for (const key of ["row", "column", "observed", "difference", "std", "lower", "upper", "score", "probability"]) outliers[key] = unpacked(data.outliers[key]);
 outliers.expected = (k) => outliers.observed[k] - outliers.difference[k];
 
 // Outliers of every row (0) or column (1), made when it is first asked for: starts, and positions in the list.
@@ -77,10 +77,12 @@ function outliersOf(axis, line) {
 
 const values = { kind: data.values.kind };
 if (values.kind === "all") {
-  for (const key of ["left", "right", "observed", "starts", "at"]) values[key] = unpacked(data.values[key]);
+  for (const key of ["left", "right", "expected", "lower", "upper", "observed", "starts", "at"]) values[key] = unpacked(data.values[key]);
   values.rank = data.values.rank;
-  const { low, step, codes } = data.values.std, coded = unpacked(codes);
-  values.std = (k) => (coded[k] === 65535 ? NaN : 2 ** (low + step * coded[k]));
+  if (data.values.std) {
+    const { low, step, codes } = data.values.std, coded = unpacked(codes);
+    values.std = (k) => (coded[k] === 65535 ? NaN : 2 ** (low + step * coded[k]));
+  }
 } else if (values.kind === "lines") {
   values.sides = ["row", "column"].map((side) => {
     const at = unpacked(data.values[side].at);
@@ -94,14 +96,18 @@ function product(left, right, i, j, rank) {
   return sum;
 }
 
-// Observed, expected and standard deviation along a row (0) or column (1); whole: whether all observed values are known.
+// Observed and expected values, and between which 95 % of clean ones lie, along a row (0) or column (1); whole: whether
+// all observed values are known.
+const REACH = 1.96;
+const BETWEEN = ["lower", "upper"];
 function line(axis, at) {
   const n = data.shape[1 - axis];
-  const made = { n, axis, at, whole: true, observed: new Float64Array(n).fill(NaN), expected: new Float64Array(n).fill(NaN), std: new Float64Array(n).fill(NaN) };
+  const made = { n, axis, at, whole: true, observed: new Float64Array(n).fill(NaN), expected: new Float64Array(n).fill(NaN), lower: new Float64Array(n).fill(NaN), upper: new Float64Array(n).fill(NaN) };
+  made.std = (j) => (made.upper[j] - made.lower[j]) / (2 * REACH);
   if (values.kind === "all") wholeLine(made);
   else if (values.kind === "lines" && values.sides[axis].place.has(at)) {
-    const from = 3 * n * values.sides[axis].place.get(at), numbers = values.sides[axis].numbers;
-    ["observed", "expected", "std"].forEach((key, q) => made[key].set(numbers.subarray(from + q * n, from + (q + 1) * n)));
+    const from = 4 * n * values.sides[axis].place.get(at), numbers = values.sides[axis].numbers;
+    ["observed", "expected", ...BETWEEN].forEach((key, q) => made[key].set(numbers.subarray(from + q * n, from + (q + 1) * n)));
   } else made.whole = false;
   made.outliers = new Map();
   for (const k of outliersOf(axis, at)) {
@@ -109,7 +115,7 @@ function line(axis, at) {
     made.outliers.set(j, k);
     made.observed[j] = outliers.observed[k];
     made.expected[j] = outliers.expected(k);
-    made.std[j] = outliers.std[k];
+    for (const end of BETWEEN) made[end][j] = outliers[end][k];
   }
   return made;
 }
@@ -118,8 +124,13 @@ function wholeLine(made) {
   const { axis, at, n } = made, n2 = data.shape[1];
   for (let j = 0; j < n; j++) {
     const [row, column] = axis === 0 ? [at, j] : [j, at];
-    made.expected[j] = product(values.left, values.right, row, column, values.rank);
-    made.std[j] = values.std(row * n2 + column);
+    if (values.expected) for (const key of ["expected", ...BETWEEN]) made[key][j] = values[key][row * n2 + column];
+    else {
+      made.expected[j] = product(values.left, values.right, row, column, values.rank);
+      const reach = REACH * values.std(row * n2 + column);
+      made.lower[j] = made.expected[j] - reach;
+      made.upper[j] = made.expected[j] + reach;
+    }
     if (!values.starts) made.observed[j] = values.observed[row * n2 + column];
   }
   if (!values.starts) return;

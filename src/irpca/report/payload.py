@@ -14,7 +14,7 @@ from ..tables import Criterion
 from . import words
 
 ORDERED = re.compile("u?int|float|datetime|period|timedelta")  # types of labels whose neighbours a line may join
-MOST_OUTLIERS = 1_000_000  # listed one by one: 22 MB of numbers, 30 MB of base64
+MOST_OUTLIERS = 1_000_000  # listed one by one: 30 MB of numbers, 40 MB of base64
 MOST_VALUES = 6_000_000  # bytes of observed and expected values
 MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
 LISTED = 0.4  # share of observed cells below which a list of them is smaller than the table with its holes
@@ -33,7 +33,7 @@ def payload(
         "verdict": words.verdict(case),
         "facts": words.facts(case),
         "doubts": words.doubts(case.result),
-        "choices": words.choices(case.result),
+        "choices": words.choices(case.result, case.texts[1]),
         "candidates": words.candidates(case.result),
         "reproduce": words.reproduce(case, command),
         "shape": list(case.shape),
@@ -78,13 +78,14 @@ def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _unit(case: Fitted) -> float:
-    """The size below which differences between values mean nothing."""
-    return float(case.result.noise or 0.0)
+    """The size below which differences between values mean nothing; tiny where columns have units of their own."""
+    return float(case.result.noise or 0.0) if case.result.maps is None else float(np.finfo(float).tiny)
 
 
 def _outliers(case: Fitted) -> dict[str, Any]:
     some = case.order[:MOST_OUTLIERS]
     rows, cols = (cells[some] for cells in case.cells)
+    lower, upper = case.bounds_at(rows, cols)
     return {
         "count": int(case.S.nnz),
         "listed": len(some),
@@ -93,6 +94,8 @@ def _outliers(case: Fitted) -> dict[str, Any]:
         "observed": packed(case.observed[some], _unit(case)),
         "difference": packed(case.S.data[some].astype(float)),
         "std": packed(case.std_at(rows, cols)),
+        "lower": packed(lower, _unit(case)),
+        "upper": packed(upper, _unit(case)),
         "score": packed(np.abs(case.scores.data[some])),
         "probability": packed(case.probability[some]),
     }
@@ -141,28 +144,40 @@ def _lines(case: Fitted, axis: int) -> dict[str, Any]:
 
 
 def _values(case: Fitted) -> dict[str, Any]:
-    """Observed and expected values with standard deviations: of all cells, of some lines, or of the outliers only."""
+    """Observed and expected values with their 95 % ranges: of all cells, of some lines, or of the outliers only."""
     if not case.has_table or case.result.S is None:
         return {"kind": "none"}
-    U, V = case.result.L.thin()
+    U, V = case.result.factors.thin()
     (n1, n2), observed = case.shape, int(case.engine.counts[0].sum())
     listed = observed < LISTED * n1 * n2
-    numbers = U.size + V.size + (2 * observed + n1 if listed else n1 * n2)
-    if 2 * n1 * n2 + 4 * numbers > MOST_VALUES:
+    numbers = 2 * observed + n1 if listed else n1 * n2
+    size = 2 * n1 * n2 + 4 * (U.size + V.size + numbers) if case.result.maps is None else 8 * (3 * n1 * n2 + numbers)
+    if size > MOST_VALUES:
         return {"kind": "lines", **{side: _drawn(case, axis) for axis, side in enumerate(SIDES)}}
-    rows, cols = np.arange(n1), np.arange(n2)
-    std, table = case.std_at(rows[:, None], cols), case.engine.block(rows, cols)
-    # Expected values are products of factors, which are NaN in rows and columns of which nothing is known.
-    left, right = (
-        packed(np.where(known[:, None], factor, np.nan).ravel(), _unit(case) / max(1, U.shape[1]))
-        for known, factor in zip(case.known, (U, V), strict=True)
-    )
-    found = {"kind": "all", "rank": U.shape[1], "left": left, "right": right, "std": logs(std.ravel())}
+    table = case.engine.block(np.arange(n1), np.arange(n2))
+    found = {"kind": "all", **(_products(case, U, V) if case.result.maps is None else _mapped(case))}
     if not listed:
         return {**found, "observed": packed(table.ravel(), _unit(case))}
     there = ~np.isnan(table)
     starts, at = np.append(0, np.cumsum(there.sum(axis=1))), np.nonzero(there)[1]
     return {**found, "starts": packed(starts), "at": packed(at), "observed": packed(table[there], _unit(case))}
+
+
+def _products(case: Fitted, U: Array, V: Array) -> dict[str, Any]:
+    """Expected values as products of factors, which are NaN in lines of which nothing is known, and deviations."""
+    left, right = (
+        packed(np.where(known[:, None], factor, np.nan).ravel(), _unit(case) / max(1, U.shape[1]))
+        for known, factor in zip(case.known, (U, V), strict=True)
+    )
+    std = case.std_at(*np.ix_(*map(np.arange, case.shape)))
+    return {"rank": U.shape[1], "left": left, "right": right, "std": logs(std.ravel())}
+
+
+def _mapped(case: Fitted) -> dict[str, Any]:
+    """Expected values and their 95 % ranges, where columns are mapped."""
+    cells = np.ix_(*map(np.arange, case.shape))
+    three = zip(("expected", "lower", "upper"), (case.expected_at(*cells), *case.bounds_at(*cells)), strict=True)
+    return {name: packed(table.ravel(), _unit(case)) for name, table in three}
 
 
 def logs(values: Array) -> dict[str, Any]:
@@ -178,7 +193,7 @@ def logs(values: Array) -> dict[str, Any]:
 def _drawn(case: Fitted, axis: int) -> dict[str, Any]:
     """The worst lines and those of the most certain outliers, as many as half of the bytes hold."""
     length = case.shape[1 - axis]
-    many = MOST_VALUES // 2 // (12 * length)
+    many = MOST_VALUES // 2 // (16 * length)
     scored = case.scored[axis]
     worst = scored["position"][scored["flagged"] > 0][: max(WORST, many // 2)]
     wanted = np.r_[worst, case.cells[axis][case.order]]
@@ -186,6 +201,6 @@ def _drawn(case: Fitted, axis: int) -> dict[str, Any]:
     at = wanted[np.sort(first)][:many]
     others = np.arange(length)
     cells = (at[:, None], others) if axis == 0 else (others[:, None], at)
-    three = [case.engine.block(*map(np.ravel, cells)), case.result.L.entries(*cells), case.std_at(*cells)]
-    table = np.stack(three if axis == 0 else [part.T for part in three], axis=1)
+    four = [case.engine.block(*map(np.ravel, cells)), case.result.L.entries(*cells), *case.bounds_at(*cells)]
+    table = np.stack(four if axis == 0 else [part.T for part in four], axis=1)
     return {"count": len(at), "at": packed(at), "values": packed(table.ravel(), _unit(case))}

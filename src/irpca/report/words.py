@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -45,6 +46,11 @@ TITLES = {
     "drift": "A row or column that drifts",
     "too-small": "Too small a table",
     "not-validated": "Too small a table to check the fit",
+    "code": "A value that stands for something else",
+    "stuck": "A value that stays the same",
+    "other-unit": "Cells in another unit",
+    "swapped": "Swapped columns",
+    "copied-row": "Rows that repeat another",
     "weak-features": "The features say little",
     "lost-direction": "Something only a few rows or columns show",
     "free-part-in-few": "Something only a few rows and columns share",
@@ -57,6 +63,7 @@ NAMES = {
     "rank": "Components (rank)",
     "extra_rank": "Components beyond the features (extra_rank)",
     "noise": "Ordinary scatter (noise)",
+    "columns": "What columns hold (columns)",
 }
 PARTS = {"features": "the features", "free": "further components"}
 
@@ -126,11 +133,12 @@ def facts(case: Fitted) -> list[tuple[str, str, str]]:
     noise = "unknown" if result.noise is None else f"± {number(result.noise)}" if result.noise else "none"
     found = "unknown" if result.S is None else f"{case.S.nnz:,}"
     share = percent(case.S.nnz / max(result.n_observed, 1))
+    mapped = "" if result.maps is None else ", of mapped values, whose own is about 1"
     return [
         ("Table", f"{n1:,} × {n2:,}", "rows × columns"),
         ("Outliers", found, f"{share} of the observed cells"),
         ("Empty cells", f"{holes:,}", f"{percent(holes / (n1 * n2))} of all cells"),
-        ("Ordinary scatter", noise, "in a typical cell; it differs by row and column"),
+        ("Ordinary scatter", noise, f"in a typical cell{mapped}; it differs by row and column"),
     ]
 
 
@@ -163,11 +171,12 @@ def beginning(text: str) -> str:
     return re.split(r"[:.;] ", text, maxsplit=1)[0].rstrip(".") + "."
 
 
-def choices(result: Result) -> list[tuple[str, str, str]]:
-    """What was chosen from the data: its name, its value, and why."""
+def choices(result: Result, columns: Sequence[str] | None = None) -> list[tuple[str, str, str]]:
+    """What was chosen from the data: its name, its value, and why; ``columns`` are their labels."""
     listed = []
     for choice in result.choices:
         value = number(choice.value) if isinstance(choice.value, float) else str(choice.value)
+        value = result.kinds(columns) if choice.name == "columns" else value
         listed.append((NAMES.get(choice.name, choice.name), value, sentence(choice.reason)))
     if np.isfinite(result.explained):
         reason = "Share of the sum of squares of all cells that are not outliers which the expected values account for."

@@ -62,7 +62,7 @@ WHOLE = frozenset({"whole"})
 SOLVERS = {
     "irpca": Solver(irpca.iterate, "chosen", features=True, looks=irpca.looks),
     "trimmed": Solver(trimmed.iterate, "chosen", features=True),
-    "bayes": Solver(bayes.iterate, "chosen", features=True, looks=lambda problem, **_: bayes.looks(problem)),
+    "bayes": Solver(bayes.iterate, "chosen", features=True, looks=bayes.looks),
     "irpca_iht": Solver(irpca_iht.iterate, "needed", features=True),
     "pcpf": Solver(pcpf.iterate, "found", features=True, needs=WHOLE),
     "pcp": Solver(pcp.iterate, "found", features=False, needs=WHOLE),

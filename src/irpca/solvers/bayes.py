@@ -8,9 +8,10 @@ chosen, fitted and extended in the same way, and sweeps over M end when they hav
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from ..model.noise import NoiseModel, widened
 from ..problem import Problem
 from ..result import Certificate, Choice, Expected, State
 from ..sample import Sample, rounding_floor
+from .mapping import AS_THEY_ARE, check_columns, choose_maps
+from .mapping import looks as looks_for_kinds
 from .part import Part, Setup, check_options, lines_of_part
 from .race import Race, Recipe
 from .trimmed import EXACT, Exactness
@@ -40,6 +43,7 @@ def iterate(
     extra_rank: int | str = "auto",
     noise: float | None = None,
     imperfect: bool = False,
+    columns: str | Sequence[str] = AS_THEY_ARE,
     tol: float = 0.0,
     max_iter: int = 100,
     start: LowRank | None = None,
@@ -58,17 +62,28 @@ def iterate(
         Standard deviation of the noise, if it is known.
     imperfect : bool
         Whether features are known to be wrong or missing for some lines, so that L is not exactly ``F1 W F2ᵀ``.
+    columns : "as they are", "auto", or a kind for each column of M
+        "auto": columns are mapped, each by its kind (skewed numbers, few ordered values, values piled up at a bound),
+        or all by the same map, as held-out cells call for: columns that are alike or have features if these cells are
+        clearly predicted better then, columns of different quantities unless they are clearly predicted worse. L is
+        then of latent values; entries of ``Result.L`` are in units of M. Kinds are "auto", "as it is", "logarithm",
+        "number" (with a map, if any helps) and "ordered". No effect if ``noise`` is given or the fit is exact.
     tol, max_iter : float, int
         Sweeps over M end when L changes by less than ``tol``, or than noise lets one see, and after ``max_iter``.
     start : LowRank or None
         A robust fit of M to start from, among others.
     """
     setup = Setup.of(problem, extra_rank, noise, imperfect)
+    wanted = check_columns(columns, problem.shape[1], noise)
     if constant := _constant(problem.shape, setup.problem.sample):
         yield constant
 
     # Candidate fits on a part of M; choice by held-out entries. More components are offered as long as they help.
     part, race = yield from _compare(setup, start)
+    chosen = wanted and choose_maps(setup, part, race.outcome[0].fit, wanted)
+    if chosen:
+        setup = replace(setup, problem=setup.problem.mapped(chosen.maps))
+        part, race = yield from _compare(setup, None)
     best = race.outcome[0].fit
     yield _interim(part, best, "fitting all of the table", 0.7)
 
@@ -81,7 +96,7 @@ def iterate(
     # The chosen fit to all entries of that part, then to all of M: by least squares, or by sweeps.
     assert race.winner is not None
     again = replace(part.table.fit(race.winner), strict=best.strict)
-    report, fit = Report(part, race.certificate(again.L)), part.extend(again)
+    report, fit = Report(part, race.certificate(again.L), chosen.why if chosen else ""), part.extend(again)
     if stepped := _steps_on_M(fit, part):
         while True:
             yield report.state(stepped[0], True, stepped[1])
@@ -104,7 +119,7 @@ def iterate(
         fit.sweep()
 
 
-def looks(problem: Problem) -> list[Look]:
+def looks(problem: Problem, columns: str | Sequence[str] = AS_THEY_ARE, **_: Any) -> list[Look]:
     """What will be looked at before the first read of all of M, as far as that does not depend on M."""
     n1, n2 = problem.shape
     if n1 * n2 <= constants.BUDGET.memory:
@@ -115,7 +130,7 @@ def looks(problem: Problem) -> list[Look]:
     ]
     if ENTRIES_PER_COLUMN * n2 > constants.BUDGET.judged:
         wanted.append(Look(size=entries_for_units(n2), seed=problem.seed_for("units")))
-    return wanted
+    return wanted + looks_for_kinds(problem, columns)
 
 
 def _compare(setup: Setup, start: LowRank | None) -> Generator[State, None, tuple[Part, Race]]:
@@ -150,6 +165,7 @@ def _interim(part: Part, fit: Fit, stage: str, progress: float) -> State:
         settled=False,
         stage=stage,
         progress=progress,
+        maps=part.problem.maps,
         whole=lambda: whole(),
     )
 
@@ -170,6 +186,8 @@ def _with_scale(state: State, fit: Fit, part: Part) -> State:
     col_spread = np.hstack([fit.cols.mean[:, : rows.shape[1]] ** 2, cols]) * square[:, None]
     tail = float(fit.noise.deviation / fit.noise.s)
     scale = EntryScale(noise.rows, noise.cols * square, row_spread, col_spread, tail)
+    if state.maps is not None:
+        scale = scale.mapped(state.L, state.maps)
     fit = replace(fit, unit=unit, col_variances=cols)
     return replace(state, scale=scale, gross=noise.gross, fit=fit, whole=None)
 
@@ -187,7 +205,7 @@ def _steps_on_M(fit: Fit, part: Part) -> tuple[Fit, LowRank] | None:
     next step is far shorter. None where that does not hold: entries missing in some lines, errors in others, noise that
     is heavy-tailed or differs between lines.
     """
-    if not all(fit.tied) or (part.columns.unit != 1).any():
+    if not all(fit.tied) or (part.columns.unit != 1).any() or part.problem.maps is not None:
         return None
     residuals = fit.residuals
     fit = replace(fit, noise=widened(fit.noise, residuals))
@@ -237,6 +255,7 @@ class Report:
 
     part: Part
     certificate: Certificate
+    why_mapped: str = ""
 
     @property
     def problem(self) -> Problem:
@@ -248,6 +267,7 @@ class Report:
         deviation = noise.deviation
         why = "so many components predict held-out cells best" if fit.rank else "no component predicts held-out cells"
         chosen = (
+            *((Choice("columns", "mapped", self.why_mapped),) if self.why_mapped else ()),
             *(() if fit.directions else (Choice("rank", fit.rank, why),)),
             *self._extra(fit, L),
             Choice(
@@ -268,6 +288,7 @@ class Report:
             shares=self._shares(fit, L),
             choices=chosen,
             certificate=self.certificate,
+            maps=part.problem.maps,
         )
         return replace(state, whole=lambda: _with_scale(state, fit, part))
 

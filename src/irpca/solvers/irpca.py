@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ def iterate(
     extra_rank: int | str = "auto",
     noise: float | None = None,
     imperfect: bool = False,
+    columns: str | Sequence[str] = "as they are",
     tol: float = 0.0,
     max_iter: int = 100,
 ) -> Iterator[State]:
@@ -30,7 +31,7 @@ def iterate(
 
     Parameters
     ----------
-    extra_rank, noise, imperfect, tol, max_iter : see :func:`irpca.solvers.bayes.iterate`
+    extra_rank, noise, imperfect, columns, tol, max_iter : see :func:`irpca.solvers.bayes.iterate`
     """
     bayes.check_options(problem, extra_rank, noise)
     found = None
@@ -38,7 +39,9 @@ def iterate(
         found = yield from trimmed.search(problem)
         if found and found.certified and not found.unfitted:
             yield found.state(problem)
-    options: dict[str, Any] = {"extra_rank": extra_rank, "noise": noise, "imperfect": imperfect}
+    options: dict[str, Any] = {"extra_rank": extra_rank, "noise": noise, "imperfect": imperfect, "columns": columns}
+    if found and found.certified:
+        options["columns"] = "as they are"
     options |= {"tol": tol, "max_iter": max_iter, "start": found and found.L}
     for state in bayes.iterate(problem, **options):
         exact_but_for_some_lines = found and found.certified and state.settled and state.noise
@@ -49,9 +52,9 @@ def _may_be_exact(problem: Problem, noise: float | None, imperfect: bool) -> boo
     return any(problem.given) and noise in (None, 0) and not imperfect
 
 
-def looks(problem: Problem, noise: float | None = None, imperfect: bool = False, **_: Any) -> list[Look]:
+def looks(problem: Problem, noise: float | None = None, imperfect: bool = False, **options: Any) -> list[Look]:
     """What will be looked at before the first read of all of M, as far as that does not depend on M."""
-    wanted = bayes.looks(problem)
+    wanted = bayes.looks(problem, **options)
     if len(wanted) == 1 or not _may_be_exact(problem, noise, imperfect):
         return wanted
     rng = problem.rng("blocks")

@@ -63,12 +63,16 @@ class Setup:
         values, least = engine.block(rows, cols) / unit, columns.least[cols]
         first = start and LowRank(start.left[rows], start.core, start.right[cols] / unit[:, None])
         options = problem.rank, self.extra, self.noise, offered
-        table = Table(values, lines, here, least, *options, problem.seed_for("race"), first)
+        maps = problem.maps
+        table = Table(values, lines, here, least, *options, problem.seed_for("race"), first, maps is not None)
         seen = np.isfinite(values)
         out = seen & (problem.rng("held out").random(values.shape) < constants.HELD_OUT_SHARE)
         few = np.count_nonzero(out) < constants.BUDGET.fewest  # then fits are judged by the entries they were fitted to
         i, j = np.nonzero(seen if few else out)
         held = HeldOut(i, j, values[i, j], 10 * least[j])
+        if maps is not None:
+            slope = maps.log_slope(maps.observed(values[i, j], cols[j]), cols[j])
+            held = replace(held, least=least[j], slope=slope, bounds=maps.interval(values[i, j], cols[j]))
         return Part(self, table, table if few else table.hold_out(out), held, bases)
 
 
@@ -215,7 +219,7 @@ class Part:
     def find_exact(self, fit: Fit, whole: Fit) -> tuple[LowRank, Exactness] | None:
         """Return an exact fit near a fit to the part and one to all of M, and its threshold; None if there is none."""
         rank = fit.principal().rank
-        if not rank or not fit.nearly_exact:
+        if not rank or not fit.nearly_exact or self.problem.maps is not None:
             return None
         unit, rng = self.columns.unit, self.problem.rng("block fits")
         zeta = constants.MAX_CLEAN_RESIDUAL * COMPONENTS[-1] * fit.noise.s  # clean residuals are within it

@@ -76,6 +76,7 @@ class Table:
     offered : number of components that a fit begins with where it is to choose
     seeds : for random components, and for the entries by which the noise is looked for
     earlier : a fit of M to start from, if there is one: an exact search's, or the best with fewer components
+    mapped : whether these are latent values: piled-up ones are as they should be, and rows have one noise
     fits : those that were made
     """
 
@@ -89,12 +90,13 @@ class Table:
     offered: int
     seeds: np.random.SeedSequence
     earlier: LowRank | None = None
+    mapped: bool = False
     fits: dict[Recipe, Fit] = field(default_factory=dict)
 
     @cached_property
     def piles(self) -> Array:
         """Which entries hold a value that occurs far too often."""
-        return find_piles(self.values)
+        return np.zeros(self.values.shape, bool) if self.mapped else find_piles(self.values)
 
     def hold_out(self, cells: Array) -> Table:
         """Return the same table without some cells."""
@@ -121,7 +123,8 @@ class Table:
             rows, cols = rows[at], cols[at]
         sample = rows, cols, X[rows, cols]
         s0 = max(s0, constants.MIN_START_SCALE * float(np.std(sample[2])), 10 * float(self.least.min()))
-        noise = NoiseModel(s0, self.least, np.ones(len(X)), np.ones(X.shape[1]), 0.0, target=self.noise)
+        ones = np.ones(len(X)), np.ones(X.shape[1])
+        noise = NoiseModel(s0, self.least, *ones, 0.0, target=self.noise, equal_rows=self.mapped)
         rank = self._rank(recipe)
         components = (constants.SIMPLE_MODEL_RANK if recipe.few else self.offered) if rank is None else rank
         fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, noise, sample, components, start)

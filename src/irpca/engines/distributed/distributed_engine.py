@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
+from dataclasses import replace
 from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +51,8 @@ from .workers import (
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
+
+    from ...model.maps import ColumnMaps
 
 MAX_REDRAWS = 4  # reads for entries that are drawn in place of missing ones; what is still missing then is read later
 KEPT_ENTRIES = 1 << 26  # of what was looked at, that are kept for the next question
@@ -141,6 +145,13 @@ class DistributedEngine(PiecedEngine):
 
     def forget(self) -> None:
         self._known.clear()
+
+    def mapped(self, maps: ColumnMaps) -> DistributedEngine:
+        """Chunks are mapped by the tasks that read them, entries here: what was looked at ahead is of M."""
+        new = copy(self)
+        new.workers, new._known = Workers(self.source, replace(maps, names=())), dict(self._known)
+        new.watch = self.watch
+        return new
 
     def glance(self, size: int) -> Array:
         rows, cols = self.edges
@@ -250,17 +261,22 @@ class DistributedEngine(PiecedEngine):
 
     def block(self, rows: Array, cols: Array) -> Array:
         refuse_large_block(rows, cols)
-        return self._entries("block", rows, cols)[0]
+        (values,), maps = self._entries("block", rows, cols), self.workers.maps
+        return values if maps is None else maps.cut(slice(None), np.asarray(cols)).table(values)
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        return self._entries("entries", rows, cols)[0]
+        return self._latent(self._entries("entries", rows, cols)[0], cols)
+
+    def _latent(self, values: Array, cols: Array) -> Array:
+        maps = self.workers.maps
+        return values if maps is None else maps.cells(values, np.asarray(cols))
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
         if not self.source.listed:
             return drawn_anywhere(self, size, rng)
         at = drawn(self.n_observed, size, rng)
         rows, cols, values = self._entries("positions", at, at[:0])
-        return rows, cols, values
+        return rows, cols, self._latent(values, cols)
 
     def _entries(self, kind: str, rows: Array, cols: Array) -> Part:
         if self._whole is not None and kind != "positions":
@@ -300,11 +316,13 @@ class DistributedEngine(PiecedEngine):
     def _answers(self, name: str, question: Question | Listing) -> dict[Place, Any]:
         ask, workers = tasks(answer_of_chunk, f"irpca-{name}"), self.workers
         rows, cols = question.sides
-        of_rows, of_cols = workers.cut(rows, 0), workers.cut(cols, 1)
+        of_rows, of_cols, maps = workers.cut(rows, 0), workers.cut(cols, 1), workers.cut_maps()
         rest = question.with_sides([None] * len(rows), [None] * len(cols))
         shared = workers.send([rest])[0] if isinstance(rest, Writing) else Opaque(rest)  # a sink knows all of L
         return {
-            (i, j): ask(shared, self.source.read(i, j), of_rows[i], of_cols[j], workers.place(i, j, self.holes))
+            (i, j): ask(
+                shared, self.source.read(i, j), of_rows[i], of_cols[j], workers.place(i, j, self.holes), maps[j]
+            )
             for i, j in self.places
         }
 

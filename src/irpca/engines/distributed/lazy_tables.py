@@ -53,7 +53,9 @@ def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source
     def said(side: list[Any], name: str, ends: Edges) -> list[Any]:
         name = f"irpca-{name}-{uuid.uuid4().hex}"
         return [
-            dask.delayed(tuple(A[slice(*span)] for A in side), name=f"{name}-{k}", traverse=False)
+            dask.delayed(
+                tuple(None if A is None else A[slice(*span)] for A in side), name=f"{name}-{k}", traverse=False
+            )
             for k, span in enumerate(pairwise(ends))
         ]
 

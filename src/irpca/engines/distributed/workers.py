@@ -13,7 +13,7 @@ from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise, product
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import dask
 import numpy as np
@@ -27,6 +27,9 @@ from ..pieces import Dense, Listed, Piece, piece_of
 from ..questions import Answer, Regression, Tally, Writing
 from ..regressions import band_of
 from .sources import Edges, Reading, Source, client_of_dask, place_of, tasks
+
+if TYPE_CHECKING:
+    from ...model.maps import ColumnMaps
 
 SENT_ARRAYS = 16  # that workers keep for the next question, which has as many at most
 ATTEMPTS = 3  # times that a question is asked of a cluster that lost what was sent to it
@@ -49,8 +52,9 @@ class _LostError(Exception):
 class Workers:
     """Runs tasks, with the tall arrays of a question cut along the chunks of M."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, maps: ColumnMaps | None = None) -> None:
         self.source, self.edges = source, (source.row_edges, source.col_edges)
+        self.maps = maps
         self.sent: dict[tuple[str, int, str], list[Any]] = {}
         self.watch: Watch | None = None
         self.topic = f"irpca-{uuid.uuid4().hex}"  # under which workers tell what they have read
@@ -75,13 +79,27 @@ class Workers:
         """
         values = np.ascontiguousarray(values)  # tokenize takes no notice of the order in memory
         key = client.id, axis, tokenize(values)
-        parts = self.sent.pop(key, None)
-        if parts is None:
-            parts = _scatter(client, [values[span] for span in spans])
-        self.sent[key] = parts  # used last
+        return self._once(key, lambda: [values[span] for span in spans], client)
+
+    def _once(self, key: tuple[str, int, str], parts: Callable[[], list[Any]], client: Any) -> list[Any]:
+        found = self.sent.pop(key, None)
+        if found is None:
+            found = _scatter(client, parts())
+        self.sent[key] = found  # used last
         while len(self.sent) > SENT_ARRAYS:
             self.sent.pop(next(iter(self.sent)))
-        return parts
+        return found
+
+    def cut_maps(self) -> list[Any]:
+        """The maps of every run of columns, or None for each; sent to the workers once, if there are any."""
+        spans, maps, client = [slice(*span) for span in pairwise(self.edges[1])], self.maps, client_of_dask()
+        if maps is None:
+            return [None] * len(spans)
+
+        def parts() -> list[Any]:
+            return [Opaque(maps.cut(slice(None), span)) for span in spans]
+
+        return parts() if client is None else self._once((client.id, 1, "maps"), parts, client)
 
     def send(self, values: list[Any]) -> list[Any]:
         """Arguments of tasks, one for each; sent to the workers ahead of them, if there are any."""
@@ -206,13 +224,16 @@ def _read(chunk: Any) -> Any:
     return chunk() if isinstance(chunk, Reading) else chunk
 
 
-def answer_of_chunk(question: Opaque, chunk: Any, rows: Opaque, cols: Opaque, at: ChunkPlace) -> Any:
+def answer_of_chunk(
+    question: Opaque, chunk: Any, rows: Opaque, cols: Opaque, at: ChunkPlace, maps: Opaque | None = None
+) -> Any:
     asked, chunk = question.value.with_sides(rows.value, cols.value), _read(chunk)
     if isinstance(asked, Writing):
         asked = replace(asked, place=at.place, first=(at.rows[0], at.cols[0]))
     if not (hasattr(chunk, "tocsr") or chunk.flags.c_contiguous or chunk.flags.f_contiguous):
         chunk = np.ascontiguousarray(chunk)  # kernels are several times as fast then, a copy is quick
-    answer = asked.answer(at.piece(chunk, at.holes), 1)
+    piece = at.piece(chunk, at.holes)
+    answer = asked.answer(piece if maps is None else piece.mapped(maps.value), 1)
     if isinstance(asked, Regression):  # its largest arrays will be used again by the next task of this thread
         of_rows, of_cols = (tuple(part.copy() for part in side) for side in (answer.rows, answer.cols))
         answer = replace(answer, rows=of_rows, cols=of_cols)

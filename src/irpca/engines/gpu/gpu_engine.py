@@ -6,7 +6,8 @@ import math
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,12 +33,14 @@ from ..base import (
     spread_places,
 )
 from ..body import PiecedEngine, refuse_nothing
-from ..memory import machine_memory
 from ..questions import Answer, Core, Listing, Products, Question, Regression, Tally
 from . import slabs
 from .slabs import Slab
 from .sparse import DeviceSparse, device_tensor, host_array, numpy_type
-from .storage import ListedStorage, Storage, count_infinite, device_for, shared, stored
+from .storage import ListedStorage, Storage, computed_in, count_infinite, device_for, free_memory, shared, stored
+
+if TYPE_CHECKING:
+    from ...model.maps import ColumnMaps
 
 AT_ONCE = 1 << 25  # entries of a slab in torch, where a dozen arrays of its size are made: 1 to 4 GB
 SMALL = 1 << 24  # entries up to which S comes back in host memory, as solvers look at it there
@@ -92,11 +95,11 @@ class GPUEngine(PiecedEngine):
         self.in_kind = isinstance(M, Tensor)
         self.device = device_for(M, device)
         self.storage = stored(M, self.device, memory)
-        self.wide = torch.float64 if self.storage.dtype == torch.float64 else torch.float32
+        self.wide = computed_in(self.storage.dtype)
         self.by = slabs if isinstance(self.storage, ListedStorage) else _kernels(kernels, self.device)
         self.holes |= holes
         self.reads = 0.0
-        self.capabilities = frozenset() if self.storage.streamed else frozenset({"whole"})
+        self.capabilities = _capabilities(self.storage)
         if not self.storage.entries:
             raise ValueError("every cell of M is missing")
         self._used: set[str] = set()
@@ -155,6 +158,14 @@ class GPUEngine(PiecedEngine):
                     self.draw(look.size, np.random.default_rng(look.seed))
         finally:
             self._surveying = False
+
+    def mapped(self, maps: ColumnMaps) -> GPUEngine:
+        new = copy(self)
+        new._known, new._used = {}, set(self._used)
+        with self._careful():
+            new.storage = self.storage.mapped(maps.converted(lambda A: device_tensor(A, self.device)))
+        new.capabilities = _capabilities(new.storage)
+        return new
 
     def glance(self, size: int) -> Array:
         return self.storage.at(*spread_places(self.shape, size))
@@ -264,11 +275,11 @@ class GPUEngine(PiecedEngine):
     # All entries
 
     def whole(self) -> Any:
-        if self.storage.streamed:
+        if not self.capabilities:
             return super().whole()
         size, listed = math.prod(self.shape) * self.wide.itemsize, isinstance(self.storage, ListedStorage)
         copied = listed or self.storage.dtype != self.wide
-        refuse_beyond_memory(size * (1 + copied), _free_memory(self.device), str(self.device))
+        refuse_beyond_memory(size * (1 + copied), free_memory(self.device), str(self.device))
         self.reads += 1
         self._used.add("torch")
         with self._careful():
@@ -352,6 +363,12 @@ class _Part:
         return S.to_scipy(), tally
 
 
+def _capabilities(storage: Storage) -> frozenset[str]:
+    """All of M can be answered where it is as it is asked for."""
+    made_in_reads = storage.streamed or (not isinstance(storage, ListedStorage) and storage.maps is not None)
+    return frozenset() if made_in_reads else frozenset({"whole"})
+
+
 def _kernels(kernels: str, device: torch.device) -> Any:
     """The module that answers questions about dense slabs: by Triton's kernels, or in torch."""
     if kernels not in ("auto", "triton", "torch"):
@@ -365,13 +382,6 @@ def _kernels(kernels: str, device: torch.device) -> Any:
             raise ValueError("kernels='triton' needs Triton, which is not installed; take kernels='torch'") from None
         return slabs
     return triton_kernels
-
-
-def _free_memory(device: torch.device) -> float:
-    if device.type != "cuda":
-        return machine_memory()
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def _joined(parts: Sequence[Tensor]) -> Tensor:

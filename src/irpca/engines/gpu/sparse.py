@@ -81,6 +81,10 @@ class DeviceSparse:
         some = slice(int(ends[0]), int(ends[-1]))
         return DeviceSparse((len(ends) - 1, self.shape[1]), ends - ends[0], self.indices[some], self.data[some])
 
+    def with_data(self, data: Tensor) -> DeviceSparse:
+        """Other values in the same places."""
+        return DeviceSparse(self.shape, self.indptr, self.indices, data, self.counts)
+
     @property
     def nnz(self) -> int:
         return len(self.data)

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -16,8 +16,12 @@ from ...arrays import matrix_of
 from ...cached import cached_property
 from ...lowrank import Array
 from ..base import spread_places
+from ..memory import machine_memory
 from .slabs import DenseSlab, Known, ListedSlab, Slab
 from .sparse import DeviceSparse, device_tensor, host_array
+
+if TYPE_CHECKING:
+    from ...model.maps import ColumnMaps
 
 STREAMED_BYTES = 1 << 29  # of a slab: long enough for the bus, and two of them fit anywhere
 SCANNED = 1 << 26  # entries that are looked through at a time
@@ -37,37 +41,64 @@ class DenseStorage:
     turned : whether stored rows are columns of M
     streamed : whether slabs are brought to the device in every read
     known : what was found out about M
+    maps : of the columns, as tensors on the device, if M is mapped in every read: then entries are latent values
     """
 
-    def __init__(self, M: Tensor, device: torch.device, streamed: bool = False, known: Known | None = None) -> None:
-        self.M, self.device, self.streamed = M, device, streamed
-        self.shape, self.dtype, self.entries = (M.shape[0], M.shape[1]), M.dtype, M.numel()
+    def __init__(
+        self,
+        M: Tensor,
+        device: torch.device,
+        streamed: bool = False,
+        known: Known | None = None,
+        maps: ColumnMaps | None = None,
+    ) -> None:
+        self.M, self.device, self.streamed, self.maps = M, device, streamed, maps
+        self.shape, self.entries = (M.shape[0], M.shape[1]), M.numel()
+        self.dtype = M.dtype if maps is None else computed_in(M.dtype)
         self.turned = streamed and M.stride(0) < M.stride(1)
         self.stored = M.T if self.turned else M
         self.known = known or Known(lambda: self.at(*spread_places(self.shape, LOOKED_AT)))
 
     def part(self, rows: slice) -> DenseStorage:
         """Some rows of M."""
-        return DenseStorage(self.M[rows], self.device, self.streamed, self.known)
+        return DenseStorage(self.M[rows], self.device, self.streamed, self.known, self.maps)
+
+    def mapped(self, maps: ColumnMaps) -> DenseStorage:
+        """The latent values of M; where there is no room for them, they are made in every read."""
+        dtype = computed_in(self.dtype)
+        if self.streamed or self.entries * dtype.itemsize > ROOM * free_memory(self.device):
+            found = DenseStorage(self.M, self.device, self.streamed, maps=maps)
+        else:
+            found = DenseStorage(maps.table(self.M, dtype), self.device)
+        found.known.holes = self.known.holes
+        return found
 
     def slabs(self, most: int) -> Iterator[Slab]:
         """All stored rows, in slabs of ``most`` entries, and at least a row."""
         n1, n2 = self.stored.shape
-        if self.streamed:
+        if self.streamed or self.maps is not None:
             most = min(most, STREAMED_BYTES // self.M.element_size())
         step = max(1, most // n2)
         spans = [slice(first, min(first + step, n1)) for first in range(0, n1, step)]
         parts = (self.stored[some] for some in spans) if self.M.device == self.device else self._moved(spans)
         for some, part in zip(spans, parts, strict=True):
-            yield DenseSlab(part, some, self.known)
+            yield DenseSlab(self._latent(part, some), some, self.known)
+
+    def _latent(self, part: Tensor, some: slice) -> Tensor:
+        """The latent values of some stored rows."""
+        if self.maps is None:
+            return part
+        if self.turned:
+            return self.maps.cut(slice(None), some).table(part.T, self.dtype).T
+        return self.maps.table(part, self.dtype)
 
     def _moved(self, spans: list[slice]) -> Iterator[Tensor]:
         copying, computing = torch.cuda.Stream(self.device), torch.cuda.current_stream(self.device)
         height, n2 = spans[0].stop - spans[0].start, self.stored.shape[1]
-        there = [torch.empty((height, n2), dtype=self.dtype, device=self.device) for _ in range(2)]
+        there = [torch.empty((height, n2), dtype=self.M.dtype, device=self.device) for _ in range(2)]
         locked = None
         if not self.M.is_pinned():
-            locked = [torch.empty((height, n2), dtype=self.dtype, pin_memory=True) for _ in range(2)]
+            locked = [torch.empty((height, n2), dtype=self.M.dtype, pin_memory=True) for _ in range(2)]
         copied, used = ([torch.cuda.Event() for _ in range(2)] for _ in range(2))
         copying.wait_stream(computing)
 
@@ -97,7 +128,10 @@ class DenseStorage:
 
     def at(self, rows: Array, cols: Array) -> Array:
         """M at scattered entries, NaN where it is not observed; rows and columns may be of any shape."""
-        return host_array(self.M[_index(rows, self.M.device), _index(cols, self.M.device)])
+        values = self.M[_index(rows, self.M.device), _index(cols, self.M.device)]
+        if self.maps is not None:
+            values = self.maps.latent(values.to(self.device), _index(cols, self.device)).to(self.dtype)
+        return host_array(values)
 
     def counts(self) -> tuple[Array, Array]:
         """How many entries of each row and column of M are observed."""
@@ -128,6 +162,9 @@ class ListedStorage(ListedSlab):
     def part(self, rows: slice) -> ListedStorage:
         return ListedStorage(self.M[rows])
 
+    def mapped(self, maps: ColumnMaps) -> ListedStorage:
+        return ListedStorage(self.M.with_data(maps.cells(self.M.data, self.M.indices, computed_in(self.dtype))))
+
     def slabs(self, most: int) -> Iterator[Slab]:
         yield self
 
@@ -141,6 +178,19 @@ class ListedStorage(ListedSlab):
 
 
 Storage: TypeAlias = DenseStorage | ListedStorage
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The precision in which an M of this type is computed with, and its latent values are kept."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def free_memory(device: torch.device) -> float:
+    """Bytes that tensors on a device may still take."""
+    if device.type != "cuda":
+        return machine_memory()
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return float(torch.cuda.mem_get_info(device)[0] + unused)
 
 
 def count_infinite(storage: Storage) -> int:
