@@ -355,7 +355,7 @@ class _Run:
             fit=state.fit,
             outliers_path=path,
         )
-        found = found.in_units_of_M()
+        found = found.in_units_of_M(state.maps)
         mistakes, doubts = mistakes_of(found, self.table)
         self.doubts += doubts
         return replace(found, mistakes=mistakes, doubts=self.doubts)

@@ -380,17 +380,20 @@ class Result:
     latent: Latent | None = None
     mistakes: Mistakes | None = None
 
-    def in_units_of_M(self) -> Result:
-        """The same, if L and S are of latent values: with what these say of M in their place."""
+    def in_units_of_M(self, maps: ColumnMaps | None = None) -> Result:
+        """The same, if L and S are of latent values: with what these say of M in their place.
+
+        A run that ended before there was a scale has no outliers then; its L is that of the ``maps`` given.
+        """
+        from .model.maps import MappedLowRank
+
         if self.scale is None or self.scale.maps is None:
-            return self
+            return self if maps is None else replace(self, L=MappedLowRank(self.L, maps), S=None)
         S = self.S
         if S is not None:
             scale = self.scale.converted(S.tensor_of) if on_device(S) else self.scale
             observed, expected = scale.in_units_of_M(S.data, *places(S))
             S = with_data(S, observed - expected)
-        from .model.maps import MappedLowRank
-
         L = MappedLowRank(self.L, self.scale.maps)
         return replace(self, L=L, S=S, latent=Latent(self.L, self.S))
 

@@ -212,7 +212,10 @@ class Judge:
 
     @property
     def candidates(self) -> float | Standardised:
-        """A looser limit for an engine, s without var L: every outlier is beyond it; ``outliers`` drops the rest."""
+        """A looser limit for an engine, s without var L: every outlier is beyond it; ``outliers`` drops the rest.
+
+        Of intervals, some that are outliers with a probability of less than 0.1 only may be within it.
+        """
         if self.scale is None or (np.isinf(self.limit) and self.scale.maps is None):
             return self.limit
         limit = self.limit
