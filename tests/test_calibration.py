@@ -13,6 +13,7 @@ NOISE = {
     "Laplace": lambda rng, n: rng.laplace(size=n),
     "Student 5": lambda rng, n: rng.standard_t(5, n),
     "uniform": lambda rng, n: rng.uniform(-1, 1, n),
+    "gamma": lambda rng, n: rng.gamma(2, size=n) - 1.68,
     "unequal": lambda rng, n: rng.standard_normal(n) * np.exp(0.5 * rng.standard_normal(n)),
 }
 
@@ -26,14 +27,16 @@ def mixed(kind, share, seed=1, n=N):
     return z, wrong
 
 
-@pytest.mark.parametrize(("kind", "share"), [*zip(NOISE, (0.01, 0.1, 0.3, 0.01, 0.1), strict=True)])
+@pytest.mark.parametrize(("kind", "share"), [*zip(NOISE, (0.01, 0.1, 0.3, 0.01, 0.1, 0.1), strict=True)])
 def test_the_share_of_gross_errors(kind, share):
     z, wrong = mixed(kind, share)
     calibration = Calibration(z)
     assert calibration.share == pytest.approx(wrong.mean(), abs=0.004)
     P = calibration(z)
     assert P[wrong].mean() > 0.95 and P[~wrong].mean() < 0.005
-    np.testing.assert_array_equal(np.abs(z) > calibration.limit, P > 0.5)
+    low, high = calibration.limits_at(0.5)
+    np.testing.assert_array_equal((z < low) | (z > high), P > 0.5)
+    assert calibration.limit == min(-low, high)
 
 
 @pytest.mark.parametrize("kind", NOISE)
@@ -148,19 +151,33 @@ def test_within_the_fence_nothing_is_wrong_and_beyond_it_all_that_was():
 def test_the_share_of_clean_residuals_beyond_a_size(share):
     calibration = Calibration(mixed("Gaussian", share, n=1_000_000)[0])
     sizes = np.array([0.1, 0.5, 1.0, 2.0, 3.0])
-    np.testing.assert_allclose(calibration.survival(sizes), 2 * stats.norm.sf(sizes), rtol=0.1)
-    np.testing.assert_array_equal(calibration.survival(-sizes), calibration.survival(sizes))
-    every = np.r_[0.0, np.geomspace(1e-3, 1e4 * calibration.edges[-1], 2000)]
-    found = calibration.survival(every)
-    assert found[0] == 1 and (np.diff(found) <= 0).all() and found[-1] > 0
-    assert (np.diff(found[every > calibration.edges[-1]]) < 0).all()
-    np.testing.assert_array_equal(Calibration(np.zeros(0)).survival(np.array([0.0, 1.0])), [1.0, 0.0])
+    np.testing.assert_allclose(calibration.below(-sizes), stats.norm.sf(sizes), rtol=0.1)
+    np.testing.assert_allclose(calibration.below(sizes), 1 - calibration.below(-sizes), rtol=0, atol=1e-15)
+    every = -np.r_[0.0, np.geomspace(1e-3, 1e4 * calibration.edges[-1], 2000)]
+    found = calibration.below(every)
+    assert found[0] == pytest.approx(0.5, abs=1e-9) and (np.diff(found) <= 1e-15).all() and found[-1] > 0
+    assert (np.diff(found[every < calibration.edges[0]]) < 0).all()
+    np.testing.assert_array_equal(Calibration(np.zeros(0)).below(np.array([-1.0, 1.0])), [0.0, 1.0])
 
 
-def test_the_size_of_a_share_is_a_lower_bound():
-    calibration = Calibration(mixed("Gaussian", 0.1)[0])
-    for share in (1e-11, 1e-4, 0.01, 0.3, 0.999, 1.0):
-        size = calibration.size_of_share(share)
-        assert calibration.survival(np.array([0.999 * size]))[0] >= share or size == 0
-        assert calibration.survival(np.array([1.1 * size + 0.02]))[0] < share or share < 1e-10
-    assert Calibration(np.zeros(0)).size_of_share(0.1) == 0
+@pytest.mark.parametrize("kind", ["Gaussian", "gamma"])
+def test_the_size_of_a_tail_is_a_lower_bound(kind):
+    calibration = Calibration(mixed(kind, 0.1)[0])
+    for share in (1e-11, 1e-4, 0.01, 0.3, 0.499, 0.5):
+        size = calibration.size_of_tail(share)
+        tails = [min(calibration.below(-z), 1 - calibration.below(z)) for z in np.array([0.999, 1.1]) * size]
+        assert tails[0] >= share or size == 0
+        assert tails[1] < share or share < 1e-10 or size < 0.02
+    assert Calibration(np.zeros(0)).size_of_tail(0.1) == 0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_skewed_noise_is_judged_on_either_side_by_itself(sign):
+    """A long tail on one side is noise; as large a residual on the other side is a gross error."""
+    z, wrong = mixed("gamma", 0.05)
+    calibration = Calibration(sign * z)
+    low, high = sorted(sign * np.array(calibration.limits_at(0.5)))
+    assert calibration.skewed and -low < 2 / 3 * high
+    listed = discoveries(calibration(sign * z), 0.05, z)
+    assert (listed & ~wrong).sum() < 0.08 * listed.sum() and (listed & wrong).sum() > 0.9 * wrong.sum()
+    assert not Calibration(mixed("Laplace", 0.1)[0]).skewed

@@ -477,7 +477,7 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         judge = replace(result.judge, limit=zeta, scale=None, known=known)
         if result.scale is None or result.calibration is None or not len(result.calibration.edges):
             return judge
-        limit = min(result.calibration.limit, UNSEEN_FACTOR * float(result.calibration.edges[-1]))
+        limit = min(result.calibration.limit, UNSEEN_FACTOR * result.calibration.largest)
         scale = self._placement.scale_of_rows(result.scale, found)
         if result.maps is not None:
             scale = scale.mapped(L, result.maps)

@@ -389,7 +389,7 @@ class Reader:
 def _read_fields(cls: Any) -> dict[str, Any]:
     """What the fields of a registered class are called, and the type of each."""
     if cls is Calibration:  # which is no dataclass
-        arrays, numbers = ("edges", "levels", "counts", "clean"), ("share", "scale", "sd")
+        arrays, numbers = ("edges", "levels", "counts", "clean"), ("center", "share", "scale", "sd")
         return dict.fromkeys(arrays, Array) | dict.fromkeys(numbers, float)
     if cls is InductiveRobustPCA:
         hints = {**get_type_hints(cls.__init__), "callbacks": Any, **FITTED, **OPTIONAL}

@@ -1,11 +1,11 @@
 """The probability that a residual is a gross error, from the distribution of all residuals.
 
-Residuals are standardised, each by its own uncertainty, and only their sizes |z| matter. They are counted in bins of
-equal width in log |z|. The count of a bin is Poisson with the mean ``clean · f0(bin) + excess(bin)``: f0 is the density
-of clean noise, the excess is due to gross errors. The only assumption about the excess is that it is zero within
-Tukey's fence (four clean medians of |z|, 2.7 standard deviations of Gaussian noise), which is what "gross" means here.
-f0 is fitted on a grid of shapes and scales: generalised Gaussian (Laplace, Gaussian, lighter tails), Student (1.5
-degrees of freedom and more), and Gaussian with a log-normal standard deviation (noise of unequal size).
+Residuals are standardised, each by its own uncertainty. Their sizes |z| are counted in bins of equal width in log |z|.
+The count of a bin is Poisson with the mean ``clean · f0(bin) + excess(bin)``: f0 is the density of clean noise, the
+excess is due to gross errors. The only assumption about the excess is that it is zero within Tukey's fence (four clean
+medians of |z|, 2.7 standard deviations of Gaussian noise), which is what "gross" means here. f0 is fitted on a grid of
+shapes and scales: generalised Gaussian (Laplace, Gaussian, lighter tails), Student (1.5 degrees of freedom and more),
+and Gaussian with a log-normal standard deviation (noise of unequal size).
 
 The tail of f0: a bin outside the fence either agrees with f0, and contributes its misfit to the likelihood, or holds
 more entries than f0 expects, and gets a free excess at a fixed penalty. So the misfit of an excess is bounded (gross
@@ -15,19 +15,22 @@ distinguish a heavy tail from gross errors, both are taken into account.
 
 The probability of a gross error is ``1 − expected clean entries / entries``, made non-decreasing in |z| by isotonic
 regression, and shrunk towards 0 by the posterior odds that the excess is real.
+
+Where the clean residuals are skewed, all of this is done on either side of their median by itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from array_api_compat import array_namespace, device
 
 from .. import constants
 from ..lowrank import Array
+from .choice import skewness
 
 AT_ONCE = 256  # points of the grid that are tried together: what they make stays in cache
 
@@ -55,8 +58,11 @@ class Calibration:
         Standard deviation of the clean residuals, each weighted by the probability that it is clean.
     limit : float
         The size |z| from which on the probability exceeds one half; infinite if it never does.
-    edges, counts, clean : arrays
-        The bins of |z|: upper edges of all but the last, entries in each, and how many of them clean noise explains.
+    center : float
+        The median of the clean residuals if they are skewed, else 0.
+    edges, levels, counts, clean : arrays
+        Bins of z, from the smallest to the largest: the edges between them, one of which is the center; of each bin the
+        probability, the entries, and how many of these clean noise explains.
 
     Examples
     --------
@@ -69,92 +75,167 @@ class Calibration:
     """
 
     def __init__(self, z: Array, gross: float = 0.0, fence: float = 0.0) -> None:
-        sizes = np.sort(np.abs(np.asarray(z, float).ravel()))
-        sizes = sizes[np.isfinite(sizes)]
+        z = np.asarray(z, float).ravel()
+        z = z[np.isfinite(z)]
         self.edges, self.levels = np.zeros(0), np.zeros(1)
-        self.counts, self.clean = np.full(1, float(sizes.size)), np.full(1, float(sizes.size))
-        self.share, self.scale, self.sd = 0.0, 0.0, 0.0
-        if sizes.size and sizes[-1] > 0:
-            self._learn(sizes, gross, fence)
+        self.counts, self.clean = np.full(1, float(z.size)), np.full(1, float(z.size))
+        self.center, self.share, self.scale, self.sd = 0.0, 0.0, 0.0, 0.0
+        if z.any():
+            self._learn(z, gross, fence)
 
     def __call__(self, z: Any) -> Any:
         """The probability that each entry is a gross error; NaN where z is. Of an array, or of a tensor."""
         xp = array_namespace(z) if hasattr(z, "shape") else np
-        size = xp.abs(xp.asarray(z))
-        edges, levels = (xp.asarray(part, dtype=xp.float64, device=size.device) for part in (self.edges, self.levels))
-        level = levels[xp.searchsorted(edges, xp.astype(size, xp.float64), side="right")]
+        z = xp.asarray(z)
+        edges, levels = (xp.asarray(part, dtype=xp.float64, device=device(z)) for part in (self.edges, self.levels))
+        level = levels[xp.searchsorted(edges, xp.astype(z, xp.float64), side="right")]
         if len(self.edges):
-            level = xp.maximum(level, self._unseen(size))
-        return xp.where(xp.isnan(size), xp.nan, level)
+            level = xp.maximum(level, self._unseen(z))
+        return xp.where(xp.isnan(z), xp.nan, level)
 
-    def _unseen(self, size: Any) -> Any:
+    def _unseen(self, z: Any) -> Any:
         """The probability where nothing was seen when this was learned; 0 elsewhere.
 
         By the rule of succession one more of n entries is a gross error as likely as the largest clean one of n. Beyond
         that one, clean entries are rarer by at least the heaviest tail that noise may have, a power of their size.
         """
-        largest = float(self.edges[-1])
-        rarer = (largest / size.clip(largest)) ** (1 / constants.STUDENT_TAILS[1])
-        return (size > constants.UNSEEN_FACTOR * largest) * (1 / (1 + rarer))
+        ratio = array_namespace(z).maximum(
+            (z - self.center) / (self.edges[-1] - self.center), (z - self.center) / (self.edges[0] - self.center)
+        )
+        return (ratio > constants.UNSEEN_FACTOR) * (1 / (1 + ratio.clip(1.0) ** (-1 / constants.STUDENT_TAILS[1])))
+
+    @property
+    def skewed(self) -> bool:
+        """Whether residuals above and below the median of the clean ones are judged apart."""
+        return self.center != 0
 
     @property
     def limit(self) -> float:
         return self.size_at(0.5)
 
+    @property
+    def largest(self) -> float:
+        """The size up to which there were residuals on both sides."""
+        return float(min(-self.edges[0], self.edges[-1]))
+
+    def limits_at(self, probability: float) -> tuple[float, float]:
+        """Below the first and above the second the probability exceeds this; infinite if it never does."""
+        found = [np.inf, np.inf]
+        for k, (edges, levels) in enumerate(self._sides(self.levels)):
+            wrong = np.flatnonzero(levels > probability)
+            found[k] = float(edges[wrong[0]]) if len(wrong) else np.inf
+        return self.center - found[1], self.center + found[0]
+
     def size_at(self, probability: float) -> float:
-        """The size |z| from which on the probability exceeds this; infinite if it never does."""
-        wrong = np.flatnonzero(self.levels > probability)
-        return float(np.r_[0.0, self.edges][wrong[0]]) if len(wrong) else np.inf
+        """The size |z| from which on the probability exceeds this, on one side at least; infinite if it never does."""
+        low, high = self.limits_at(probability)
+        return max(min(-low, high), 0.0)
 
-    def survival(self, z: Any) -> Any:
-        """The share of the clean entries that are larger in size; beyond the bins it falls as the heaviest tail."""
-        xp = array_namespace(z) if hasattr(z, "shape") else np
-        size = xp.abs(xp.asarray(z))
+    def below(self, z: Any) -> Any:
+        """The share of the clean entries that are smaller; beyond the bins it changes as with the heaviest tail."""
+        xp = array_namespace(z)
         if not len(self.edges):
-            return xp.where(size > 0, xp.zeros_like(size), xp.ones_like(size))
-        edges, shares = (xp.asarray(part, dtype=xp.float64, device=size.device) for part in self._tail)
-        at = xp.searchsorted(edges, xp.astype(size, xp.float64))
-        at = xp.where(at < len(edges) - 1, xp.where(at > 1, at, 1 + 0 * at), len(edges) - 1 + 0 * at)
-        part = (size - edges[at - 1]) / (edges[at] - edges[at - 1])
-        inner = shares[at - 1] ** (1 - part.clip(0, 1)) * shares[at] ** part.clip(0, 1)
-        largest = float(self.edges[-1])
-        return inner * (largest / size.clip(largest)) ** (1 / constants.STUDENT_TAILS[1])
+            return xp.where(z > 0, xp.ones_like(z), xp.zeros_like(z))
+        upper, lower = (
+            _beyond(side * (z - self.center), *tail) for side, tail in zip((1, -1), self._tails, strict=True)
+        )
+        return xp.where(z > self.center, 1 - upper, lower)
 
-    def size_of_share(self, share: float) -> float:
-        """The size beyond which this share of the clean entries is, or a lower bound of it."""
+    def size_of_tail(self, share: float) -> float:
+        """The size beyond which this share of the clean entries is, on one side at least, or a lower bound of it."""
         if not len(self.edges):
             return 0.0
-        edges, shares = self._tail
-        return float(edges[max(int(np.searchsorted(-shares, -share)) - 1, 0)])
+        sizes = [edges[max(int(np.searchsorted(-shares, -share)) - 1, 0)] for edges, shares in self._tails]
+        return float(max(min(sizes[0] + self.center, sizes[1] - self.center), 0.0))
+
+    def _sides(self, of_bins: Array) -> list[tuple[Array, Array]]:
+        """Lower edges of the bins, as distances from the center, and a number of each; above the center, and below."""
+        if not len(self.edges):
+            return []
+        middle = int(np.searchsorted(self.edges, self.center))
+        above = self.edges[middle:] - self.center, of_bins[middle + 1 :]
+        return [above, (self.center - self.edges[middle::-1], of_bins[middle::-1])]
 
     @property
-    def _tail(self) -> tuple[Array, Array]:
-        """Sizes, and the shares of clean entries beyond them; none is 0, as no tail is known better."""
-        beyond = 1 - np.cumsum(self.clean)[:-1] / self.clean.sum()
-        return np.r_[0.0, self.edges], np.maximum(np.r_[1.0, beyond], constants.MIN_BIN_PROBABILITY)
+    def _tails(self) -> list[tuple[Array, Array]]:
+        """Distances from the center, and the shares of clean entries beyond them; no tail is known to be empty."""
+        total = self.clean.sum()
+        return [
+            (edges, np.maximum(np.cumsum(clean[::-1])[::-1] / total, constants.MIN_BIN_PROBABILITY))
+            for edges, clean in self._sides(self.clean)
+        ]
 
-    def _learn(self, sizes: Array, gross: float, fence: float) -> None:
-        self.edges, counts, median = _bins(sizes, gross)
-        low, high = constants.TABLE_RANGE
-        grid, table = _tables()
-        steps = constants.STEPS_PER_DOUBLING
-        log_edges = np.clip(np.log2(self.edges / median), low + 2, high - 2)
-        shapes = np.arange(len(table))
-        up = 1 if gross == 0 else steps // 2  # the estimate of the share may be too low or too high
-        shifts = np.arange(-int(constants.MAX_MEDIAN_SHIFT * steps), up + 1)
-        shape, shift = np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size)
-        misfit, expected, outside = _fitted(shape, shift, log_edges, counts)
-        weight = np.exp(misfit.min() - misfit)
-        weight /= weight.sum()
-        self.levels = _probabilities(counts, weight @ np.where(outside, expected, counts))
-        self.levels[np.r_[self.edges, np.inf] < fence] = 0.0  # of the last bin most may be beyond
-        self.counts, self.clean = counts, weight @ expected
-        self.share = float(self.levels @ counts / sizes.size)
-        width = np.array([np.interp(-np.log(0.3173), -row, grid) for row in table])
-        self.scale = float(median * 2.0 ** (weight @ (width[shape] + shift / steps)))
-        wrong = self(sizes)
+    def _learn(self, z: Array, gross: float, fence: float) -> None:
+        self.center = _center(z, gross)
+        if self.center:
+            above = _learned(np.sort(z[z > self.center] - self.center), gross, fence)
+            below = _learned(np.sort(self.center - z[z <= self.center]), gross, fence)
+        else:
+            both = _learned(np.sort(np.abs(z)), gross, fence)
+            above = below = both._replace(counts=both.counts / 2, clean=both.clean / 2)
+        self.edges = np.r_[self.center - below.edges[::-1], self.center, self.center + above.edges]
+        self.levels = np.r_[below.levels[::-1], above.levels]
+        self.counts, self.clean = np.r_[below.counts[::-1], above.counts], np.r_[below.clean[::-1], above.clean]
+        self.share = float(self.levels @ self.counts / z.size)
+        self.scale = (above.scale + below.scale) / 2
+        wrong, sizes = self(z), np.abs(z)
         clean, most = 1 - wrong, sizes[wrong <= 0.5].max(initial=0.0)  # larger ones count as this: z² has no bound
         self.sd = float(np.sqrt(clean @ np.minimum(sizes, most) ** 2 / clean.sum()))
+
+
+class _Learned(NamedTuple):
+    """What is learned of the sizes of residuals: lower edges of all bins but the first; see Calibration."""
+
+    edges: Array
+    levels: Array
+    counts: Array
+    clean: Array
+    scale: float
+
+
+def _center(z: Array, gross: float) -> float:
+    """The median of the clean residuals if these are skewed beyond chance; else 0."""
+    sizes = np.abs(z)
+    fence = 2.0**constants.TUKEY_FENCE * float(np.quantile(sizes, (1 - gross) / 2))
+    inner = z[sizes <= fence]
+    center = float(np.median(inner))
+    if min(np.count_nonzero(inner < center), np.count_nonzero(inner > center)) < constants.BUDGET.fewest:
+        return 0.0
+    error = constants.SKEWNESS_ERROR / np.sqrt(len(inner))
+    return center if abs(skewness(inner)) > constants.SIGNIFICANT_STANDARD_ERRORS * error else 0.0
+
+
+def _beyond(size: Any, edges: Array, shares: Array) -> Any:
+    """The share of clean entries beyond a size, on one side."""
+    xp = array_namespace(size)
+    largest = float(edges[-1])
+    edges, shares = (xp.asarray(part, dtype=xp.float64, device=device(size)) for part in (edges, shares))
+    at = xp.searchsorted(edges, xp.astype(size, xp.float64))
+    at = xp.where(at < len(edges) - 1, xp.where(at > 1, at, 1 + 0 * at), len(edges) - 1 + 0 * at)
+    part = (size - edges[at - 1]) / (edges[at] - edges[at - 1])
+    inner = shares[at - 1] ** (1 - part.clip(0, 1)) * shares[at] ** part.clip(0, 1)
+    return inner * (largest / size.clip(largest)) ** (1 / constants.STUDENT_TAILS[1])
+
+
+def _learned(sizes: Array, gross: float, fence: float) -> _Learned:
+    """Fit clean noise and gross errors to sizes, which are in order."""
+    edges, counts, median = _bins(sizes, gross)
+    low, high = constants.TABLE_RANGE
+    grid, table = _tables()
+    steps = constants.STEPS_PER_DOUBLING
+    log_edges = np.clip(np.log2(edges / median), low + 2, high - 2)
+    shapes = np.arange(len(table))
+    up = 1 if gross == 0 else steps // 2  # the estimate of the share may be too low or too high
+    shifts = np.arange(-int(constants.MAX_MEDIAN_SHIFT * steps), up + 1)
+    shape, shift = np.repeat(shapes, shifts.size), np.tile(shifts, shapes.size)
+    misfit, expected, outside = _fitted(shape, shift, log_edges, counts)
+    weight = np.exp(misfit.min() - misfit)
+    weight /= weight.sum()
+    levels = _probabilities(counts, weight @ np.where(outside, expected, counts))
+    levels[np.r_[edges, np.inf] < fence] = 0.0  # of the last bin most may be beyond
+    width = np.array([np.interp(-np.log(0.3173), -row, grid) for row in table])
+    scale = float(median * 2.0 ** (weight @ (width[shape] + shift / steps)))
+    return _Learned(edges, levels, counts, weight @ expected, scale)
 
 
 def most_certain_first(probability: Any, size: Any) -> Any:

@@ -119,21 +119,19 @@ class EntryScale(Sided):
         drawn = ndtri(np.maximum(below + (above - below) * rng.random(len(low)), np.finfo(float).tiny))
         return np.where(some, np.where(flip, -drawn, drawn), low)
 
-    def odds_at(self, residuals: Any, rows: Any, cols: Any, survival: Callable[[Any], Any]) -> tuple[Any, Any]:
+    def odds_at(self, residuals: Any, rows: Any, cols: Any, below: Callable[[Any], Any]) -> tuple[Any, Any]:
         """Of entries of few values or at a bound: which these are, and the density of mistakes over that of clean.
 
         Half of the mistakes in a column of few values are taken for one of these, the others for values that no clean
-        cell holds. ``survival``: the share of clean residuals that are larger in size, by size in units of ``unit_at``.
+        cell holds. ``below``: the share of clean residuals that are smaller, by their size in units of ``unit_at``.
         """
         assert self.maps is not None
         s2, var, xp = self.rows[rows] * self.cols[cols], self._variance(rows, cols), array_namespace(residuals)
         (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
-        below, above = (
-            xp.where(end < 0, 0.5 * survival(end), 1 - 0.5 * survival(end)) for end in (low / unit, high / unit)
-        )
+        mass = below(high / unit) - below(low / unit)
         few, some = self.maps.is_few(cols), low < high
         hit = xp.where(few, 0.5 / self.maps.count(cols), KINDS.pile + 0.0 * unit)
-        odds = hit / xp.where(above - below > 0, above - below, np.finfo(float).tiny)
+        odds = hit / xp.where(mass > 0, mass, np.finfo(float).tiny)
         return some | few, xp.where(some, odds, 0.5 / KINDS.rare)
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
@@ -223,7 +221,7 @@ class Judge:
             # A residual without the cell itself is less than 1.16 times as large (see EntryScale._bounds), and the end
             # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on.
             share = 0.25 * self._prior / (1 - self._prior) * (1 - self.level) / max(self.level, 1e-12)
-            limit = min(limit, self.calibration.size_of_share(min(2 * share, 1.0))) * np.sqrt(3) / 2
+            limit = min(limit, self.calibration.size_of_tail(min(share, 0.5))) * np.sqrt(3) / 2
         return Standardised(self.scale.rows, self.scale.cols, limit)
 
     @property
@@ -246,16 +244,18 @@ class Judge:
         found = self.calibration(z)
         if self.scale is None or self.scale.maps is None:
             return found
-        some, odds = self.scale.odds_at(residuals, rows, cols, self.calibration.survival)
+        some, odds = self.scale.odds_at(residuals, rows, cols, self.calibration.below)
         odds = odds * self._prior / (1 - self._prior)
         return array_namespace(z).where(some, odds / (1 + odds), found)
 
     def is_outlier(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Which of some candidates are outliers: entries that are already known to be beyond ``candidates``."""
-        limit = 0.0 if self.scale is None else self.limit
-        found = abs(self.standardised(residuals, rows, cols)) > limit
+        limit, z = 0.0 if self.scale is None else self.limit, self.standardised(residuals, rows, cols)
+        found = abs(z) > limit
+        if self.calibration is not None and self.calibration.skewed and limit:
+            found &= self.calibration(z) > self.level
         if self.scale is not None and self.scale.maps is not None and self.calibration is not None:
-            some, _ = self.scale.odds_at(residuals, rows, cols, self.calibration.survival)
+            some, _ = self.scale.odds_at(residuals, rows, cols, self.calibration.below)
             found = array_namespace(residuals).where(some, self.probability(residuals, rows, cols) > self.level, found)
         return found if self.known is None else found & self.known[0][rows] & self.known[1][cols]
 

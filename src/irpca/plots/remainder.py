@@ -56,15 +56,15 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     calibration = None if result.scale is None else result.calibration
     if result.scale is None or calibration is None:
         z, limit = left[known], result.zeta if 0 < result.zeta < np.inf else 0.0
-        width = limit / 4 or float(np.median(np.abs(z))) or 1.0
+        limits, width = (-limit, limit), limit / 4 or float(np.median(np.abs(z))) or 1.0
         beyond, what = "outliers", "residual: observed less expected"
     else:
-        z, limit = result.scale.draw_sizes(left[known], rows[known], cols[known], rng), calibration.limit
+        z, limits = result.scale.draw_sizes(left[known], rows[known], cols[known], rng), calibration.limits_at(0.5)
         width = float(calibration.scale) or 1.0
         beyond, what = "more likely outliers", "residual in units of its uncertainty"
-    ax, edges = axes_of(ax), _bins(z, limit, width)
+    ax, edges = axes_of(ax), _bins(z, limits, width)
     counts = np.histogram(z, edges)[0]
-    _draw_counts(ax, counts, edges, limit, beyond)
+    _draw_counts(ax, counts, edges, limits, beyond)
     if calibration is not None:
         clean = _clean(calibration, edges) * len(z)
         ax.stairs(clean, edges, baseline=None, color=BLUE, linewidth=1.8, label="clean noise, as fitted")
@@ -74,15 +74,17 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     _number_ticks(ax, edges, width)
     plain_frame(ax)
     legend(ax, loc="upper left" if calibration is None else "upper right")
-    title(ax, *(_about_no_noise(result, limit) if calibration is None else _about_noise(z, limit, engine)))
+    title(ax, *(_about_no_noise(result, limits[1]) if calibration is None else _about_noise(z, limits, engine)))
     return ax
 
 
-def _about_noise(z: Array, limit: float, engine: Engine) -> tuple[str, str]:
+def _about_noise(z: Array, limits: tuple[float, float], engine: Engine) -> tuple[str, str]:
     sample = "" if len(z) == engine.n_observed else f"{count(len(z), 'cell')} at random. "
     text = "No size is more likely an outlier than noise"
-    if np.isfinite(limit):
-        text = f"Beyond ±{limit:.3g} a cell is called an outlier: {np.mean(np.abs(z) > limit):.2%} of them"
+    if np.isfinite(limits).any():
+        low, high = limits
+        where = f"Beyond ±{high:.3g}" if high == -low else f"Below {low:.3g} and above {high:.3g}"
+        text = f"{where} a cell is called an outlier: {np.mean((z < low) | (z > high)):.2%} of them"
     return "Residuals and the noise model", sample + text
 
 
@@ -93,35 +95,37 @@ def _about_no_noise(result: Result, limit: float) -> tuple[str, str]:
     return "Residuals", f"{why}. Beyond ±{limit:.3g} a cell is called an outlier" if limit else why
 
 
-def _draw_counts(ax: Any, counts: Array, edges: Array, limit: float, beyond: str) -> None:
-    """A histogram; what is beyond the limit, which is an edge of bins if there is one, in another colour."""
+def _draw_counts(ax: Any, counts: Array, edges: Array, limits: tuple[float, float], beyond: str) -> None:
+    """A histogram; what is beyond the limits, which are edges of bins if there are some, in another colour."""
     ax.stairs(counts, edges, fill=True, color=LIGHT, label="all cells")
     ax.stairs(counts, edges, color=GREY, linewidth=0.8)
-    if not 0 < limit < np.inf:
+    found = [side for side in limits if 0 < abs(side) < np.inf]
+    if not found:
         return
-    outside = (edges[:-1] >= limit) | (edges[1:] <= -limit)
+    outside = (edges[:-1] >= limits[1]) | (edges[1:] <= limits[0])
     ax.stairs(np.where(outside, counts, 0), edges, fill=True, color=ORANGE, alpha=0.8, label=beyond)
-    for side in (-limit, limit):
+    for side in found:
         ax.axvline(side, color=ORANGE, linestyle="--", linewidth=1.2)
 
 
-def _bins(z: Array, limit: float, width: float) -> Array:
-    """Edges of bins, evenly spaced near zero and then in ratios; the limit is one of them."""
-    limit = limit if 0 < limit < np.inf else 4 * width
+def _bins(z: Array, limits: tuple[float, float], width: float) -> Array:
+    """Edges of bins, evenly spaced near zero and then in ratios; the limits are among them."""
+    limit = limits[1] if 0 < limits[1] < np.inf else 4 * width
     largest = max(float(np.abs(z).max(initial=0.0)), 1.5 * limit) * 1.001
     end = np.arcsinh(limit / width)
     inner = np.linspace(0, end, max(8, int(np.ceil(BINS / 2 * end / np.arcsinh(largest / width)))))
     outer = np.arange(end, np.arcsinh(largest / width) + inner[1], inner[1])[1:]
     positive = width * np.sinh(np.r_[inner, outer])
     positive[len(inner) - 1] = limit
-    return np.r_[-positive[:0:-1], positive]
+    edges = np.r_[-positive[:0:-1], positive]
+    if -np.inf < limits[0] < 0:
+        edges[np.argmin(np.abs(edges - limits[0]))] = limits[0]
+    return edges
 
 
 def _clean(calibration: Calibration, edges: Array) -> Array:
-    """The share of all cells that clean noise puts between the edges, half of it on either side of zero."""
-    below = np.r_[0.0, np.cumsum(calibration.clean)[: len(calibration.edges)]] / calibration.counts.sum()
-    share = np.interp(np.abs(edges), np.r_[0.0, calibration.edges], below)
-    return np.abs(np.diff(np.sign(edges) * share)) / 2
+    """The share of all cells that clean noise puts between the edges."""
+    return np.diff(calibration.below(edges)) * calibration.clean.sum() / calibration.counts.sum()
 
 
 def _number_ticks(ax: Any, edges: Array, width: float) -> None:
