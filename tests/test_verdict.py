@@ -373,7 +373,7 @@ def test_lines_with_errors_throughout_are_named(every):
     result = irpca.solve(M)
     (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "noisy-lines")
     assert set(doubt.rows) <= set(wrong) and len(doubt.rows) >= 0.9 * len(wrong)
-    assert result.usable == "use with care"
+    assert result.usable != "usable"
 
 
 @pytest.mark.parametrize("axis", [0, 1])

@@ -89,7 +89,7 @@ def test_few_components_first_then_the_full_model():
     comparison, made = compared(X, rng)
     names = [recipe.name for recipe in comparison.tried]
     assert names[0] == "few directions, from columns"
-    assert "from columns" in names and any(name.startswith("from (few directions") for name in names)
+    assert "from principal" in names and any(name.startswith("from (few directions") for name in names)
     assert made <= len(names) <= comparison.about
     assert not any(recipe.piles for recipe in comparison.tried)
     fit = comparison.tried[comparison.winner].fit

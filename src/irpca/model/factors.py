@@ -551,12 +551,12 @@ def begin(
     noise: NoiseModel,
     sample: tuple[Array, Array, Array],
     directions: int,
-    rng: np.random.Generator,
+    rng: np.random.Generator | None = None,
 ) -> Fit:
     """A fit of at most ``directions`` components that begins at L0, whose error is about ``noise.s``.
 
-    Random components are added to those of L0. Those hidden by noise are dropped at the end, unless ``Fit.directions``
-    says how many there are.
+    Those beside the components of L0 are random or, without random numbers, the principal ones of what it leaves. Those
+    hidden by noise are dropped at the end, unless ``Fit.directions`` says how many there are.
     """
     (n1, n2), s0 = engine.shape, noise.s
     L0 = LowRank.from_product(*L0.thin())
@@ -566,10 +566,13 @@ def begin(
     kept = min(kept, directions)
     new = directions - kept
     root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
-    random = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
-    random = bases[1] @ random / np.sqrt(len(random)) if tied[1] else random
+    if rng is None:
+        first = _principal(engine, L0, s0, bases[1] if tied[1] else None, new) * np.sqrt(n2)
+    else:
+        first = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
+        first = bases[1] @ first / np.sqrt(len(first)) if tied[1] else first
     U = np.hstack([L0.left[:, :kept] * root, np.zeros((n1, new))])
-    V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW_COMPONENT_SCALE * np.sqrt(s0) * random])
+    V = np.hstack([L0.right[:, :kept] * (sv[:kept] / root), constants.NEW_COMPONENT_SCALE * np.sqrt(s0) * first])
     sides = []
     for B, basis, fixed, counts in zip((U, V), bases, tied, engine.counts, strict=True):
         variance = np.r_[(B[:, :kept] ** 2).mean(axis=0), np.full(new, s0)]
@@ -578,3 +581,19 @@ def begin(
     model = replace(noise, broad=3 * float(np.std(values - L0.entries(i, j))) + s0)
     largest = max(float(side.variance.max(initial=TINY)) for side in sides)
     return Fit(engine, sides[0], sides[1], model, sample, 1e-10 * largest)
+
+
+def _principal(engine: Engine, L0: LowRank, s0: float, basis: Array | None, count: int) -> Array:
+    """The right singular vectors of the residuals of L0, within the span of a basis of the columns.
+
+    Residuals count for no more than ``s0``, about their usual size, so that gross errors weigh as others do.
+    """
+    n1, n2 = engine.shape
+    left = engine.block(np.arange(n1), np.arange(n2)) - L0.dense()
+    left = np.nan_to_num(np.clip(left, -s0, s0))
+    if basis is not None:
+        basis = np.linalg.qr(basis)[0]
+        left = left @ basis
+    vectors = np.linalg.svd(left, full_matrices=False)[2][:count].T
+    vectors = np.hstack([vectors, np.zeros((len(vectors), count - vectors.shape[1]))])
+    return vectors if basis is None else basis @ vectors

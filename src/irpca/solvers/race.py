@@ -32,7 +32,8 @@ class Recipe:
     Attributes
     ----------
     tied : for rows and columns: whether features determine the factors
-    start : "columns": from their medians; "earlier": from the earlier fit of the table; or another recipe
+    start : "columns": from their medians, with random components; "principal": from their medians, with the principal
+        components of what these leave; "earlier": from the earlier fit of the table; or another recipe
     few : whether it has few components: cheap, and robust to a bad start
     afresh : whether the noise mixture is fitted anew, from the peak of the residuals, after some sweeps
     shifted : whether L starts shifted by the mode of the residuals: one-sided errors bias L, and the clean residuals
@@ -127,7 +128,8 @@ class Table:
         noise = NoiseModel(s0, self.least, *ones, 0.0, target=self.noise, equal_rows=self.mapped)
         rank = self._rank(recipe)
         components = (constants.SIMPLE_MODEL_RANK if recipe.few else self.offered) if rank is None else rank
-        fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, noise, sample, components, start)
+        rng = None if recipe.start == "principal" else start
+        fit = begin(in_memory(X), self.bases[recipe.tied], recipe.tied, L0, noise, sample, components, rng)
         fit.directions = rank
         return fit
 
@@ -261,7 +263,7 @@ class Race:
         for tied in ties[1:] or ties[:few]:
             for piles in self._with_piles:
                 yield Recipe(tied, self.best(piles), piles=piles)
-            yield Recipe(tied, "columns", piles=self.best().piles)
+            yield Recipe(tied, "principal", piles=self.best().piles)
         winner = self.best()
         if not winner.piles and table.piles.any() and self._piles_are_wrong(winner):
             self.tried = {recipe: candidate for recipe, candidate in self.tried.items() if recipe.piles}
