@@ -36,7 +36,7 @@ class KindsOfColumns:
     beyond: float = 0.05  # of the cells may be beyond it: they are mistakes, or few
     pile_ratio: float = 5.0  # times as often as a typical value: else all values are repeated
     gain: float = 0.01  # nats a cell by which a map must be closer to a Gaussian than none: less is not seen in a fit
-    near_zero: float = 20.0  # the median over the unit of a map from zero: nearly a power, and zero is not far away
+    near_zero: float = 20.0  # the tenth percentile over the unit of a map from zero: nearly a power, and finite at zero
     finest: float = 0.05  # standard deviations: no relation of mapped columns is known better. In 42 public tables as
     # they are 4 % of the cells are listed with 0.03, 0.5 % with 0.05; with 0.1 expected values are a tenth worse
     rare: float = 0.005  # of the clean cells of a column of few values hold one that no other cell holds: see frequent

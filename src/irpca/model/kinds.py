@@ -210,7 +210,9 @@ def _power(values: Array, counts: Array, wanted: str) -> tuple[float, float, flo
     plain = 1.0, float(q[2]), unit
     origins = [plain[1:]]
     if counts[values < 0].sum() <= KINDS.slips * counts.sum() and q[2] > 0:
-        origins.append((0.0, float(q[2]) / KINDS.near_zero))  # close to a power of the value itself
+        origins.append(
+            (0.0, float(q[0] if q[0] > 0 else q[2]) / KINDS.near_zero)
+        )  # close to a power of the value itself
     if wanted == AS_IT_IS or len(values) < 3:
         return plain
     if wanted == LOGARITHM:

@@ -66,9 +66,9 @@ def iterate(
         "auto": columns are mapped, each by its kind (skewed numbers, few ordered values, values piled up at a bound),
         or all by the same map, as held-out cells call for: columns that are alike if these cells are clearly predicted
         better then, columns of different quantities unless they are clearly predicted worse, columns that have
-        features never. L is then of latent values; entries of ``Result.L`` are in units of M. Kinds are "auto", "as it
-        is", "logarithm", "number" (with a map, if any helps) and "ordered". No effect if ``noise`` is given or the fit
-        is exact.
+        features by one map for all, if that is clearly better. L is then of latent values; entries of ``Result.L`` are
+        in units of M. Kinds are "auto", "as it is", "logarithm", "number" (with a map, if any helps) and "ordered". No
+        effect if ``noise`` is given or the fit is exact.
     tol, max_iter : float, int
         Sweeps over M end when L changes by less than ``tol``, or than noise lets one see, and after ``max_iter``.
     start : LowRank or None

@@ -13,7 +13,7 @@ from ..engines.base import Look
 from ..lowrank import Array
 from ..model.columns import find_spreads
 from ..model.factors import Fit
-from ..model.kinds import AS_IT_IS, AUTO, CHOICES, ColumnError, kind_of
+from ..model.kinds import AS_IT_IS, AUTO, CHOICES, NUMBER, ColumnError, kind_of
 from ..model.maps import ColumnMaps, Kind
 from ..problem import Problem
 from .part import Part, Setup
@@ -66,23 +66,23 @@ def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen
     """Return the maps with which held-out cells are predicted better than by a fit to M as it is; None: there are none.
 
     Columns that are alike, as one quantity at several places, stay as they are unless maps are clearly better: one map
-    for all, or one for each. Those that have features are one quantity, and what features say of it is said in its
-    units: they stay. Columns of different quantities are mapped unless that is clearly worse: in what relation
-    they are nobody has said, and noise that is not that of the map is taken for mistakes.
+    for all, or one for each. Those that have features are alike by that, and share one map if any: what features say
+    of a column compares it with others. Columns of different quantities are mapped unless that is clearly worse: in
+    what relation they are nobody has said, and noise that is not that of the map is taken for mistakes.
     """
     asked = any(kind not in (AUTO, AS_IT_IS) for kind in wanted)
-    if not asked and (setup.problem.F2.given or part.held.nearly_exact(fit)):
+    if not asked and part.held.nearly_exact(fit):
         return None
     values = setup.problem.engine.block(*lines_for_kinds(setup.problem))
     spreads = _spreads(values)
     near = _near(values, spreads)
-    alike = bool(near.mean() >= KINDS.bulk)
+    alike, shared = bool(near.mean() >= KINDS.bulk), setup.problem.F2.given
     finest = 0.0 if alike else KINDS.finest * float(np.nanmedian(spreads / part.columns.unit))
     best: tuple[float, Gain, ColumnMaps] | None = None
-    for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near)):
+    for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near), shared):
         maps = ColumnMaps.of(kinds)
         gain = _gain(setup, part, fit, maps, finest)
-        sure = gain.least if alike else gain.most
+        sure = gain.least if alike or shared else gain.most
         if (asked or sure > 0) and (best is None or sure > best[0] + KINDS.better):  # the simpler one comes first
             best = sure, gain, maps
     if best is None:
@@ -94,8 +94,15 @@ def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen
     return Chosen(maps, reason + predicted)
 
 
-def _candidates(values: Array, wanted: list[str], near: Array) -> list[list[Kind]]:
-    """Kinds of all columns, one for all that are near each other, and one by one; nothing if they stay as they are."""
+def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> list[list[Kind]]:
+    """Kinds of all columns: one for all that are near each other, and one by one; nothing if they stay as they are.
+
+    ``shared``: the only candidate is one map of numbers for all columns, even those that are not near the others.
+    """
+    auto = all(kind == AUTO for kind in wanted)
+    if auto and shared:
+        together = kind_of(values[:, near] if near.any() else values, NUMBER)
+        return [] if together.plain else [[together] * len(wanted)]
     kinds: list[Kind] = []
     for j, kind in enumerate(wanted):
         few = np.count_nonzero(np.isfinite(values[:, j])) < constants.BUDGET.fewest
@@ -104,7 +111,7 @@ def _candidates(values: Array, wanted: list[str], near: Array) -> list[list[Kind
         except ValueError as error:
             raise ColumnError(j, kind, str(error)) from None
     candidates = [kinds]
-    if all(kind == AUTO for kind in wanted) and near.any():
+    if auto and near.any():
         together = kind_of(values[:, near])
         candidates.insert(0, [together if here else kind for here, kind in zip(near, kinds, strict=True)])
     return [kinds for kinds in candidates if not all(kind.plain for kind in kinds)]
@@ -152,7 +159,7 @@ def _gain(setup: Setup, part: Part, fit: Fit, maps: ColumnMaps, finest: float) -
     Noise below ``finest`` counts for no less: of columns of different quantities no map can tell a finer relation.
     """
     there = replace(setup, problem=setup.problem.seen_through(maps)).part(part.table.offered, None)
-    mapped = there.nine_tenths.fit(Recipe(fit.tied))  # as free as the other: whole columns may be wrong
+    mapped = there.nine_tenths.fit(Recipe(fit.tied, "principal"))  # as free as the other: whole columns may be wrong
     held, cols = part.held, part.table.lines[1][part.held.cols]
     unit = part.columns.unit[cols]
     low, high = maps.ranges(held.values * unit, cols)
