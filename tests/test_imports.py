@@ -71,7 +71,7 @@ ROOMS = {
     "outlier_files": {"lowrank", "durable", "engines.base", "model.entry_scale", "outliers", "wording"},
     "diagnostics": FOUNDATION | {"arrays"},
     # What people hand in and get back.
-    "labels": {"lowrank", "wording"},
+    "labels": {"arguments", "lowrank", "wording"},
     "dates": {"lowrank"},
     "containers": {"lowrank", "arguments", "arrays", "labels", "wording"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "features", "result", "wording"},
