@@ -63,7 +63,8 @@ ROOMS = {
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base", "threads"},
     "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.choice"}
     | {"model.entry_scale", "result", "sample"},
-    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "result", "tables"},
+    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "model.maps", "result"}
+    | {"tables"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "mistakes", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "longtable": {"arguments", "lowrank", "labels", "wording"},
