@@ -207,6 +207,24 @@ def test_digits_that_changed_places():
     ]
 
 
+def test_mistakes_are_undone(model, flats):
+    clean, _ = table()
+    fixed = model.repaired(kinds=["× 10", "sign"])
+    assert fixed.loc["flat 7", "price"] == pytest.approx(clean.loc["flat 7", "price"], rel=1e-12)
+    assert fixed.loc["flat 20", "rent"] == clean.loc["flat 20", "rent"]
+    other = model.repaired(kinds="sign", return_std=True)
+    assert other[0].loc["flat 7", "price"] == model.repaired().loc["flat 7", "price"]
+    assert other[1].loc["flat 20", "rent"] == 0 < other[1].loc["flat 7", "price"]
+    assert fixed.drop(["flat 7", "flat 20"]).equals(model.repaired().drop(["flat 7", "flat 20"]))
+    assert fixed.equals(model.repaired(kinds=True))
+    swapped = clean.copy()
+    swapped.loc["flat 9", ["area", "price"]] = clean.loc["flat 9", ["price", "area"]].to_numpy()
+    again = InductiveRobustPCA().fit(swapped)
+    assert again.repaired(kinds="swapped").loc["flat 9"].equals(clean.loc["flat 9"])
+    with pytest.raises(ValueError, match="kinds has 'stuck', which cannot be undone or is no kind of mistake"):
+        model.repaired(kinds=["stuck"])
+
+
 def test_the_command_and_the_report_say_why(model, flats, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     flats.to_csv("flats.csv", index_label="flat")

@@ -65,7 +65,7 @@ ROOMS = {
     "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.choice"}
     | {"model.entry_scale", "result", "sample"},
     "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "model.maps", "result"}
-    | {"tables"},
+    | {"tables", "wording"},
     "explain": FOUNDATION | {"labels", "mistakes", "tables"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "mistakes", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},

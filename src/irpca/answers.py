@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -26,7 +26,7 @@ from .engines.sparse_part import on_device, places, to_host
 from .explain import Explainer, Explanation
 from .labels import Labels, position, texts
 from .lowrank import Array, LowRank
-from .mistakes import names_at
+from .mistakes import cells_of, check_kinds, names_at, undone
 from .model.entry_scale import EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
@@ -212,6 +212,7 @@ class Answers:
         fdr: float | None = None,
         probability: float | None = None,
         threshold: float | None = None,
+        kinds: bool | str | Iterable[str] = False,
         return_std: bool = False,
         return_marks: bool = False,
     ) -> Any:
@@ -223,8 +224,13 @@ class Answers:
             None: the table that was fitted.
         fdr, probability, threshold : float or None
             Which cells are outliers, see :meth:`outliers`.
+        kinds : bool, or names of mistakes
+            Outliers whose ``kind`` in :meth:`outliers` is one of these are not replaced: the mistake is undone, 5200
+            that is "× 10" becomes 520. True: of all kinds that can be undone, factors, "sign", "digits swapped" and
+            "swapped". Tables in chunks and tensors are refused.
         return_std : bool
-            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept.
+            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept,
+            or a mistake undone.
         return_marks : bool
             Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
             missing and of which nothing is known stays NaN.
@@ -251,6 +257,17 @@ class Answers:
         table = RepairedTable(*self._thin(result), S, columns, scale, result.maps)
         dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
         *made, marks = self._tables(table, dtypes, like, given=(M, engine))
+        if kinds is not False:
+            if like.device != "cpu" or like.container == "torch" or self._lazy(engine) is not None:
+                raise ValueError("kinds needs a table in host memory, as an array or a frame")
+            at = places(S)[0], places(S)[1].astype(np.int64)
+            cells = cells_of(result, *at, engine().entries(*at))
+            names = names_at(result, *at, cells.observed)
+            values = undone(cells, names, check_kinds(kinds, names.tolist()))
+            some = tuple(lines[np.isfinite(values)] for lines in at)
+            for one, new in zip(made, (values[np.isfinite(values)], 0.0), strict=True):
+                if one is not None:
+                    one[some] = new
         found = [in_kind(one, like) for one in made if one is not None]
         if marks is not None:
             text = marks.map_blocks(_text_of, dtype=object) if hasattr(marks, "map_blocks") else _text_of(marks)

@@ -15,7 +15,8 @@ their name comes first, and it is a doubt, too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -33,6 +34,7 @@ from .lowrank import Array
 from .model.maps import ColumnMaps
 from .result import TEXT, Doubt, Mistakes, Result, about_cells
 from .tables import width
+from .wording import few
 
 COMMON = {"× 10": 10.0, ": 10": 0.1, "sign": -1.0, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001}
 COMMON["× 2.54"] = 2.54
@@ -41,6 +43,7 @@ SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE)  # that a cell may show by itself
 NONE = "none of these"
 MOST_DECIMALS = 6  # of a number whose digits are looked at: with more it is computed, not written
 POINTS = (10.0, 100.0, 1000.0)  # a misplaced decimal point
+SWAPPED = "swapped"
 UNITS = (2.54, 0.3048, 1.609344, 0.45359237, 60.0, 3600.0)  # inches, feet, miles, pounds, minutes, hours
 
 
@@ -56,6 +59,7 @@ def _named(factor: float) -> str:
 
 KNOWN = {_named(f): (f, 0.0) for f in (*POINTS, *UNITS) for f in (f, 1 / f)}  # of several cells: factor and offset
 KNOWN |= {"× 1.8 + 32": (1.8, 32.0), "− 32 : 1.8": (1 / 1.8, -32 / 1.8)}
+FACTORS = {name: (factor, 0.0) for name, factor in COMMON.items()} | KNOWN
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,6 +320,56 @@ def digit_swaps(values: Array) -> Array:
     return found
 
 
+# Undoing
+
+
+def check_kinds(kinds: Any, names: Sequence[str]) -> set[str]:
+    """Which of the mistakes in a table are to be undone: some kinds, or True for all that can be."""
+    possible = {name for name in (*FACTORS, DIGITS, SWAPPED, *names) if _can_be_undone(name)}
+    if kinds is True:
+        return possible
+    wanted = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    if unknown := [kind for kind in wanted if kind not in possible]:
+        raise ValueError(
+            f"kinds has {few(unknown)}, which cannot be undone or is no kind of mistake; what can be undone is "
+            f"{', '.join(map(repr, sorted(possible)))}"
+        )
+    return set(wanted)
+
+
+def _can_be_undone(name: str) -> bool:
+    return name in (DIGITS, SWAPPED) or _factor_of(name) is not None
+
+
+def _factor_of(name: str) -> tuple[float, float] | None:
+    """The factor and the offset that a name tells."""
+    if name in FACTORS:
+        return FACTORS[name]
+    found = re.fullmatch(r"([×:]) ([0-9.e+]+)", name)
+    return found and (float(found[2]) if found[1] == "×" else 1 / float(found[2]), 0.0)
+
+
+def undone(cells: Cells, names: Array, kinds: set[str]) -> Array:
+    """What cells held before mistakes of these kinds, by the names of their mistakes; NaN where that is not known."""
+    found = np.full(len(names), np.nan)
+    for name in kinds & set(names.tolist()):
+        some = np.flatnonzero(names == name)
+        if name == DIGITS:
+            values = digit_swaps(cells.observed[some])
+            odds = np.nan_to_num(cells.scatter.some(some).odds(values, cells.observed[some]))
+            found[some] = values[np.arange(len(some)), odds.argmax(axis=1)]
+        elif name == SWAPPED:
+            off = np.full(len(some), np.inf)
+            for right in (-1, 1):
+                other = cells.find(cells.rows[some], cells.cols[some] + right)
+                value = np.where((other >= 0) & (names[other] == name), cells.observed[other], np.nan)
+                away = np.abs(value - cells.expected[some])
+                found[some], off = np.where(away < off, value, found[some]), np.fmin(away, off)
+        elif factor := _factor_of(name):
+            found[some] = (cells.observed[some] - factor[1]) / factor[0]
+    return found
+
+
 # Copies
 
 
@@ -342,7 +396,7 @@ def swapped(cells: Cells, free: Array) -> Found:
                 np.sort(cells.rows[first[here]]),
                 np.array([col, col + 1]),
             )
-        yield "swapped", np.append(first[here], second[here]), doubt
+        yield SWAPPED, np.append(first[here], second[here]), doubt
 
 
 def copied_rows(cells: Cells, free: Array) -> Found:
