@@ -36,6 +36,7 @@ EVERYTHING = FOUNDATION | {
     "datasets",
     "described",
     "diagnostics",
+    "explain",
 }
 EVERYTHING |= {"estimator", "labels", "longtable", "loop", "mistakes", "outliers", "persistence", "plots", "report"}
 EVERYTHING |= {"selection", "solvers", "tables", "verdict", ""}
@@ -63,7 +64,9 @@ ROOMS = {
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base", "threads"},
     "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.choice"}
     | {"model.entry_scale", "result", "sample"},
-    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "result", "tables"},
+    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "model.maps", "result"}
+    | {"tables", "wording"},
+    "explain": FOUNDATION | {"labels", "mistakes", "tables"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "mistakes", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "longtable": {"arguments", "lowrank", "labels", "wording"},
@@ -71,14 +74,25 @@ ROOMS = {
     "outlier_files": {"lowrank", "durable", "engines.base", "model.entry_scale", "outliers", "wording"},
     "diagnostics": FOUNDATION | {"arrays"},
     # What people hand in and get back.
-    "labels": {"lowrank", "wording"},
+    "labels": {"arguments", "lowrank", "wording"},
     "dates": {"lowrank"},
     "containers": {"lowrank", "arguments", "arrays", "labels", "wording"},
     "described": {"arguments", "lowrank", "arrays", "labels", "containers", "features", "result", "wording"},
     "tables": {"arguments", "lowrank", "engines.base", "engines.sparse_part", "model", "result"},
-    "answers": FOUNDATION | {"labels", "containers", "described", "mistakes", "tables", "outliers"},
+    "answers": FOUNDATION | {"labels", "containers", "described", "explain", "mistakes", "tables", "outliers"},
     "estimator": FOUNDATION
-    | {"answers", "labels", "containers", "described", "mistakes", "tables", "outliers", "callbacks", "solvers"}
+    | {
+        "answers",
+        "explain",
+        "labels",
+        "containers",
+        "described",
+        "mistakes",
+        "tables",
+        "outliers",
+        "callbacks",
+        "solvers",
+    }
     | {"arrays", "loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},

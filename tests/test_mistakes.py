@@ -45,8 +45,10 @@ def look(L, M, limit=0.2, std=0.05, at_hand=True):
         (0.52, 51.6, 0.5, ": 100"),
         (132.0, 51.6, 0.5, "× 2.54"),
         (490.0, 51.6, 0.5, ""),  # 49 is five standard deviations off
-        (520.0, 51.6, 8.0, ""),  # a third of all wrong values would be as near
+        (520.0, 51.6, 20.0, ""),  # too many wrong values would be as near
         (77.0, 51.6, 0.5, ""),
+        (15.6, 51.6, 0.5, "digits swapped"),
+        (0.0, 0.4, 0.1, ""),  # ten times nothing is nothing
     ],
 )
 def test_a_single_cell(observed, expected, std, kind):

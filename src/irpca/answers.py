@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -23,9 +23,10 @@ from .described import Described
 from .engines import choose, is_engine
 from .engines.base import LARGEST_BLOCK, Engine
 from .engines.sparse_part import on_device, places, to_host
-from .labels import Labels, texts
+from .explain import Explainer, Explanation
+from .labels import Labels, position, texts
 from .lowrank import Array, LowRank
-from .mistakes import names_at
+from .mistakes import cells_of, check_kinds, names_at, undone
 from .model.entry_scale import EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
-UNKEPT = ("_M", "_device")  # what of a model is in no file: the table, and where answers are made
+UNKEPT = ("_M", "_device", "_said", "_explaining")  # what of a model is in no file: the table, what features say of it
 READ_ENTRIES = 1 << 22  # of a table in chunks: those of as many are read together
 
 
@@ -97,6 +98,8 @@ class Answers:
     _fingerprint: str
     _M: Any
     _device: str
+    _said: Array
+    _explaining: tuple[Result, bool, Explainer]
     if TYPE_CHECKING:
         _new_rows: Callable[[Any, Any], tuple[Engine, Array | None, Labels | None]]
         _decomposed: Callable[[Engine, Array | None, Labels | None], Result]
@@ -209,6 +212,7 @@ class Answers:
         fdr: float | None = None,
         probability: float | None = None,
         threshold: float | None = None,
+        kinds: bool | str | Iterable[str] = False,
         return_std: bool = False,
         return_marks: bool = False,
     ) -> Any:
@@ -220,8 +224,13 @@ class Answers:
             None: the table that was fitted.
         fdr, probability, threshold : float or None
             Which cells are outliers, see :meth:`outliers`.
+        kinds : bool, or names of mistakes
+            Outliers whose ``kind`` in :meth:`outliers` is one of these are not replaced: the mistake is undone, 5200
+            that is "× 10" becomes 520. True: of all kinds that can be undone, factors, "sign", "digits swapped" and
+            "swapped". Tables in chunks and tensors are refused.
         return_std : bool
-            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept.
+            Return the standard deviation of a clean measurement about each replaced value, too; 0 where M was kept,
+            or a mistake undone.
         return_marks : bool
             Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
             missing and of which nothing is known stays NaN.
@@ -248,6 +257,17 @@ class Answers:
         table = RepairedTable(*self._thin(result), S, columns, scale, result.maps)
         dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
         *made, marks = self._tables(table, dtypes, like, given=(M, engine))
+        if kinds is not False:
+            if like.device != "cpu" or like.container == "torch" or self._lazy(engine) is not None:
+                raise ValueError("kinds needs a table in host memory, as an array or a frame")
+            at = places(S)[0], places(S)[1].astype(np.int64)
+            cells = cells_of(result, *at, engine().entries(*at))
+            names = names_at(result, *at, cells.observed)
+            values = undone(cells, names, check_kinds(kinds, names.tolist()))
+            some = tuple(lines[np.isfinite(values)] for lines in at)
+            for one, new in zip(made, (values[np.isfinite(values)], 0.0), strict=True):
+                if one is not None:
+                    one[some] = new
         found = [in_kind(one, like) for one in made if one is not None]
         if marks is not None:
             text = marks.map_blocks(_text_of, dtype=object) if hasattr(marks, "map_blocks") else _text_of(marks)
@@ -276,6 +296,7 @@ class Answers:
         fdr: float | None = None,
         probability: float | None = None,
         threshold: float | None = None,
+        explain: bool = False,
     ) -> Any:
         """Which cells are wrong, the most certain first.
 
@@ -296,6 +317,8 @@ class Answers:
             List cells that are outliers with at least this probability.
         threshold : float or None
             List cells whose difference is larger than this, in units of M, however probable.
+        explain : bool
+            Say in a sentence why each cell is wrong, see :meth:`explain`.
 
         Returns
         -------
@@ -310,18 +333,79 @@ class Answers:
             ``probability``: of an outlier, given the distribution of all residuals (:mod:`irpca.model.calibration`); 1
             in an exact fit, NaN if the solver has no noise model or the fit failed. ``kind``: the name of the mistake,
             or "" if it has none: "× 10", ": 10", "× 100", ": 100", "× 1000", ": 1000", "× 2.54" or another factor that
-            several cells share, "sign", "neighbour's value", "copied from above", "swapped" (with a neighbour in the
-            row), "copied row", "stuck", "code −999" (:mod:`irpca.mistakes`). Of tables in chunks or of more than 2²⁴
-            cells, what these cells tell by themselves; of tensors there is no such column.
+            several cells share, "sign", "digits swapped", "neighbour's value", "copied from above", "swapped" (with a
+            neighbour in the row), "copied row", "stuck", "code −999" (:mod:`irpca.mistakes`). Of tables in chunks or of
+            more than 2²⁴ cells, what these cells tell by themselves; of tensors there is no such column.
+            ``why``, with ``explain``: a sentence.
         """
         check_is_fitted(self)
         if is_whole(M):
             raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
         if most is not None:
             whole(most, "most", least=0)
+        if flag(explain, "explain") and (self._where != "cpu" or self.container_ == "torch"):
+            raise ValueError("tensors hold no sentences: leave explain=True out, and ask explain(row, column)")
         result, engine, rows = self._looked_at(M, row_features)
         columns = self._cells(result, (M, engine), Criterion(fdr, probability, threshold), most)
+        if explain:
+            found = self._explanations(result, (M, engine), row_features, columns["row"], columns["column"], rows)
+            columns["why"] = np.array([one.why for one in found], object)
         return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_, self._where)
+
+    def explain(self, row: Any, column: Any, M: Any = None, *, row_features: Any = None) -> Explanation:
+        """Why a cell is expected to hold what it should, and what kind of mistake would explain what it holds.
+
+        What is expected is found from the other cells of its row by the pattern of the columns, without the cell
+        itself. The cells of its column, and features of the columns, are in that pattern: they have no shares.
+
+        Parameters
+        ----------
+        row, column : labels, or positions where there are none
+        M, row_features : new rows as in :meth:`transform`, or None
+            None: the table that was fitted.
+
+        Returns
+        -------
+        Explanation
+            What is expected and its shares, the kinds of mistake and their probabilities; print it to read it
+            (:class:`irpca.explain.Explanation`).
+        """
+        check_is_fitted(self)
+        result, engine, rows = self._looked_at(M, row_features)
+        sides = (row, rows, "row"), (column, self._cols.labels, "column")
+        i, j = (np.array([position(*side[:2], n, side[2])]) for side, n in zip(sides, result.L.shape, strict=True))
+        if result.known is not None and not (result.known[0][i] & result.known[1][j])[0]:
+            raise ValueError(
+                f"nothing is known of row {row!r} and column {column!r}: one of them has too few cells, and no features"
+            )
+        return next(self._explanations(result, (M, engine), row_features, i, j, rows))
+
+    def _explanations(
+        self,
+        result: Result,
+        table: tuple[Any, Callable[[], Engine]],
+        row_features: Any,
+        rows: Array,
+        cols: Array,
+        labels: Labels | None = None,
+    ) -> Iterator[Explanation]:
+        """Explanations of some cells; the table: new rows or None, and their owner."""
+        if result.failed:
+            raise ValueError(f"there is nothing to explain. {result.status.name}: {result.status.advice}")
+        if result.calibration is None and result.noise != 0:
+            raise ValueError("explain needs a model of the noise, and this solver has none: use solver='irpca'")
+        M, engine = table
+        held = getattr(self, "_explaining", None)
+        if held is not None and held[0] is result and held[1] == (row_features is None):
+            explainer = held[2]
+        else:
+            prior = getattr(self, "_said", None) if M is None else self._new_rows(M, row_features)[1]
+            explainer = Explainer(result, self._placement, self._scale_of(result), engine(), prior)
+            if result is self.result_:
+                self._explaining = result, row_features is None, explainer
+        names = rows.tolist() if labels is None else list(labels.take(rows))
+        columns = self._cols.labels
+        return explainer.explain(rows, cols, (names, range(result.L.shape[1]) if columns is None else list(columns)))
 
     def _cells(
         self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None

@@ -61,6 +61,7 @@ class NamedMistakes:
     near: float = 2.0  # standard deviations from what is expected, of a corrected value: 95 % of clean cells are nearer
     near_group: float = 4.0  # the same, of further cells of a group that was found: clean ones are hardly farther
     chance: float = 0.15  # by which a name may be wrong: of 4,700 such names on 50 spoilt tables 99 % were right
+    any_size: float = 1e6  # half of the wrong values are of a size even in its logarithm, as many times as COMMON goes
     copied: float = 0.02  # the same of copies: of 1,400 on these tables 3 were wrong, of those above it every tenth
     far: float = 4.0  # standard deviations that a factor shared by many must move a cell: as many as a usual outlier
     group: int = 5  # cells that share a factor, or a row with another: more than usual patterns fit. A choice

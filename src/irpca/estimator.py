@@ -283,8 +283,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        for name in ("_fingerprint", "_observed", "_device"):  # of an earlier fit
+        for name in ("_fingerprint", "_observed", "_device", "_said", "_explaining"):  # of an earlier fit
             self.__dict__.pop(name, None)
+        if expected[0] is not None:
+            self._said = expected[0]
         if given.device != "cpu":
             self._device = given.device
         if given.chunked:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 import numpy as np
 
+from .arguments import is_whole, shown
 from .lowrank import Array
 from .wording import few
 
@@ -128,6 +130,11 @@ def _spell_level(level: Array) -> list[str]:
     return [str(_to_plain(value)).removesuffix(" 00:00:00") for value in level]
 
 
+def text_of(label: Any) -> str:
+    """One label as people read it."""
+    return ", ".join(Labels.of([level]).texts()[0] for level in (label if isinstance(label, tuple) else (label,)))
+
+
 def texts(labels: Labels | None, n: int) -> list[str]:
     """Labels as text; positions where there are none."""
     return [str(i) for i in range(n)] if labels is None else labels.texts()
@@ -145,3 +152,37 @@ def match(labels: Labels | None, of_features: Labels | None, name: str, side: st
     raise ValueError(
         f"the index of {name} does not match the {side} of M: {few(of_features)} against {few(labels)}; {advice}"
     )
+
+
+def position(wanted: Any, labels: Labels | None, n: int, side: str) -> int:
+    """Where the label of a row or column is; where there are no labels, a position is meant."""
+    if labels is None:
+        if is_whole(wanted) and 0 <= wanted < n:
+            return int(wanted)
+        raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
+    if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
+        raise ValueError(f"{side} must be one label, got {shown(wanted)}")
+    found = _find(wanted, labels)
+    if len(found) == 1:
+        return int(found[0])
+    if len(found):
+        raise ValueError(
+            f"{side}={wanted!r} is the label of {len(found)} {side}s: make the labels unique, and fit again"
+        )
+    near = get_close_matches(str(wanted), labels.texts(), n=4)
+    advice = f"did you mean {few(near)}?" if near else f"there are {few(labels)}"
+    raise ValueError(f"{side}={wanted!r} is not the label of a {side}; {advice}")
+
+
+def _find(wanted: Any, labels: Labels) -> Array:
+    """Positions of a label: by value, dates by their moment, and else by how it reads."""
+    if len(labels.levels) == 1 and labels.levels[0].dtype.kind == "M":
+        try:
+            return np.flatnonzero(labels.levels[0] == np.datetime64(wanted))
+        except (ValueError, TypeError):
+            return np.zeros(0, np.intp)
+    same = [i for i, label in enumerate(labels) if type(label) is type(wanted) and label == wanted]
+    if not same:
+        text = ", ".join(map(str, wanted)) if isinstance(wanted, list) else text_of(wanted)
+        same = [i for i, label in enumerate(labels.texts()) if label == text]
+    return np.array(same, np.intp)

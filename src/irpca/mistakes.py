@@ -1,34 +1,129 @@
-"""Mistakes that have a name, found from the outliers: a code, a stuck sensor, another unit, swapped cells, copies.
+"""Mistakes that have a name: what would explain an outlier, and how probable that is.
 
-No name is better than a wrong one, so a name needs evidence. A correction, such as a division by ten, has to bring a
-cell to within two standard deviations s of what is expected. Of wrong values of any kind ``2 s / |corrected|`` would be
-there by chance: a window of 4 s among values from minus to plus this size. Where that is more than a limit the cell has
-no name; of several corrections that do, the one counts that leaves least. For a cell that equals the one beside it or
-above, chance is the share of the cells that hold this value, or of the rows in which both are equal if that is more.
-Cells that one thing explains (a code, a run, a factor) are a group. It is a doubt, too, and its name comes first.
+Every kind of mistake says which value the cell should have held, so it explains the cell as well as this value fits
+what is expected there (Bayes):
+
+    P(kind) ∝ prior · density of a clean cell at the corrected value / (|factor| · density of a wrong value of any size)
+
+Wrong values are Cauchy about what is expected, of the median size of the outliers, or of any size (even in its
+logarithm), half of them each. A copy of another cell leaves nothing to chance, so its odds are one over the share of
+cells that would be equal anyway. All kinds have the same prior, and the share that none explains is estimated from the
+outliers of the table. A kind that is more probable than all else is the name of the mistake. Beside that there are
+groups of cells that one thing explains (a code, a run, swapped columns, a factor): they are found from all outliers,
+their name comes first, and it is a doubt, too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
+from scipy.special import erfc
 
 from . import constants
 from .cached import cached_property
 from .constants import KINDS, MISTAKES
 from .engines.base import Engine
-from .engines.sparse_part import on_device, places
+from .engines.sparse_part import on_device, places, to_host
 from .lowrank import Array
+from .model.maps import ColumnMaps
 from .result import TEXT, Doubt, Mistakes, Result, about_cells
 from .tables import width
+from .wording import few
 
 COMMON = {"× 10": 10.0, ": 10": 0.1, "sign": -1.0, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001}
 COMMON["× 2.54"] = 2.54
+DIGITS, BESIDE, ABOVE = "digits swapped", "neighbour's value", "copied from above"
+SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE)  # that a cell may show by itself
+NONE = "none of these"
+MOST_DECIMALS = 6  # of a number whose digits are looked at: with more it is computed, not written
 POINTS = (10.0, 100.0, 1000.0)  # a misplaced decimal point
+SWAPPED = "swapped"
 UNITS = (2.54, 0.3048, 1.609344, 0.45359237, 60.0, 3600.0)  # inches, feet, miles, pounds, minutes, hours
+
+
+def _gaussian(z: Array) -> Array:
+    """The share of Gaussian numbers that are larger in size."""
+    found: Array = erfc(z / np.sqrt(2))
+    return found
+
+
+def _named(factor: float) -> str:
+    return f"× {factor:.4g}" if factor >= 1 else f": {1 / factor:.4g}"
+
+
+KNOWN = {_named(f): (f, 0.0) for f in (*POINTS, *UNITS) for f in (f, 1 / f)}  # of several cells: factor and offset
+KNOWN |= {"× 1.8 + 32": (1.8, 32.0), "− 32 : 1.8": (1 / 1.8, -32 / 1.8)}
+FACTORS = {name: (factor, 0.0) for name, factor in COMMON.items()} | KNOWN
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter:
+    """How clean and wrong values of some cells scatter about what is expected there.
+
+    Attributes
+    ----------
+    expected, unit : where columns are mapped of latent values
+    broad : the median size of gross errors, which are Cauchy, likewise
+    wrong : the probability that the cell is an outlier
+    cols : the column of each
+    survival : the share of clean cells that are farther away, in units
+    maps : of the columns, or None
+    """
+
+    expected: Array
+    unit: Array
+    broad: Array
+    wrong: Array
+    cols: Array
+    survival: Callable[[Array], Array] = _gaussian
+    maps: ColumnMaps | None = None
+
+    def some(self, at: Array) -> Scatter:
+        return replace(
+            self, **{name: getattr(self, name)[at] for name in ("expected", "unit", "broad", "wrong", "cols")}
+        )
+
+    def odds(self, values: Array, observed: Array, factor: Array | float = 1.0) -> Array:
+        """How much more dense clean cells are at some values than wrong ones are at what was observed.
+
+        ``values``, with an axis more than the cells, became what was observed by a factor.
+        """
+        expected, unit, broad, cols = (part[:, None] for part in (self.expected, self.unit, self.broad, self.cols))
+        seen, size = observed[:, None].astype(float), np.abs(factor)
+        any_size = 0.5 / (2 * np.log(MISTAKES.any_size) * np.maximum(np.abs(seen), 1e-300))
+        if self.maps is None:
+            wrong = 0.5 * _cauchy(seen - expected, broad) + any_size
+            return self._clean(values - expected, unit) / (size * wrong)
+        cols = np.broadcast_to(cols, values.shape)
+        latent, own = self.maps.latent(values, cols), cols[:, :1]
+        wrong = 0.5 * _cauchy(self.maps.latent(seen, own) - expected, broad) * np.exp(self.maps.log_slope(seen, own))
+        clean = self._clean(latent - expected, unit) * np.exp(self.maps.log_slope(values, cols))
+        odds = clean / (size * (wrong + any_size))
+        low, high = self.maps.interval(latent, cols)
+        below, above = (
+            np.where(end < 0, 0.5 * self.survival(np.abs(end)), 1 - 0.5 * self.survival(np.abs(end)))
+            for end in ((low - expected) / unit, (high - expected) / unit)
+        )
+        few = self.maps.is_few(cols)  # half of the mistakes hold one of the few values, as in EntryScale.odds_at
+        found: Array = np.where(few, (above - below) * 2 * self.maps.count(cols), odds)
+        return found
+
+    def _clean(self, away: Array, unit: Array) -> Array:
+        """The density of clean cells, from their share within a quarter of a unit to either side."""
+        low, high = np.maximum(np.abs(away) / unit - 0.25, 0.0), np.abs(away) / unit + 0.25
+        found: Array = 0.5 * (self.survival(low) - self.survival(high)) / ((high - low) * unit)
+        return found
+
+
+def _cauchy(away: Array, broad: Array) -> Array:
+    found: Array = 1 / (np.pi * broad * (1 + (away / broad) ** 2))
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +136,7 @@ class Cells:
     observed, expected, std : M, what is expected there, and the standard deviation of clean cells about it
     shape : of M
     table : M, if it is in memory; None: no more of it is looked at than these cells
+    given : how clean and wrong cells scatter, if there is a model of that
     """
 
     rows: Array
@@ -50,6 +146,14 @@ class Cells:
     std: Array
     shape: tuple[int, int]
     table: Engine | None = None
+    given: Scatter | None = None
+
+    @cached_property
+    def scatter(self) -> Scatter:
+        if self.given is not None:
+            return self.given
+        broad = np.full(len(self.rows), np.median(np.abs(self.observed - self.expected)))
+        return Scatter(self.expected, self.std, broad, np.ones(len(self.rows)), self.cols)
 
     @cached_property
     def away(self) -> Array:
@@ -113,7 +217,15 @@ def kinds_of(cells: Cells) -> tuple[Mistakes, tuple[Doubt, ...]]:
     ['× 10']
     """
     which, found, doubts = np.zeros(len(cells.rows), np.int32), {"": 0}, list[Doubt]()
-    searches = (codes, stuck, copied_rows, swapped, copies, other_units, single)  # the first name counts
+    chances = probabilities(cells)[0] if len(which) else np.zeros((0, len(SINGLE)))
+    likely = np.where(chances.max(axis=1) > constants.MAJORITY, chances.argmax(axis=1), -1)
+
+    def named(cells: Cells, free: Array, kinds: tuple[str, ...] = SINGLE) -> Found:
+        for name in kinds:
+            yield name, np.flatnonzero(free & (likely == SINGLE.index(name))), None
+
+    copies = partial(named, kinds=(BESIDE, ABOVE))
+    searches = (codes, stuck, copied_rows, swapped, copies, other_units, named)  # the first name counts
     for search in searches if len(which) else (copied_rows,):
         for name, some, doubt in search(cells, which == 0):
             if len(some):
@@ -130,27 +242,135 @@ def _by_line(lines: Array, some: Array) -> Iterator[tuple[int, Array]]:
         yield line, some[first:last]
 
 
-# Copies
+# One cell by itself
 
 
-def copies(cells: Cells, free: Array) -> Found:
-    """Cells that hold exactly what the cell above holds, or that on the left or right."""
+def probabilities(cells: Cells) -> tuple[Array, float]:
+    """The probability of every kind in SINGLE, one row for each outlier, and the share that none of them explains.
+
+    What is missing to 1 in a row is the probability of none. The share is that of these cells, and of one more on
+    either side.
+    """
+    odds, share = odds_of(cells), 0.5
+    for _ in range(constants.MAX_STEPS):
+        before, chances = share, chances_of(odds, cells.scatter.wrong, share)
+        share = float(len(odds) - chances.sum() + 1) / (len(odds) + 2)
+        if abs(share - before) < constants.COMPARISON_TOLERANCE:
+            break
+    return chances, share
+
+
+def chances_of(odds: Array, wrong: Array, nameless: float) -> Array:
+    """Probabilities of kinds from their odds against a wrong value of any size, all kinds being equally likely before.
+
+    ``wrong``: the probability that a cell is an outlier; ``nameless``: the share of outliers that no kind explains.
+    """
+    odds = odds * (1 - nameless) / len(SINGLE)
+    none = nameless / np.maximum(wrong, 1e-300)  # nothing is wrong, or something else
+    chances: Array = odds / (odds.sum(axis=1) + none)[:, None]
+    return chances
+
+
+def odds_of(cells: Cells) -> Array:
+    """How much better every kind in SINGLE explains some cells than a wrong value of any size does."""
+    scatter, factors = cells.scatter, np.array(list(COMMON.values()))
+    odds = np.zeros((len(cells.rows), len(SINGLE)))
+    some = np.flatnonzero(np.isfinite(cells.observed) & (scatter.wrong > 0))
+    if len(some):
+        scatter, observed = scatter.some(some), cells.observed[some]
+        corrected = observed[:, None] / factors
+        odds[some, : len(factors)] = np.where(observed[:, None] != 0, scatter.odds(corrected, observed, factors), 0.0)
+        others = digit_swaps(observed)
+        found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
+        odds[some, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
+        for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
+            odds[:, SINGLE.index(name)] += _copied(cells, down, right)
+    return odds
+
+
+def _copied(cells: Cells, down: int, right: int) -> Array:
+    """One over the share of cells that hold what the cell beside or above holds anyway; 0 where the cell does not."""
+    odds = np.zeros(len(cells.rows))
     if cells.table is None:
-        return
-    for name, down, right in (
-        ("copied from above", -1, 0),
-        ("neighbour's value", 0, 1),
-        ("neighbour's value", 0, -1),
-    ):
-        same = np.flatnonzero(free & (cells.beside(down, right) == cells.observed))
-        other = cells.find(cells.rows[same] + down, cells.cols[same] + right)
-        same = same[(other < 0) | (cells.away[other] < cells.away[same])]  # else the other is the copy
-        for col, some in _by_line(cells.cols, same):
-            own, source = cells.column(col), cells.column(col + right)
-            before = source if right else np.append(np.nan, own[:-1])
-            equal = np.count_nonzero(own == before)
-            held = np.array([np.count_nonzero(source == value) for value in cells.observed[some]]) - (right == 0)
-            yield name, some[np.maximum(held, equal) <= MISTAKES.copied * len(own)], None
+        return odds
+    same = np.flatnonzero(cells.beside(down, right) == cells.observed)
+    other = cells.find(cells.rows[same] + down, cells.cols[same] + right)
+    same = same[(other < 0) | (cells.away[other] < cells.away[same])]  # else the other is the copy
+    for col, some in _by_line(cells.cols, same):
+        own, source = cells.column(col), cells.column(col + right)
+        equal = np.count_nonzero(own == (source if right else np.append(np.nan, own[:-1])))
+        held = np.array([np.count_nonzero(source == value) for value in cells.observed[some]]) - (right == 0)
+        odds[some] = len(own) / np.maximum(held, equal)
+    return odds
+
+
+def digit_swaps(values: Array) -> Array:
+    """What values become if two digits side by side change places, one column for each pair; NaN where none do."""
+    size, digits = np.abs(values), np.arange(15)
+    decimals, rounding = np.full(len(values), -1), 8 * float(np.finfo(values.dtype).eps)
+    for d in range(MOST_DECIMALS, -1, -1):
+        moved = size * 10.0**d
+        decimals[np.abs(np.rint(moved) - moved) <= rounding * moved] = d
+    usable = (decimals >= 0) & (size * 10.0**decimals < 1e15)
+    whole = np.where(usable, np.rint(size * 10.0**decimals), 0).astype(np.int64)[:, None]
+    right, left = whole // 10**digits % 10, whole // 10 ** (digits + 1) % 10
+    swapped = whole + 9 * (right - left) * 10**digits
+    there = (right != left) & (np.minimum(whole, swapped) >= 10 ** (digits + 1))  # none gets a zero in front
+    found: Array = np.where(there, np.sign(values)[:, None] * swapped / 10.0 ** decimals[:, None], np.nan)
+    return found
+
+
+# Undoing
+
+
+def check_kinds(kinds: Any, names: Sequence[str]) -> set[str]:
+    """Which of the mistakes in a table are to be undone: some kinds, or True for all that can be."""
+    possible = {name for name in (*FACTORS, DIGITS, SWAPPED, *names) if _can_be_undone(name)}
+    if kinds is True:
+        return possible
+    wanted = [kinds] if isinstance(kinds, str) else list(kinds or ())
+    if unknown := [kind for kind in wanted if kind not in possible]:
+        raise ValueError(
+            f"kinds has {few(unknown)}, which cannot be undone or is no kind of mistake; what can be undone is "
+            f"{', '.join(map(repr, sorted(possible)))}"
+        )
+    return set(wanted)
+
+
+def _can_be_undone(name: str) -> bool:
+    return name in (DIGITS, SWAPPED) or _factor_of(name) is not None
+
+
+def _factor_of(name: str) -> tuple[float, float] | None:
+    """The factor and the offset that a name tells."""
+    if name in FACTORS:
+        return FACTORS[name]
+    found = re.fullmatch(r"([×:]) ([0-9.e+]+)", name)
+    return found and (float(found[2]) if found[1] == "×" else 1 / float(found[2]), 0.0)
+
+
+def undone(cells: Cells, names: Array, kinds: set[str]) -> Array:
+    """What cells held before mistakes of these kinds, by the names of their mistakes; NaN where that is not known."""
+    found = np.full(len(names), np.nan)
+    for name in kinds & set(names.tolist()):
+        some = np.flatnonzero(names == name)
+        if name == DIGITS:
+            values = digit_swaps(cells.observed[some])
+            odds = np.nan_to_num(cells.scatter.some(some).odds(values, cells.observed[some]))
+            found[some] = values[np.arange(len(some)), odds.argmax(axis=1)]
+        elif name == SWAPPED:
+            off = np.full(len(some), np.inf)
+            for right in (-1, 1):
+                other = cells.find(cells.rows[some], cells.cols[some] + right)
+                value = np.where((other >= 0) & (names[other] == name), cells.observed[other], np.nan)
+                away = np.abs(value - cells.expected[some])
+                found[some], off = np.where(away < off, value, found[some]), np.fmin(away, off)
+        elif factor := _factor_of(name):
+            found[some] = (cells.observed[some] - factor[1]) / factor[0]
+    return found
+
+
+# Copies
 
 
 def swapped(cells: Cells, free: Array) -> Found:
@@ -176,7 +396,7 @@ def swapped(cells: Cells, free: Array) -> Found:
                 np.sort(cells.rows[first[here]]),
                 np.array([col, col + 1]),
             )
-        yield "swapped", np.append(first[here], second[here]), doubt
+        yield SWAPPED, np.append(first[here], second[here]), doubt
 
 
 def copied_rows(cells: Cells, free: Array) -> Found:
@@ -315,9 +535,8 @@ def other_units(cells: Cells, free: Array) -> Found:
 
 
 def _known_factors(cells: Cells, lines: Array, taken: Array) -> Iterator[tuple[str, Array]]:
-    factors = [(_named(f), f, 0.0) for f in (*POINTS, *UNITS) for f in (f, 1 / f)]
     above = cells.observed > cells.expected
-    for name, factor, offset in (*factors, ("× 1.8 + 32", 1.8, 32.0), ("− 32 : 1.8", 1 / 1.8, -32 / 1.8)):
+    for name, (factor, offset) in KNOWN.items():
         off, chance, far = cells.corrected(factor, offset)
         hit = ~taken & far & (off <= MISTAKES.near)
         if factor not in POINTS and 1 / factor not in POINTS:  # so near to 1, tails of the noise reach there
@@ -327,10 +546,6 @@ def _known_factors(cells: Cells, lines: Array, taken: Array) -> Iterator[tuple[s
         shared = _shared(cells, lines, hit, far & ~taken, chance, factor)
         if shared.any():
             yield name, ~taken & far & (off <= MISTAKES.near_group) & shared[lines]
-
-
-def _named(factor: float) -> str:
-    return f"× {factor:.4g}" if factor >= 1 else f": {1 / factor:.4g}"
 
 
 def _shared(cells: Cells, lines: Array, hit: Array, far: Array, chance: Array, factor: float) -> Array:
@@ -397,18 +612,6 @@ def _unit_doubt(cells: Cells, name: str, some: Array, axis: int) -> Doubt:
     return about_cells("other-unit", template, rows, cols)
 
 
-def single(cells: Cells, free: Array) -> Found:
-    """Cells that a common mistake explains: of several that do, the one that leaves least."""
-    best, least, which = np.full(len(cells.rows), np.inf), np.ones(len(cells.rows)), np.zeros(len(cells.rows), np.intp)
-    for k, factor in enumerate(COMMON.values()):
-        off, chance, _ = cells.corrected(factor)
-        better = off < best
-        best, least, which = np.where(better, off, best), np.where(better, chance, least), np.where(better, k, which)
-    fine = free & (best <= MISTAKES.near) & (least <= MISTAKES.chance)
-    for k, name in enumerate(COMMON):
-        yield name, np.flatnonzero(fine & (which == k)), None
-
-
 # Of a result
 
 
@@ -417,11 +620,23 @@ def mistakes_of(result: Result, table: Engine) -> tuple[Mistakes | None, tuple[D
     S = result.S
     if S is None or on_device(S) or result.failed or not _at_hand(table) or S.nnz > constants.BUDGET.sample:
         return None, ()
-    if S.nnz > constants.MAX_OUTLIER_SHARE * result.n_observed and result.noise != 0:  # the fit is wrong, not they
+    if too_many(result):
         return Mistakes(("",), np.zeros(S.nnz, np.int32)), ()
-    rows, cols = places(S)
+    return kinds_of(outliers_of(result, table))
+
+
+def too_many(result: Result) -> bool:
+    """Whether so many cells are outliers that the fit is wrong, not they."""
+    S: Any = result.S
+    return bool(S.nnz > constants.MAX_OUTLIER_SHARE * result.n_observed and result.noise != 0)
+
+
+def outliers_of(result: Result, table: Engine, broad: Array | None = None) -> Cells:
+    """All cells of S, which is in host memory."""
+    rows, cols = places(result.S)
     cols = cols.astype(np.int64)
-    return kinds_of(_cells(result, rows, cols, table.entries(rows, cols), table))
+    at_hand = table if _at_hand(table) else None
+    return cells_of(result, rows, cols, table.entries(rows, cols), at_hand, broad)
 
 
 def names_at(result: Result, rows: Array, cols: Array, observed: Array) -> Array:
@@ -429,7 +644,7 @@ def names_at(result: Result, rows: Array, cols: Array, observed: Array) -> Array
     if result.failed:
         return np.full(len(rows), "", TEXT)
     if result.mistakes is None:
-        return kinds_of(_cells(result, rows, cols, observed))[0].texts
+        return kinds_of(cells_of(result, rows, cols, observed))[0].texts
     in_rows, in_cols = places(result.S)
     S = Cells(in_rows, in_cols, observed, observed, observed, result.L.shape)  # for no more than the places
     at = S.find(rows, cols)
@@ -442,13 +657,37 @@ def _at_hand(table: Engine) -> bool:
     return table.name in ("memory", "reference") and bool(np.prod(table.shape) <= constants.BUDGET.memory)
 
 
-def _cells(result: Result, rows: Array, cols: Array, observed: Array, table: Engine | None = None) -> Cells:
-    expected = result.L.entries(rows, cols)
+def cells_of(
+    result: Result, rows: Array, cols: Array, observed: Array, table: Engine | None = None, broad: Array | None = None
+) -> Cells:
+    """Some cells of a result; ``broad`` as :func:`broad_of` says, if that is known."""
+    expected, latent, maps = result.L.entries(rows, cols), result.factors.entries(rows, cols), result.maps
+    wrong, survival = np.ones(len(rows)), _gaussian
+    broad = broad_of(result) if broad is None else broad
     if result.scale is None:
-        std = np.full(len(rows), result.residual)
+        unit = std = np.full(len(rows), result.residual)
     else:
-        std = result.scale.std_at(rows, cols)
-        if result.maps is not None:
-            std = width(result.maps, result.scale.latent_at(rows, cols), std, cols)
-    least = MISTAKES.rounding * np.maximum(np.abs(expected), np.abs(observed))
-    return Cells(rows, cols, observed, expected, np.maximum(np.maximum(std, least), 1e-300), result.L.shape, table)
+        unit = std = result.scale.std_at(rows, cols)
+        if maps is not None:
+            std = width(maps, latent, std, cols)
+        if result.calibration is not None:
+            unit, survival = replace(result.scale, tail=1.0).std_at(rows, cols), result.calibration.survival
+            residuals = (observed if maps is None else maps.latent(observed, cols)) - latent
+            wrong = result.judge.probability(residuals, rows, cols)
+    least = np.maximum(MISTAKES.rounding * np.maximum(np.abs(expected), np.abs(observed)), 1e-300)
+    unit = np.maximum(unit, least) if maps is None else unit
+    scatter = Scatter(latent, unit, broad[cols], wrong, cols, survival, maps)
+    return Cells(rows, cols, observed, expected, np.maximum(std, least), result.L.shape, table, scatter)
+
+
+def broad_of(result: Result) -> Array:
+    """The median size of the outliers of each column: that of all of them, in units of what is expected there."""
+    left, V = result.factors.left, result.factors.right @ result.factors.core.T
+    middle = left.mean(axis=0)
+    variance = np.maximum(np.einsum("jk,jk->j", V @ (left.T @ left / len(left) - np.outer(middle, middle)), V), 0.0)
+    spread = np.sqrt(variance + (0.0 if result.scale is None else np.median(result.scale.rows) * result.scale.cols))
+    spread = np.maximum(spread, max(float(spread.max(initial=0.0)) * MISTAKES.rounding, 1e-300))
+    if result.residuals is None or not result.residuals.nnz:
+        return spread
+    S = to_host(result.residuals, "the names of mistakes")
+    return spread * float(np.median(np.abs(S.data) / spread[places(S)[1]]))

@@ -277,6 +277,7 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--explain", action="store_true", help="say in a sentence why each outlier is one")
     parser.add_argument("--force", action="store_true", help="replace files that are there")
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
 

@@ -74,7 +74,7 @@ def _fit(
         )
         with _note_warnings(notes), _naming_kinds():
             model.fit(data.M, row_features=rows, col_features=cols)
-        found = findings.outliers(model, data, _collect_criterion(arguments))
+        found = findings.outliers(model, data, {**_collect_criterion(arguments), "explain": arguments.explain})
         findings.write_outliers(place / "outliers.csv", found)
         findings.write_repaired(place / "repaired.csv", model, data, _collect_criterion(arguments))
         model.save(place / "model.irpca")
@@ -135,7 +135,14 @@ def check(arguments: Namespace) -> int:
         with _note_warnings(notes):
             features = data.features if rows is None else rows
             found = findings.outliers(
-                model, data, {**_collect_criterion(arguments), "M": data.M, "row_features": features}
+                model,
+                data,
+                {
+                    **_collect_criterion(arguments),
+                    "explain": arguments.explain,
+                    "M": data.M,
+                    "row_features": features,
+                },
             )
         findings.write_outliers(place / target.name, found)
     printed.say_check(arguments, model, data, found, notes, str(target))

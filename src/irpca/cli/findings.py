@@ -30,14 +30,18 @@ FIELDS = (
 def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[Any]]:
     """The outliers as lists, with labels as they are spelt in the file, and positions beside them."""
     if model.sparse_ is None:
-        return {name: [] for name in (*FIELDS, "at")}
+        return {name: [] for name in (*_fields(options), "at")}
     table = model.outliers(**options)
-    found: dict[str, list[Any]] = {name: np.asarray(table[name]).tolist() for name in FIELDS}
+    found: dict[str, list[Any]] = {name: np.asarray(table[name]).tolist() for name in _fields(options)}
     rows, columns = _find_positions(found["row"], data.rows), _find_positions(found["column"], data.columns)
     found["at"] = list(zip(rows, columns, strict=True))
     found["row"], found["column"] = _spell(data.rows, rows), _spell(data.columns, columns)
     found["observed"] = writers.exact_list(np.asarray(table["observed"]))
     return found
+
+
+def _fields(options: dict[str, Any]) -> tuple[str, ...]:
+    return (*FIELDS, "why") if options.get("explain") else FIELDS
 
 
 def _find_positions(labels: list[Any], side: Labels | None) -> list[int]:
@@ -56,7 +60,8 @@ def _spell(side: Labels | None, positions: Any) -> list[str]:
 def write_outliers(path: Path, found: dict[str, list[Any]]) -> None:
     columns = [found["row"], found["column"], writers.full(found["observed"])]
     columns += [writers.rounded(found[name]) for name in FIELDS[3:-1]] + [found["kind"]]
-    writers.write_csv(path, FIELDS, zip(*columns, strict=True))
+    columns += [found["why"]] if "why" in found else []
+    writers.write_csv(path, (*FIELDS, "why")[: len(columns)], zip(*columns, strict=True))
 
 
 def write_repaired(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> None:

@@ -94,13 +94,14 @@ def _tell(
     if not arguments.json:
         written = ["Written:", *(f"  {path}" for path in files.values())]
         return say(arguments, "\n".join([*(f"Note: {note}" for note in notes), *lines, *written]))
-    first = list(zip(*(found[name] for name in FIELDS), strict=True))[:SHOWN]
+    fields = (*FIELDS, "why") if "why" in found else FIELDS
+    first = list(zip(*(found[name] for name in fields), strict=True))[:SHOWN]
     facts = {
         **about,
         "data": data.name,
         "shape": data.shape,
         "outliers": len(found["row"]),
-        "first_outliers": [dict(zip(FIELDS, record, strict=True)) for record in first],
+        "first_outliers": [dict(zip(fields, record, strict=True)) for record in first],
         "notes": notes,
         "files": files,
     }
@@ -127,12 +128,19 @@ def _list_outliers(found: dict[str, list[Any]]) -> list[str]:
     total = len(found["row"])
     if not total:
         return []
+    head = (
+        "The outliers, the most certain first:"
+        if total <= SHOWN
+        else f"The {SHOWN} most certain of {total:,} outliers:"
+    )
+    if "why" in found:
+        said = zip(*(found[name][:SHOWN] for name in ("row", "column", "why")), strict=True)
+        return [head, *(f"  {_spell_cell(row)}, {_spell_cell(column)}: {why}" for row, column, why in said)]
     names = ("row", "column", "observed", "expected", "std", "probability")
     cells = [[_spell_cell(found[name][k]) for name in names] for k in range(min(total, SHOWN))]
     widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in (names, *cells)]
-    head = "outliers, the most certain first:" if total <= SHOWN else f"{SHOWN} most certain of {total:,} outliers:"
-    return [f"The {head}", *(f"  {line.rstrip()}" for line in lines)]
+    return [head, *(f"  {line.rstrip()}" for line in lines)]
 
 
 def _spell_cell(value: Any) -> str:

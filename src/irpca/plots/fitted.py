@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..arguments import is_whole, naming, shown
+from ..arguments import is_whole, naming
 from ..cached import cached_property
 from ..engines.base import Engine
 from ..engines.sparse_part import places, to_host
-from ..labels import Labels, texts
+from ..labels import Labels, position, texts
 from ..lowrank import Array
 from ..model.calibration import most_certain_first
 from ..outliers import score_lines, standardised
 from ..result import Result
 from ..tables import Criterion, flagged, flagged_residuals
-from ..wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -83,23 +81,7 @@ class Fitted:
 
     def position(self, wanted: Any, axis: int) -> int:
         """Where a label is; where there are no labels, a position is meant."""
-        labels, n, side = self.labels[axis], self.shape[axis], SIDES[axis]
-        if labels is None:
-            if is_whole(wanted) and 0 <= wanted < n:
-                return int(wanted)
-            raise ValueError(f"{side}={wanted!r}: the {side}s have no labels, so give a position from 0 to {n - 1}")
-        if not isinstance(wanted, (tuple, list)) and np.ndim(wanted):
-            raise ValueError(f"{side} must be one label, got {shown(wanted)}")
-        found = _find(wanted, labels)
-        if len(found) == 1:
-            return int(found[0])
-        if len(found):
-            raise ValueError(
-                f"{side}={wanted!r} is the label of {len(found)} {side}s: make the labels unique, and fit again"
-            )
-        near = get_close_matches(str(wanted), labels.texts(), n=4)
-        advice = f"did you mean {few(near)}?" if near else f"there are {few(labels)}"
-        raise ValueError(f"{side}={wanted!r} is not the label of a {side}; {advice}")
+        return position(wanted, self.labels[axis], self.shape[axis], SIDES[axis])
 
     def positions(self, wanted: Iterable[Any], axis: int) -> Array:
         side = SIDES[axis]
@@ -250,17 +232,3 @@ class Fitted:
         known = self.known[0][at] & self.known[1][across]
         lower, upper = (np.where(known, end, np.nan) for end in self.model._bounds_at(self.result, at, across))
         return lower, upper
-
-
-def _find(wanted: Any, labels: Labels) -> Array:
-    """Positions of a label: by value, dates by their moment, and else by how it reads."""
-    if len(labels.levels) == 1 and labels.levels[0].dtype.kind == "M":
-        try:
-            return np.flatnonzero(labels.levels[0] == np.datetime64(wanted))
-        except (ValueError, TypeError):
-            return np.zeros(0, np.intp)
-    same = [i for i, label in enumerate(labels) if type(label) is type(wanted) and label == wanted]
-    if not same:
-        text = Labels.of([wanted]).texts()[0] if not isinstance(wanted, (tuple, list)) else ", ".join(map(str, wanted))
-        same = [i for i, label in enumerate(labels.texts()) if label == text]
-    return np.array(same, np.intp)

@@ -47,7 +47,9 @@ function described(drawn) {
   const said = [];
   if (chart.k >= 0) {
     const k = chart.k, place = drawn.axis === 0 ? chart.column : chart.row;
-    said.push(`${labels[drawn.axis].of(drawn.at)}, ${other.of(place)}: ${given(outliers.observed[k])} observed, ${format(outliers.expected(k), outliers.std[k])} expected, a difference of ${signed(outliers.difference[k], outliers.std[k])}.`);
+    const name = `${labels[drawn.axis].of(drawn.at)}, ${other.of(place)}`;
+    if (outliers.why[k]) said.push(`${name}: ${outliers.why[k]}`);
+    else said.push(`${name}: ${given(outliers.observed[k])} observed, ${format(outliers.expected(k), outliers.std[k])} expected, a difference of ${signed(outliers.difference[k], outliers.std[k])}.`);
   }
   let holes = 0;
   for (let j = 0; j < drawn.n; j++) if (Number.isNaN(drawn.observed[j])) holes++;

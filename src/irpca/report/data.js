@@ -57,6 +57,7 @@ const labels = [new Labels(0), new Labels(1)];
 
 const outliers = { n: data.outliers.listed, count: data.outliers.count };
 for (const key of ["row", "column", "observed", "difference", "std", "lower", "upper", "score", "probability"]) outliers[key] = unpacked(data.outliers[key]);
+outliers.why = data.outliers.why;
 outliers.expected = (k) => outliers.observed[k] - outliers.difference[k];
 
 // Outliers of every row (0) or column (1), made when it is first asked for: starts, and positions in the list.

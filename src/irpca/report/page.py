@@ -8,8 +8,8 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
-from ..wording import count
-from .words import beginning, number, percent
+from ..wording import count, percent
+from .words import beginning, number
 
 SCRIPTS = ("data.js", "chart.js", "table.js", "map.js", "page.js")
 DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "rest", "values")  # what scripts need

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engines.base import LARGEST_BLOCK
 from ..lowrank import Array
 from ..plots.fitted import SIDES, Fitted
 from ..tables import Criterion
@@ -15,6 +16,7 @@ from . import words
 
 ORDERED = re.compile("u?int|float|datetime|period|timedelta")  # types of labels whose neighbours a line may join
 MOST_OUTLIERS = 1_000_000  # listed one by one: 30 MB of numbers, 40 MB of base64
+MOST_EXPLAINED = 5_000  # of these, the most certain: 1 MB of sentences
 MOST_VALUES = 6_000_000  # bytes of observed and expected values
 MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
 LISTED = 0.4  # share of observed cells below which a list of them is smaller than the table with its holes
@@ -98,7 +100,18 @@ def _outliers(case: Fitted) -> dict[str, Any]:
         "upper": packed(upper, _unit(case)),
         "score": packed(np.abs(case.scores.data[some])),
         "probability": packed(case.probability[some]),
+        "why": _why(case, rows, cols.astype(np.int64)),
     }
+
+
+def _why(case: Fitted, rows: Array, cols: Array) -> list[str]:
+    """A sentence for each of the first outliers, where M is at hand and there is a model of the noise."""
+    result, most = case.result, min(MOST_EXPLAINED, LARGEST_BLOCK // case.shape[1])
+    known = result.calibration is not None or result.noise == 0
+    if not case.has_table or not known or not hasattr(case.model, "explain") or not len(rows):
+        return []
+    cells = rows[:most], cols[:most]
+    return [one.why for one in case.model._explanations(result, (case.M, lambda: case.engine), None, *cells)]
 
 
 def _rest(case: Fitted) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ import numpy as np
 from ..plots.fitted import Fitted
 from ..plots.fitting import plain_names
 from ..result import FATAL, HARMLESS, Result
-from ..wording import count
+from ..wording import count, percent
 
 MEANING = {
     "usable": "No check found anything serious.",
@@ -66,23 +66,6 @@ NAMES = {
     "columns": "What columns hold (columns)",
 }
 PARTS = {"features": "the features", "free": "further components"}
-
-
-def percent(share: float) -> str:
-    """A share in per cent, with two significant digits, and never 0 % or 100 % of what is not.
-
-    Examples
-    --------
-    >>> percent(0.123), percent(0.00001), percent(1.0)
-    ('12 %', 'less than 0.01 %', '100 %')
-    """
-    if 0 < share < 1e-4:
-        return "less than 0.01 %"
-    if 0.9999 < share < 1:
-        return "more than 99.99 %"
-    near = min(share, 1 - share) * 100
-    digits = 0 if near == 0 or near >= 9.95 else 1 if near >= 0.995 else 2
-    return f"{share * 100:.{digits}f} %"
 
 
 def number(value: float) -> str:
