@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy.special import erfc
+from scipy.special import ndtr
 
 from . import constants
 from .cached import cached_property
@@ -47,12 +47,6 @@ SWAPPED = "swapped"
 UNITS = (2.54, 0.3048, 1.609344, 0.45359237, 60.0, 3600.0)  # inches, feet, miles, pounds, minutes, hours
 
 
-def _gaussian(z: Array) -> Array:
-    """The share of Gaussian numbers that are larger in size."""
-    found: Array = erfc(z / np.sqrt(2))
-    return found
-
-
 def _named(factor: float) -> str:
     return f"× {factor:.4g}" if factor >= 1 else f": {1 / factor:.4g}"
 
@@ -72,7 +66,7 @@ class Scatter:
     broad : the median size of gross errors, which are Cauchy, likewise
     wrong : the probability that the cell is an outlier
     cols : the column of each
-    survival : the share of clean cells that are farther away, in units
+    below : the share of clean cells that are smaller, in units
     maps : of the columns, or None
     """
 
@@ -81,7 +75,7 @@ class Scatter:
     broad: Array
     wrong: Array
     cols: Array
-    survival: Callable[[Array], Array] = _gaussian
+    below: Callable[[Array], Array] = ndtr
     maps: ColumnMaps | None = None
 
     def some(self, at: Array) -> Scatter:
@@ -106,18 +100,14 @@ class Scatter:
         clean = self._clean(latent - expected, unit) * np.exp(self.maps.log_slope(values, cols))
         odds = clean / (size * (wrong + any_size))
         low, high = self.maps.interval(latent, cols)
-        below, above = (
-            np.where(end < 0, 0.5 * self.survival(np.abs(end)), 1 - 0.5 * self.survival(np.abs(end)))
-            for end in ((low - expected) / unit, (high - expected) / unit)
-        )
+        mass = self.below((high - expected) / unit) - self.below((low - expected) / unit)
         few = self.maps.is_few(cols)  # half of the mistakes hold one of the few values, as in EntryScale.odds_at
-        found: Array = np.where(few, (above - below) * 2 * self.maps.count(cols), odds)
+        found: Array = np.where(few, mass * 2 * self.maps.count(cols), odds)
         return found
 
     def _clean(self, away: Array, unit: Array) -> Array:
         """The density of clean cells, from their share within a quarter of a unit to either side."""
-        low, high = np.maximum(np.abs(away) / unit - 0.25, 0.0), np.abs(away) / unit + 0.25
-        found: Array = 0.5 * (self.survival(low) - self.survival(high)) / ((high - low) * unit)
+        found: Array = (self.below(away / unit + 0.25) - self.below(away / unit - 0.25)) / (0.5 * unit)
         return found
 
 
@@ -662,7 +652,7 @@ def cells_of(
 ) -> Cells:
     """Some cells of a result; ``broad`` as :func:`broad_of` says, if that is known."""
     expected, latent, maps = result.L.entries(rows, cols), result.factors.entries(rows, cols), result.maps
-    wrong, survival = np.ones(len(rows)), _gaussian
+    wrong, below = np.ones(len(rows)), ndtr
     broad = broad_of(result) if broad is None else broad
     if result.scale is None:
         unit = std = np.full(len(rows), result.residual)
@@ -671,12 +661,12 @@ def cells_of(
         if maps is not None:
             std = width(maps, latent, std, cols)
         if result.calibration is not None:
-            unit, survival = replace(result.scale, tail=1.0).std_at(rows, cols), result.calibration.survival
+            unit, below = replace(result.scale, tail=1.0).std_at(rows, cols), result.calibration.below
             residuals = (observed if maps is None else maps.latent(observed, cols)) - latent
             wrong = result.judge.probability(residuals, rows, cols)
     least = np.maximum(MISTAKES.rounding * np.maximum(np.abs(expected), np.abs(observed)), 1e-300)
     unit = np.maximum(unit, least) if maps is None else unit
-    scatter = Scatter(latent, unit, broad[cols], wrong, cols, survival, maps)
+    scatter = Scatter(latent, unit, broad[cols], wrong, cols, below, maps)
     return Cells(rows, cols, observed, expected, np.maximum(std, least), result.L.shape, table, scatter)
 
 
