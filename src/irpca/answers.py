@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace, to_device
-from scipy.special import ndtri
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,14 +25,13 @@ from .engines.sparse_part import on_device, places, to_host
 from .labels import Labels, texts
 from .lowrank import Array, LowRank
 from .mistakes import names_at
-from .model.entry_scale import EntryScale, Judge
+from .model.entry_scale import REACH, EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
 from .result import Result, Status
 from .tables import (
     MARKS,
-    REACH,
     BoundTable,
     Candidates,
     Criterion,
@@ -192,11 +190,12 @@ class Answers:
         two tables like M, of the lower and the upper end
         """
         check_is_fitted(self)
-        away = float(ndtri(0.5 + 0.5 * number(coverage, "coverage", above=0, below=1)))
+        number(coverage, "coverage", above=0, below=1)
         like, sides = self._like(self._rows.labels), (self._fitted_factor(0), self._fitted_factor(1))
         if like.device == "cpu" and self._lazy() is None:
             refuse_large(self.low_rank_.shape, "interval")
         scale, dtypes = self._known_scale(self.result_), (self.components_.dtype,)
+        away = scale.reach(coverage)
         tables = (BoundTable(*sides, scale, end) for end in (-away, away))
         lower, upper = (in_kind(self._tables(table, dtypes, like)[0], like) for table in tables)
         return lower, upper
