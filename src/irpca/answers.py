@@ -210,6 +210,7 @@ class Answers:
         threshold: float | None = None,
         return_std: bool = False,
         return_marks: bool = False,
+        force: bool = False,
     ) -> Any:
         """The table with outliers and missing cells replaced by what is expected there.
 
@@ -224,6 +225,8 @@ class Answers:
         return_marks : bool
             Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
             missing and of which nothing is known stays NaN.
+        force : bool
+            Replace cells although the verdict on the fit is "do not use"; without it that is refused.
 
         Returns
         -------
@@ -233,6 +236,9 @@ class Answers:
         """
         check_is_fitted(self)
         return_std, return_marks = flag(return_std, "return_std"), flag(return_marks, "return_marks")
+        if self.result_.usable == "do not use" and not flag(force, "force"):
+            why = self.result_.summary().partition("\n")[0]
+            raise ValueError(f"cells are not replaced ({why}): repaired(force=True) does it all the same")
         result, engine, rows = self._looked_at(M, row_features)
         like, cut = self._like(rows), Criterion(fdr, probability, threshold)
         if like.device == "cpu" and self._lazy(engine) is None:
