@@ -503,7 +503,9 @@ def test_kinds_of_columns_are_asked_for_and_said(flats, capsys):
     for cell in facts["first_outliers"]:
         assert cell["lower"] <= cell["expected"] <= cell["upper"]
     plain = ("--columns", "as-they-are", "--rank", "2", "--json", "--out")
-    assert json.loads(said("fit", "flats.csv", *plain, "c", cwd=flats, capsys=capsys))["columns"] is None
+    facts = json.loads(said("fit", "flats.csv", *plain, "c", cwd=flats, capsys=capsys, code=4))
+    assert facts["columns"] is None and facts["verdict"] == "do not use"
+    assert facts["cells_left_out"]["skill"] <= 0 and [*facts["cells_left_out"]["columns"]] != []
     where = ("--column", "0=as-it-is", "--column", "1=logarithm", "--rank", "2", "--out", "d")
     assert "Columns: 0: as it is; 1: logarithm; " in said("fit", "flats.npy", *where, cwd=flats, capsys=capsys)
 

@@ -8,7 +8,7 @@ import pytest
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
-from irpca.result import FATAL, HARMLESS, Status
+from irpca.result import FATAL, NOTES, Status
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -69,7 +69,7 @@ def test_every_picture_has_a_text():
 def doubts():
     """The kinds of doubt that the code can raise."""
     found = {kind for path in (ROOT / "src").rglob("*.py") for kind in KIND.findall(path.read_text(encoding="utf-8"))}
-    assert set(HARMLESS) | set(FATAL) <= found
+    assert set(NOTES) | set(FATAL) <= found
     return found
 
 
@@ -82,7 +82,7 @@ def explained(heading):
 
 def test_every_kind_of_doubt_is_explained_with_its_verdict():
     verdicts = {kind: "do not use" if kind in FATAL else "use with care" for kind in doubts()}
-    verdicts |= dict.fromkeys(HARMLESS, "usable")
+    verdicts |= dict.fromkeys(NOTES, "usable")
     assert explained("Kinds of doubt") == verdicts
 
 

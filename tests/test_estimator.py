@@ -574,9 +574,20 @@ def test_iterations_that_run_out():
     assert model.transform(problem.M).shape == (100, 2) and model.summary()
 
 
+def test_a_fit_that_is_not_to_be_used_warns_and_repairs_nothing():
+    M = np.random.default_rng(0).standard_normal((300, 10))
+    with pytest.warns(irpca.DoNotUseWarning, match="do not use this fit"):
+        model = irpca.InductiveRobustPCA(rank=2).fit(M)
+    assert model.result_.unseen.skill < 0.1 and model.result_.usable == "do not use"
+    with pytest.raises(ValueError, match=r"cells are not replaced \(do not use: .*repaired\(force=True\)"):
+        model.repaired()
+    assert model.repaired(force=True).shape == M.shape
+
+
 def test_noise_without_structure_is_not_explained():
     M = np.random.default_rng(0).standard_normal((60, 50))
-    model = InductiveRobustPCA().fit(M)
+    with pytest.warns(irpca.DoNotUseWarning, match="^do not use this fit\n  no pattern is stronger than the noise"):
+        model = InductiveRobustPCA().fit(M)
     assert model.converged_ and model.rank_ == 0
     assert_array_equal(model.low_rank_.dense(), 0)
     assert model.sparse_.nnz <= 0.001 * M.size

@@ -268,7 +268,7 @@ def test_lines_without_entries_leave_the_rest_as_it_is():
     M = L + 0.1 * rng.standard_normal(L.shape)
     M[3], M[:, 5] = np.nan, np.nan
     model = InductiveRobustPCA().fit(M)
-    assert model.rank_ == 2 and model.result_.usable == "use with care"
+    assert model.rank_ == 2 and model.result_.usable == "usable"
     assert np.abs(model.low_rank_.dense() - L)[np.isfinite(M)].mean() < 0.03
     doubts = [doubt for doubt in model.result_.doubts if doubt.kind == "unknown-lines"]
     assert [(doubt.rows, doubt.columns) for doubt in doubts] == [((3,), ()), ((), (5,))]

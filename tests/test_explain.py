@@ -8,7 +8,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import irpca
-from irpca import InductiveRobustPCA, cli
+from irpca import DoNotUseWarning, InductiveRobustPCA, cli
 from irpca.mistakes import NONE, digit_swaps
 from irpca.report.payload import payload
 from irpca.wording import percent
@@ -115,7 +115,7 @@ def test_shares_add_up(mapped, features):
 def test_the_cell_itself_does_not_count():
     """What is expected of it is what the model says of the same row without it."""
     frame, _ = table(mapped=False)
-    model = InductiveRobustPCA(columns="as they are").fit(frame)
+    model = InductiveRobustPCA(rank=2, columns="as they are").fit(frame)
     expected, std = model.expected(return_std=True)
     moved, left = [], []
     for row in range(10, 40):
@@ -167,7 +167,8 @@ def test_what_cannot_be_explained_is_refused(flats):
 def test_columns_without_labels_or_a_pattern():
     M = np.random.default_rng(0).normal(size=(200, 12))
     M[3, 4] = 40
-    model = InductiveRobustPCA().fit(M)
+    with pytest.warns(DoNotUseWarning, match="no pattern"):
+        model = InductiveRobustPCA().fit(M)
     found = model.explain(3, 4)
     assert model.rank_ == 0 and set(found.shares.values()) == {0.0}
     assert found.why.startswith("40 where ") and ", as is usual in this column; " in found.why

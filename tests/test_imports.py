@@ -50,7 +50,7 @@ ROOMS = {
     "features": {"arrays", "cached", "dates", "features", "lowrank", "wording"},
     "engines": {"lowrank", "arguments", "arrays", "cached", "model.maps", "threads", "engines", "wording"},
     "constants": set(),
-    "result": {"lowrank", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"}
+    "result": {"lowrank", "constants", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"}
     | {"model.maps"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),

@@ -181,7 +181,7 @@ def test_a_fit_names_mistakes_and_says_where(model, tmp_path):
     assert list(found)[-1] == "kind" and set(found["kind"]) == {"stuck", "code -999", "× 10"}
     assert found[found["kind"] == "× 10"]["column"].tolist() == ["sensor 6"]
     texts = {doubt.kind: doubt.text for doubt in model.result_.doubts}
-    assert model.result_.usable == "use with care"
+    assert model.result_.usable == "usable"  # they are found, and nothing else is wrong
     assert texts["stuck"].startswith("column sensor 1 holds the same value, ")
     assert "in 30 rows in a row, from 2024-03-21 on" in texts["stuck"]
     assert "3 outliers are exactly -999, far from all other values (columns sensor 4)" in texts["code"]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from irpca import InductiveRobustPCA
+from irpca import DoNotUseWarning, InductiveRobustPCA
 from irpca.datasets import make_problem
 from irpca.model.placement import Placed
 
@@ -102,7 +102,8 @@ def test_rows_of_an_exact_fit_are_placed_to_rounding():
 
 def test_a_model_without_components_places_every_row_at_nothing():
     M = np.random.default_rng(0).standard_normal((40, 30))
-    model = InductiveRobustPCA().fit(M)
+    with pytest.warns(DoNotUseWarning, match="no pattern is stronger than the noise"):
+        model = InductiveRobustPCA().fit(M)
     assert model.rank_ == 0
     placed = model._placement.place(M[:5], None)
     assert placed.scores.shape == (5, 0) and placed.variances.shape == (5, 0)

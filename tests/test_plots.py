@@ -180,7 +180,8 @@ def test_no_outlier_and_one(outliers):
 
 def test_rank_zero():
     M = np.random.default_rng(5).normal(size=(60, 50))
-    model = irpca.InductiveRobustPCA().fit(M)
+    with pytest.warns(irpca.DoNotUseWarning):
+        model = irpca.InductiveRobustPCA().fit(M)
     assert model.rank_ == 0
     for draw in ON_AXES:
         draw(model, ax=Figure().subplots())

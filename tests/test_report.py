@@ -31,7 +31,7 @@ from irpca.report import write
 from irpca.report.page import drawn, inert, render
 from irpca.report.payload import payload
 from irpca.report.words import TITLES, number, percent, sentence
-from irpca.result import FATAL, HARMLESS, Certificate, Choice, Doubt, History, Result, Status
+from irpca.result import FATAL, NOTES, Certificate, Choice, Doubt, History, Result, Status
 
 pytestmark = pytest.mark.usefixtures("short_fits")
 
@@ -69,7 +69,7 @@ class Made:
             reads=3.0,
             seconds=1.5,
             counts=counts,
-            certificate=Certificate(0.01, (("plain", -1.25, 0.5), ("other", -1.5, 0.75)), "plain", 0.0),
+            certificate=Certificate((("plain", -1.25, 0.5), ("other", -1.5, 0.75)), "plain"),
             scale=scale,
             calibration=Calibration(z),
         )
@@ -257,7 +257,7 @@ def test_every_kind_of_table_with_holes():
 
 def test_labels_cannot_become_markup():
     labels = [*HOSTILE, *(str(k) for k in range(34))]
-    doubt = Doubt("unstable", f"about {HOSTILE[0]}")
+    doubt = Doubt("intervals", f"about {HOSTILE[0]}")
     model = made(labels=(labels, HOSTILE * 5), names=("<i>row", None), doubts=[doubt])
     page = render(payload(model, title=HOSTILE[0], command=HOSTILE[1]))
     assert len(re.findall(r"<script", page)) == 2 and page.count("</script>") == 2
@@ -279,8 +279,8 @@ def test_the_page_loads_nothing(fitted):
     ("kinds", "status", "word", "meaning"),
     [
         ((), Status.CONVERGED, "Usable", "No check found anything serious."),
-        (("empty", "coarse"), Status.CONVERGED, "Use with care", "Read these points before you rely on the numbers."),
-        (("unstable",), Status.CONVERGED, "Do not use", "The points below say why, and what to do."),
+        (("code", "one-sided"), Status.CONVERGED, "Use with care", "Read these points before you rely on the numbers."),
+        (("intervals",), Status.CONVERGED, "Do not use", "The points below say why, and what to do."),
         ((), Status.MAX_ITER, "Do not use", "The points below say why, and what to do."),
     ],
 )
@@ -311,10 +311,10 @@ def test_a_fit_that_found_nothing_and_one_that_failed():
 
 def test_candidates_without_a_score_are_left_out_and_a_fit_that_chose_nothing_says_so():
     model = made()
-    lost = Certificate(np.nan, (("a", np.nan, 1.0), ("b", -1.0, 2.0)), "b", 0.0)
+    lost = Certificate((("a", np.nan, 1.0), ("b", -1.0, 2.0)), "b")
     model.result_ = replace(model.result_, certificate=lost)
     found = payload(model)["candidates"]
-    assert [fit["name"] for fit in found["fits"]] == ["2: all components, b"] and found["stable"] == ""
+    assert [fit["name"] for fit in found["fits"]] == ["2: all components, b"]
     model.result_ = replace(model.result_, certificate=None, choices=(), explained=float("nan"))
     assert payload(model)["candidates"] is None
     assert "<p>Nothing was chosen from the data.</p>" in render(payload(model))
@@ -419,7 +419,7 @@ def test_every_doubt_about_a_fit_has_a_title():
     ]
     kinds = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)}
     assert kinds - {"few-entries", "unlike-fit"} == set(TITLES)
-    assert {*FATAL, *HARMLESS} <= kinds
+    assert {*FATAL, *NOTES} <= kinds
 
 
 def test_mapped_columns_are_shown_in_their_units_with_their_ranges():

@@ -7,6 +7,7 @@ from scipy.sparse import csr_array
 from irpca import Choice, Doubt, History, LowRank, Result, State, Status, solve
 from irpca.datasets import make_problem
 from irpca.engines.base import Trim
+from irpca.result import Certificate, Unseen
 
 
 def a_result(**changes):
@@ -72,13 +73,13 @@ def test_the_summary_tells_the_numbers():
     "status, doubted, usable, why",
     [
         (Status.CONVERGED, (), "usable", "no check found anything wrong"),
-        (Status.CONVERGED, ("empty", "full-rank"), "usable", "no serious doubt; what to check is below"),
-        (Status.CONVERGED, ("coarse", "noise-grows"), "use with care", "coarse was seen; and 1 more check below"),
-        (Status.CONVERGED, ("coarse", "unstable"), "do not use", "unstable was seen"),
+        (Status.CONVERGED, ("code", "unknown-lines"), "usable", "no check found anything wrong"),
+        (Status.CONVERGED, ("one-sided", "noise-grows"), "use with care", "one-sided was seen; and 1 more check below"),
+        (Status.CONVERGED, ("one-sided", "intervals"), "do not use", "intervals was seen"),
         (Status.CONVERGED, ("out-of-range",), "do not use", "out-of-range was seen"),
         (Status.SATURATED, ("failure",), "do not use", Status.SATURATED.meaning),
         (Status.MAX_ITER, (), "do not use", Status.MAX_ITER.meaning),
-        (Status.STOPPED, ("coarse",), "do not use", Status.STOPPED.meaning),
+        (Status.STOPPED, ("one-sided",), "do not use", Status.STOPPED.meaning),
     ],
 )
 def test_the_summary_opens_with_whether_to_use_it(status, doubted, usable, why):
@@ -104,9 +105,21 @@ def test_the_summary_tells_choices_and_doubts_with_their_reasons():
     text = a_result(choices=choices).summary()
     chosen = text[text.index("Chosen from the data:") :].splitlines()
     assert chosen[1:] == ["  rank = 3: because of the gap", "  noise = 0.0123: from the core"]
-    doubts = Doubt("coarse", "this may be wrong"), Doubt("piled-up", "and this", rows=(3,))
+    doubts = (Doubt("one-sided", "this may be wrong"), *(Doubt("code", f"and {k}", rows=(k,)) for k in range(3)))
     text = a_result(doubts=doubts).summary()
-    assert text.splitlines()[-3:] == ["What to check:", "  - this may be wrong", "  - and this"]
+    details = ["Details:", "  - and 0. 2 more like this"]
+    assert text.splitlines()[-4:] == ["What to check:", "  - this may be wrong", *details]
+
+
+def test_the_summary_tells_what_is_known_of_cells_left_out():
+    skills = np.array([0.61, 0.02, np.nan])
+    unseen = Unseen(0.45, skills, np.ones(3), (0.51, 0.948), np.full((2, 3), 0.5), 0.875, 12)
+    text = a_result(certificate=Certificate((), "one", unseen)).summary(["a", "b", "c"])
+    assert (
+        "Cells left out: 45% of the variance of a typical column is predicted; 95 % intervals hold 94.8% of the cells, "
+        "50 % intervals 51.0%; 88% of the outliers are clear without their own cell, too. "
+        "Columns that are hardly predicted: b\n"
+    ) in text
 
 
 def test_history_takes_what_rode_along():

@@ -60,6 +60,7 @@ def test_tags():
     assert tags.input_tags.allow_nan and tags.input_tags.sparse and not tags.target_tags.required
 
 
+@pytest.mark.filterwarnings("ignore::irpca.DoNotUseWarning")  # that is not the noise of the table
 def test_clones_are_alike_and_unfitted(problem):
     model = InductiveRobustPCA(2, col_features=problem.F2, tol=1e-8, solver_options={"noise": 1e-4})
     model.fit(problem.M, row_features=problem.F1)

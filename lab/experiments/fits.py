@@ -12,8 +12,9 @@ import irpca
 from irpca.result import Result
 from lab.rows import Row
 
-# Kinds of doubts that are no warning, and how they begin in version 0.1, which has no kinds.
-HARMLESS = ("empty", "full-rank", "many-outliers", "S is empty", "the rank is", "S holds")
+# Kinds of doubts that are no warning, also of earlier versions, and how they begin in version 0.1, which has no kinds.
+NOTES = ("hardly-predicted", "unknown-lines", "unseen-lines", "code", "copied-row", "other-unit", "stuck", "swapped")
+HARMLESS = (*NOTES, "empty", "full-rank", "many-outliers", "S is empty", "the rank is", "S holds")
 
 SOLVED = ("status", "rank_found", "extra_rank", "iterations", "reads", "seconds")
 

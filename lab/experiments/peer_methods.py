@@ -85,7 +85,7 @@ def irpca_default(given: Given, features: bool) -> Answer:
     rows = np.zeros(len(given.X), bool)
     rows[found["row"][found["broken"]]] = True
     for doubt in model.result_.doubts:
-        if doubt.kind in ("broken-lines", "noisy-lines"):
+        if doubt.kind in ("broken-lines", "noisy-lines", "noisy-rows"):
             rows[list(doubt.rows)] = True
     return Answer(model.low_rank_.dense(), model.sparse_.toarray() != 0, rows)
 

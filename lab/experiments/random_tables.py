@@ -6,7 +6,7 @@ Every seed draws a table of 30 to 300 rows and columns: features on both sides, 
 Fourier, indicators, or indicators with numbers beside them), rank 1 to 4, noise or none, 5 to 40 % of the entries
 corrupted in one of five ways, the rank given or not. *Right* is an error of L of at most twice that of an oracle who
 knows the support and the rank (1e-6 without noise); *told* is wrong with another status than CONVERGED or with a doubt
-beyond "S is empty" and "the rank is as high as it can be"; *silent* is the rest. *Alarm* is such a status or doubt,
+that touches the verdict; *silent* is the rest. *Alarm* is such a status or doubt,
 and one on a right answer is false. The CSV (``results/random_tables.csv``) has a row per seed; the other options are
 those of ``study.py``. ``--first 10000`` gives a second set of tables.
 """
@@ -23,10 +23,8 @@ import numpy as np
 import irpca
 from irpca.features import FeatureWarning
 
-from .fits import doubts_of, verdict_of, warned
+from .fits import HARMLESS, doubts_of, verdict_of, warned
 from .study import Row, Study, options
-
-HARMLESS = ("empty", "full-rank", "many-outliers", "S is empty", "the rank is")
 
 
 def features(rng, n, d):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         report,
         selection,
     )
-    from .estimator import InductiveRobustPCA
+    from .estimator import DoNotUseWarning, InductiveRobustPCA
     from .longtable import LongTable
     from .loop import solve
     from .lowrank import LowRank
@@ -28,7 +28,7 @@ __version__ = "0.1.0"
 
 # Nothing is imported before it is asked for: the command's help needs no NumPy, and solve() no scikit-learn.
 _PLACES = {
-    "InductiveRobustPCA": "estimator",
+    **dict.fromkeys(("DoNotUseWarning", "InductiveRobustPCA"), "estimator"),
     "LongTable": "longtable",
     "LowRank": "lowrank",
     "load": "persistence",
@@ -38,6 +38,7 @@ _PLACES = {
 
 __all__ = [
     "Choice",
+    "DoNotUseWarning",
     "Doubt",
     "History",
     "InductiveRobustPCA",

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from array_api_compat import array_namespace, to_device
-from scipy.special import ndtri
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
@@ -27,14 +26,13 @@ from .explain import Explainer, Explanation
 from .labels import Labels, position, texts
 from .lowrank import Array, LowRank
 from .mistakes import cells_of, check_kinds, names_at, undone
-from .model.entry_scale import EntryScale, Judge
+from .model.entry_scale import REACH, EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
 from .result import Result, Status
 from .tables import (
     MARKS,
-    REACH,
     BoundTable,
     Candidates,
     Criterion,
@@ -195,11 +193,12 @@ class Answers:
         two tables like M, of the lower and the upper end
         """
         check_is_fitted(self)
-        away = float(ndtri(0.5 + 0.5 * number(coverage, "coverage", above=0, below=1)))
+        number(coverage, "coverage", above=0, below=1)
         like, sides = self._like(self._rows.labels), (self._fitted_factor(0), self._fitted_factor(1))
         if like.device == "cpu" and self._lazy() is None:
             refuse_large(self.low_rank_.shape, "interval")
         scale, dtypes = self._known_scale(self.result_), (self.components_.dtype,)
+        away = scale.reach(coverage)
         tables = (BoundTable(*sides, scale, end) for end in (-away, away))
         lower, upper = (in_kind(self._tables(table, dtypes, like)[0], like) for table in tables)
         return lower, upper
@@ -215,6 +214,7 @@ class Answers:
         kinds: bool | str | Iterable[str] = False,
         return_std: bool = False,
         return_marks: bool = False,
+        force: bool = False,
     ) -> Any:
         """The table with outliers and missing cells replaced by what is expected there.
 
@@ -234,6 +234,8 @@ class Answers:
         return_marks : bool
             Return what was replaced, too: a table of "outlier", "missing" and, where M was kept, "". A cell that is
             missing and of which nothing is known stays NaN.
+        force : bool
+            Replace cells although the verdict on the fit is "do not use"; without it that is refused.
 
         Returns
         -------
@@ -243,6 +245,9 @@ class Answers:
         """
         check_is_fitted(self)
         return_std, return_marks = flag(return_std, "return_std"), flag(return_marks, "return_marks")
+        if self.result_.usable == "do not use" and not flag(force, "force"):
+            why = self.result_.summary().partition("\n")[0]
+            raise ValueError(f"cells are not replaced ({why}): repaired(force=True) does it all the same")
         result, engine, rows = self._looked_at(M, row_features)
         like, cut = self._like(rows), Criterion(fdr, probability, threshold)
         if like.device == "cpu" and self._lazy(engine) is None:

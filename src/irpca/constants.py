@@ -177,21 +177,15 @@ TABLE_RANGE = (-14, 16)  # of log2(|x| / median), in tables
 # The result (loop.py)
 MIN_OUTLIER_LIMIT = 1e-3  # times the noise: less is rounding of an all but exact fit (1e-8 of the spread of M)
 
-# Checks of a finished fit (verdict.py); docs/design.md, Checks
-MAX_HELD_OUT_CHANGE = 0.02  # of L from nine tenths to all entries: 28 of 38 wrong answers, 4 of 362 right ones
-MAX_CANDIDATE_DIFFERENCE = 0.05  # relative, between fits that predict equally well; and more than ...
-STATISTICAL_ERROR_FACTOR = 1.0  # ... times the standard error of L: noise is the same for all of them
+# Cells that a fit has not seen (solvers/crossfit.py), and checks of a finished fit (verdict.py); docs/design.md, Checks
+FOLDS = 4  # a fit to three quarters of the cells is much like one to all of them, and four are quick. A choice
+MAX_ERROR_RATIO = 0.9  # of expected values to column medians, with which they are worth using: closer by a tenth
 MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain
-RANDOM_DROP_DRAWS = 100  # times that as many entries are dropped at random, to compare with
-MIN_REPEATED_RATIO_AT_BOUND = 5.0  # times as often as the five values next to it: bounds of rounded data are rarer
-MAX_ROUNDING_STEP = 2.0  # per standard deviation: a third of the variance of the residuals is rounding
-MAX_FEW_VALUES = 3  # different ones: answers such as yes, no and perhaps, not measurements
-MIN_DRIFT_CORRELATION = 0.5  # with the residual before; columns that drift had 0.94 to 0.98 in trials. A choice
+COVERED_BY_INTERVALS = (0.90, 0.98)  # of unseen cells, that 95 % intervals may hold: 2 to 10 % are outside
 MAX_SKEWNESS = 0.15  # of a gamma distribution of shape 8: beyond 3 standard deviations, 4 times a Gaussian's
 SKEWNESS_ERROR = 1.07  # over √n: standard error of this skewness for Gaussian noise, by simulation
 MIN_NOISE_GROWTH = 1.25  # in size; below, the limit of an outlier is less than a quarter off. A choice
 MAX_SIZE_CORRELATION = 0.15  # rank, of |residual| and |L|: noise that doubles over the range of L has about 0.25
-MAX_NEIGHBOUR_CORRELATION = 0.2  # of adjacent residuals: the variance of their sums is half as large again
 MAX_OUTLIER_SHARE = 0.25  # of the entries ...
 MAX_SEPARATED_OUTLIER_SHARE = 0.45  # ... or as many, if hardly any residual is near the limit
 NEAR_LIMIT_FACTOR = 1.5  # within which a residual is near the limit

@@ -37,7 +37,7 @@ from .mistakes import mistakes_of
 from .model.entry_scale import Judge
 from .model.kinds import ColumnError
 from .model.placement import Placed, Placement, longest
-from .result import Doubt, Expected, History, Result, Status, about_lines
+from .result import Doubt, Expected, History, Result, Status, about_lines, grouped
 from .sample import check_scale, rounding_floor
 from .solvers import SOLVERS, solver_named
 from .verdict import labelled as with_labels
@@ -66,6 +66,10 @@ def _takes_M_by_name(cls: type[InductiveRobustPCA]) -> type[InductiveRobustPCA]:
     for name in ("transform", "fit_transform"):
         setattr(cls, name, by_name(getattr(cls, name)))
     return cls
+
+
+class DoNotUseWarning(ConvergenceWarning):
+    """A fit whose answers are not to be used: it did not converge, or the checks of what it found say so."""
 
 
 @_takes_M_by_name
@@ -300,10 +304,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
             raise KeyboardInterrupt  # whoever fits many models shall stop, too
-        if not result.converged:
-            doubts = map(str, self.result_.doubts)
-            text = "\n  ".join([f"{result.status.name}: {result.status.advice}", *doubts])
-            warnings.warn(text, ConvergenceWarning, stacklevel=2)
+        if result.usable == "do not use":
+            first = "do not use this fit" if result.converged else f"{result.status.name}: {result.status.advice}"
+            text = "\n  ".join([first, *(text for _, text in grouped(self.result_.doubts))])
+            warnings.warn(text, DoNotUseWarning, stacklevel=2)
         return self
 
     def _callbacks(self) -> list[Callback]:

@@ -43,10 +43,10 @@ from .mistakes import (
     probabilities,
     too_many,
 )
-from .model.entry_scale import EntryScale
+from .model.entry_scale import REACH, EntryScale
 from .model.placement import Placement
 from .result import TEXT, Result
-from .tables import REACH, bound
+from .tables import bound
 from .wording import as_given, count, measured, percent
 
 TOLD, LISTED = 3, 10  # columns that a sentence names, and a list

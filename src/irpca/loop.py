@@ -19,13 +19,13 @@ from .arguments import path as checked
 from .callbacks import Callback, listed
 from .checkpoint import Journal
 from .engines import choose, single_threaded_blas
-from .engines.base import MEDIAN, Engine, Look, Trim, not_whole, title
+from .engines.base import Engine, Look, Trim, not_whole, title
 from .engines.sparse_part import flagged, places, to_host
 from .features import Features
 from .lowrank import Array, LowRank
 from .mistakes import mistakes_of
 from .model.calibration import Calibration
-from .model.entry_scale import Judge
+from .model.entry_scale import FENCE, Judge
 from .outlier_files import OutlierFiles
 from .problem import Problem
 from .result import Doubt, History, Result, State, Status
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
 
 Seed = int | np.random.Generator | np.random.SeedSequence | None
-FENCE = MEDIAN * 2.0**constants.TUKEY_FENCE  # standard deviations: what is within Tukey's fence is no mistake
 PURPOSES = (
     "solver",
     "calibration",
@@ -324,7 +323,7 @@ class _Run:
             trim = _less(trim, trim.trimmed - int(counted[0].sum()))
         share, reads = explained(state.L, left_over(trim, state.noise)), self.reads
         judged = replace(state, zeta=zeta)
-        case = Case(self.owner, self.problem.features, judged, counted, judge, self.status, share, self.seeds["check"])
+        case = Case(self.owner, self.problem.features, judged, counted, judge, self.status, self.seeds["check"])
         self.doubts = doubts_of(case)
         path = None if self.sink is None or counted is None else self.sink.finish(int(counted[0].sum()))
         found = Result(

@@ -49,14 +49,14 @@ from .model.factors import Side
 from .model.maps import KNOTS, ColumnMaps, MappedLowRank
 from .model.noise import NoiseModel
 from .model.placement import Placement
-from .result import Certificate, Choice, Doubt, Expected, History, Latent, Mistakes, Result, Status
+from .result import Certificate, Choice, Doubt, Expected, History, Latent, Mistakes, Result, Status, Unseen
 
 __all__ = ["ModelFileError", "load", "load_result", "save"]
 
 FORMAT, VERSION = "irpca model", 1  # the version is raised when older versions of irpca could not read the file
 REGISTERED = (
     *(Calibration, Certificate, Choice, ColumnMaps, Described, Doubt, Encoder, EntryScale, Expected, History, Labels),
-    *(LowRank, Mistakes, NoiseModel, Placement, Result, Side, Term, InductiveRobustPCA),
+    *(LowRank, Mistakes, NoiseModel, Placement, Result, Side, Term, Unseen, InductiveRobustPCA),
 )
 CLASSES: dict[str, Any] = {cls.__name__: cls for cls in REGISTERED}  # that a file may name
 FITTED: dict[str, Any] = {  # attributes of a fitted model, beside those that repeat its result
@@ -82,6 +82,7 @@ RESULT_SHAPES = f"""
     scale.maps.knots f n2 4 {KNOTS}, scale.maps.limits f n2 2, scale.maps.least f n2, latent f outliers
     calibration.edges f edges, calibration.levels f bins, calibration.counts f bins, calibration.clean f bins
     mistakes.which i named
+    certificate.unseen.skills f n2, certificate.unseen.errors f n2, certificate.unseen.coverage f 2 n2
     expected.0.offset f k1, expected.0.coefficients f e1 k1, expected.1.offset f k2, expected.1.coefficients f e2 k2
 """
 MODEL_SHAPES = """
@@ -95,7 +96,7 @@ MODEL_SHAPES = """
     _placement.noise.rows f n1, _placement.noise.cols f n2, _placement.noise.least f n2, _placement.noise.shares f 3
     _placement.unit f n2, _placement.turn f K r, _placement.average f K, _placement.col_variances f n2 c
     _placement.own f K K, _placement.whole f K K, _placement.posterior f K K
-    _placement.new_rows f K K, _placement.new_cols f K K
+    _placement.new_rows f K K, _placement.new_cols f K K, _placement.factors f n2
 """
 # What NumPy writes before the numbers of an array. Nothing else is accepted, so nothing has to be evaluated.
 NPY_HEAD = re.compile(

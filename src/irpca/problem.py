@@ -27,6 +27,7 @@ PURPOSES = (
     "growth",
     "units",
     "kinds",
+    "folds",
 )  # a new one at the end
 
 

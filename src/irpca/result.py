@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .constants import MAX_ERROR_RATIO
 from .engines.base import Trim
 from .engines.sparse_part import on_device, places, to_host, with_data
 from .lowrank import Array, LowRank
@@ -75,15 +76,12 @@ class Choice:
     reason: str
 
 
-HARMLESS = ("empty", "full-rank", "hardly-predicted")  # kinds of doubt that do not touch expected values and outliers
-FATAL = (
-    "failure",
-    "unstable",
-    "out-of-range",
-    "too-small",
-    "few-values",
-    "no-pattern",
-)  # kinds of doubt with which a result is not to be used
+NOTES = (  # kinds of doubt that do not touch expected values and outliers
+    *("hardly-predicted", "unknown-lines", "unseen-lines"),
+    *("code", "copied-row", "other-unit", "stuck", "swapped"),
+)
+# kinds of doubt with which a result is not to be used
+FATAL = ("failure", "intervals", "no-pattern", "not-predicted", "out-of-range", "too-small")
 
 
 @dataclass(frozen=True)
@@ -109,6 +107,7 @@ class Doubt:
         return self.text
 
 
+LEAST_SKILL = 1 - MAX_ERROR_RATIO**2  # from which on predictions are worth using
 MOST_KINDS = 40  # columns whose kinds a summary tells
 NAMED = 8  # lines that a text names
 TEXT = "<U20"  # the names of mistakes in an array; the longest has 17 letters
@@ -117,6 +116,14 @@ TEXT = "<U20"  # the names of mistakes in an array; the longest has 17 letters
 def names(labels: Sequence[Any]) -> str:
     """The first few of them, separated by commas."""
     return ", ".join(map(str, labels[:NAMED])) + (", …" if len(labels) > NAMED else "")
+
+
+def grouped(doubts: Sequence[Doubt]) -> list[tuple[Doubt, str]]:
+    """The first doubt of every kind, about rows or columns, and its text, which says how many more there are."""
+    kinds = [(doubt.kind, bool(doubt.rows), bool(doubt.columns)) for doubt in doubts]
+    first = [k for k, kind in enumerate(kinds) if kind not in kinds[:k]]
+    more = {k: kinds.count(kinds[k]) - 1 for k in first}
+    return [(doubts[k], f"{doubts[k]}. {n} more like this" if n else str(doubts[k])) for k, n in more.items()]
 
 
 def about_lines(kind: str, axis: int, lines: Array, template: str) -> Doubt:
@@ -156,22 +163,64 @@ class Expected:
         return expected
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """How a fit was chosen, and how stable it is.
+@dataclass(frozen=True, eq=False)
+class Unseen:
+    """How well cells are predicted that a fit has not seen; gross errors are weighed out.
 
     Attributes
     ----------
-    moved : relative distance between the fit to nine tenths of the entries and the fit to all
-    candidates : name, mean log density and mean absolute error at held-out entries, of every fit that was tried
-    chosen : the name of the one that was taken
-    disagreement : the largest relative distance between it and another that did as well
+    skill : float
+        Share of the variance that is predicted, of a typical column: one less the square of the mean absolute error
+        over that of the column's median; of root mean squares, where most cells of a column hold one value.
+    skills, errors : arrays of shape (n2,)
+        The same of every column, and its mean absolute error in units of M; NaN of columns with too few cells to tell.
+    covered : pair of float
+        The share of cells within their 50 % and 95 % intervals.
+    coverage : array of shape (2, n2)
+        The same of every column.
+    agreement : float
+        The share of the outliers that are among as many clearest ones by fits that have not seen them; NaN where there
+        are too few to tell.
+    cells : int
+        How many cells were held out, each once.
     """
 
-    moved: float
+    skill: float
+    skills: Array
+    errors: Array
+    covered: tuple[float, float]
+    coverage: Array
+    agreement: float
+    cells: int
+
+    def of_columns(self, labels: Sequence[Any]) -> dict[str, dict[str, float]]:
+        """The numbers of every column of which they are known, the worst predicted first."""
+        told = np.flatnonzero(np.isfinite(self.skills))
+        return {
+            str(labels[j]): {
+                "skill": float(self.skills[j]),
+                "error": float(self.errors[j]),
+                "covered_50": float(self.coverage[0, j]),
+                "covered_95": float(self.coverage[1, j]),
+            }
+            for j in told[np.argsort(self.skills[told], kind="stable")]
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """How a fit was chosen, and how well it does at cells that it has not seen.
+
+    Attributes
+    ----------
+    candidates : name, mean log density and mean absolute error at held-out entries, of every fit that was tried
+    chosen : the name of the one that was taken
+    unseen : Unseen, or None where the fit is exact, or was cut short
+    """
+
     candidates: tuple[tuple[str, float, float], ...]
     chosen: str
-    disagreement: float
+    unseen: Unseen | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -452,18 +501,26 @@ class Result:
         """``"usable"``, ``"use with care"`` or ``"do not use"``."""
         if not self.status.ok or any(doubt.kind in FATAL for doubt in self.doubts):
             return "do not use"
-        return "use with care" if any(doubt.kind not in HARMLESS for doubt in self.doubts) else "usable"
+        return "use with care" if self._serious else "usable"
+
+    @property
+    def unseen(self) -> Unseen | None:
+        """How well cells are predicted that a fit has not seen; None where no cells were left out."""
+        return None if self.certificate is None else self.certificate.unseen
+
+    @property
+    def _serious(self) -> list[Doubt]:
+        """The doubts that make the verdict."""
+        return [doubt for doubt in self.doubts if doubt.kind not in NOTES]
 
     @property
     def _why(self) -> str:
         """What :attr:`usable` rests on."""
         if not self.status.ok:
             return self.status.meaning
-        serious = [doubt for doubt in self.doubts if doubt.kind in FATAL] or [
-            doubt for doubt in self.doubts if doubt.kind not in HARMLESS
-        ]
+        serious = [doubt for doubt in self.doubts if doubt.kind in FATAL] or self._serious
         if not serious:
-            return "no serious doubt; what to check is below" if self.doubts else "no check found anything wrong"
+            return "no check found anything wrong"
         first = str(serious[0]).partition(":")[0].partition(". ")[0]
         return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
 
@@ -488,6 +545,8 @@ class Result:
             f"Computation: {self.status.name}, {self.status.advice} {_counted(self.n_iter, 'iteration')}, "
             f"{self.seconds:.2f} s (solver {self.solver}, engine {self.engine}, {self.reads:.3g} reads of the table)",
         ]
+        if self.unseen is not None:
+            lines.insert(4, f"Cells left out: {self.predicted(labels)}")
         if self.shares:
             parts = {"features": "can be written with the features", "free": "cannot"}
             shares = (f"{share:.1%} {parts.get(part, part)}" for part, share in self.shares.items())
@@ -497,10 +556,28 @@ class Result:
         if self.choices:
             lines.append("Chosen from the data:")
             lines += [f"  {choice.name} = {_short(choice.value)}: {choice.reason}" for choice in self.choices]
-        if self.doubts:
-            lines.append("What to check:")
-            lines += [f"  - {doubt}" for doubt in self.doubts]
+        notes = [doubt for doubt in self.doubts if doubt.kind in NOTES]
+        for heading, some in (("What to check:", self._serious), ("Details:", notes)):
+            lines += [heading] * bool(some) + [f"  - {text}" for _, text in grouped(some)]
         return "\n".join(lines)
+
+    def predicted(self, labels: Sequence[Any] | None = None) -> str:
+        """What :attr:`unseen` says, "61% of the variance of a typical column …", and of which columns it is not so."""
+        unseen = self.unseen
+        if unseen is None:
+            return ""
+        same = ""
+        if np.isfinite(unseen.agreement):
+            same = f"; {unseen.agreement:.0%} of the outliers are clear without their own cell, too"
+        half, most = unseen.covered
+        text = (
+            f"{max(unseen.skill, 0.0):.0%} of the variance of a typical column is predicted; 95 % intervals hold "
+            f"{most:.1%} of the cells, 50 % intervals {half:.1%}{same}"
+        )
+        poor = np.flatnonzero(unseen.skills < LEAST_SKILL)
+        if len(poor) and unseen.skill >= LEAST_SKILL:
+            text += f". Columns that are hardly predicted: {names([labels[j] if labels else j for j in poor.tolist()])}"
+        return text
 
     def kinds(self, labels: Sequence[Any] | None = None) -> str:
         """What every column holds, where columns were mapped: "price: logarithm; garage: yes or no"."""

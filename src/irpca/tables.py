@@ -19,7 +19,7 @@ from .engines.base import Engine, Sided
 from .engines.sparse_part import on_device, only, places, with_data
 from .lowrank import Array
 from .model.calibration import discoveries, most_certain_first
-from .model.entry_scale import EntryScale, Judge
+from .model.entry_scale import REACH, EntryScale, Judge
 from .model.maps import ColumnMaps
 from .result import Result
 
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
 JUDGED_CELLS = 1 << 24  # that are looked at together, in double precision
-REACH = 1.96  # standard deviations to either side: 95 % of clean measurements
 MARKS = np.array(["", "outlier", "missing"])
 
 

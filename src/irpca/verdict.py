@@ -19,7 +19,18 @@ from .labels import Labels
 from .lowrank import Array, LowRank, squared_lengths
 from .model.choice import skewness
 from .model.entry_scale import Judge
-from .result import MIN_LINE_EVIDENCE, NAMED, Doubt, State, Status, about_lines, names, unfitted_lines
+from .result import (
+    LEAST_SKILL,
+    MIN_LINE_EVIDENCE,
+    NAMED,
+    Doubt,
+    State,
+    Status,
+    Unseen,
+    about_lines,
+    names,
+    unfitted_lines,
+)
 from .sample import children, resolution
 
 SIDES = ("row", "column")
@@ -66,7 +77,7 @@ class Places:
 
     @cached_property
     def seeds(self) -> dict[str, np.random.SeedSequence]:
-        return dict(zip(("entries", "lines", "row pairs", "column pairs", "rest"), children(self.seed, 5), strict=True))
+        return dict(zip(("entries", "lines"), children(self.seed, 2), strict=True))
 
     @cached_property
     def lines(self) -> tuple[Array, Array]:
@@ -75,24 +86,8 @@ class Places:
         rows, cols = (np.sort(rng.choice(n, min(n, constants.BUDGET.lines), replace=False)) for n in self.shape)
         return rows, cols
 
-    def pairs(self, axis: int) -> tuple[Array, Array, Array, Array]:
-        """Some rows (0) or columns, those next to them and others, and where on the other side they are compared."""
-        rng = np.random.default_rng(self.seeds[("row pairs", "column pairs")[axis]])
-        n, across = self.shape[axis], self.shape[1 - axis]
-        size = min(constants.BUDGET.few, n * across)
-        first, other = rng.integers(0, n - 1, size), rng.integers(0, across, size)
-        return first, first + 1, rng.integers(0, n, size), other
-
     def looks(self) -> list[Look]:
-        cells = []
-        for axis in (0, 1):
-            *lines, other = self.pairs(axis)
-            cells += [(some, other) if axis == 0 else (other, some) for some in lines]
-        return [
-            Look(size=constants.BUDGET.judged, seed=self.seeds["entries"]),
-            *(Look(cells=at) for at in cells),
-            Look(lines=self.lines),
-        ]
+        return [Look(size=constants.BUDGET.judged, seed=self.seeds["entries"]), Look(lines=self.lines)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +100,7 @@ class Case:
     state : the last iterate
     outliers : how many each row, and each column, has, if they were asked for
     judge : what an outlier exceeds, and the lines of which L is known
-    status, explained : how the run ended, and the share of the energy that L explains
+    status : how the run ended
     seed : for the look
     """
 
@@ -115,16 +110,11 @@ class Case:
     outliers: tuple[Array, Array] | None
     judge: Judge
     status: Status
-    explained: float
     seed: np.random.SeedSequence
 
     @cached_property
     def places(self) -> Places:
         return Places(self.engine.shape, self.seed)
-
-    @cached_property
-    def rng(self) -> np.random.Generator:
-        return np.random.default_rng(self.places.seeds["rest"])
 
     @property
     def L(self) -> LowRank:
@@ -164,19 +154,17 @@ class Case:
     def sample(self) -> Residuals:
         """At random entries."""
         rows, cols, values = self.drawn
-        return self._residuals(values, self.expected, lambda R: self._unit(R, rows, cols))
+        scale = self.state.scale
+        return self._residuals(
+            values,
+            self.expected,
+            lambda R: np.full(len(rows), self.common) if scale is None else scale.unit_at(R, rows, cols),
+        )
 
     @cached_property
     def block(self) -> Residuals:
         """Where some rows and columns meet."""
         return self.across(*self.places.lines)
-
-    def at(self, rows: Array, cols: Array, values: Array) -> Residuals:
-        return self._residuals(values, self.L.sampled(rows, cols), lambda R: self._unit(R, rows, cols))
-
-    def _unit(self, R: Array, rows: Array, cols: Array) -> Array:
-        scale = self.state.scale
-        return np.full(len(rows), self.common) if scale is None else scale.unit_at(R, rows, cols)
 
     def across(self, rows: Array, cols: Array) -> Residuals:
         """All entries of some rows and columns."""
@@ -213,18 +201,10 @@ class Case:
         """The step between values that come in steps; 0 if they do not."""
         return 2 * resolution(*self.distinct)
 
-    @cached_property
-    def statistical(self) -> float:
-        """The relative standard error of L that noise makes on the part of M on which fits race."""
-        (n1, n2), entries = self.engine.shape, min(constants.BUDGET.race, self.engine.n_observed)
-        L = self.L if self.state.fit is None else self.state.fit.L  # in the units of the noise: those of the columns
-        left, right = L.thin()
-        size = float(np.sqrt(np.sum((left.T @ left) * (right.T @ right)) / (n1 * n2)))
-        cells = entries * n1 * n2 / self.engine.n_observed
-        short = min(n1, n2, np.sqrt(cells))
-        lines = (short, cells / short) if n1 <= n2 else (cells / short, short)
-        clean = max(float(self.sample.kept.mean()), 0.1)
-        return self.error(lines, clean * entries) / size if size else 0.0
+    @property
+    def unseen(self) -> Unseen | None:
+        """How well cells are predicted that a fit has not seen, if there is a model to tell."""
+        return None if self.state.certificate is None else self.state.certificate.unseen
 
     def error(self, lines: tuple[float, float], entries: float) -> float:
         """The standard error of L that noise makes, from so many entries of so many rows and columns.
@@ -307,148 +287,62 @@ def unknown_lines(case: Case) -> Iterator[Doubt]:
             yield about_lines("unseen-lines", axis, empty, text + "What is expected there rests on the features alone")
 
 
-# How the fit was found
+# Cells that a fit has not seen
 
 
-def unstable(case: Case) -> Iterator[Doubt]:
-    """The fit to nine tenths of the entries against the fit to all."""
-    certificate = case.state.certificate
-    if certificate is None or case.noiseless or not case.L.rank:  # without a pattern, that is what to say
+def predicted(case: Case) -> Iterator[Doubt]:
+    """Whether expected values are closer to such cells than the medians of their columns are."""
+    unseen = case.unseen
+    if unseen is None or not case.L.rank or unseen.skill >= LEAST_SKILL:
         return
-    # The two differ by noise, too: by sqrt(1 / 0.9 − 1), a third, of the standard error.
-    if certificate.moved > max(constants.MAX_HELD_OUT_CHANGE, constants.STATISTICAL_ERROR_FACTOR * case.statistical):
+    if unseen.skill <= 0:
         yield Doubt(
-            "unstable",
-            f"leaving out a tenth of the cells changes the expected values by {certificate.moved:.1%}, far more than "
-            f"noise would: the table is too small or too irregular to rely on them. Add rows or features{_lower(case)}",
+            "not-predicted",
+            "cells that a fit has not seen are predicted no better than by the medians of their columns. Add rows, or "
+            "features of the rows or columns",
+        )
+    else:
+        yield Doubt(
+            "hardly-better",
+            "expected values are less than a tenth closer to cells that a fit has not seen than the medians of their "
+            "columns are: look at the outliers, but do not fill gaps or replace cells by what is expected",
         )
 
 
-def candidates_disagree(case: Case) -> Iterator[Doubt]:
-    certificate = case.state.certificate
-    if certificate is None or case.noiseless:
+def intervals(case: Case) -> Iterator[Doubt]:
+    """Whether 95 % intervals hold, beyond chance, when they are corrected by other cells."""
+    unseen, (low, high) = case.unseen, constants.COVERED_BY_INTERVALS
+    if unseen is None or not case.L.rank:
         return
-    error = constants.STATISTICAL_ERROR_FACTOR * case.statistical
-    if certificate.disagreement > max(constants.MAX_CANDIDATE_DIFFERENCE, error):
+    share = unseen.covered[1]
+    chance = constants.TIE_STANDARD_ERRORS * np.sqrt(share * (1 - share) / max(unseen.cells, 1))
+    if share + chance < low or share - chance > high:
         yield Doubt(
-            "candidates-disagree",
-            f"a second fit predicts held-out cells just as well, and its expected values differ by "
-            f"{certificate.disagreement:.1%}: this table cannot tell which is right. Add rows or "
-            "features, or set rank=",
+            "intervals",
+            f"95 % intervals hold {share:.0%} of the cells that a fit has not seen: neither they nor probabilities can "
+            "be relied on. Add rows, or set a lower rank=",
         )
 
 
-def lost_direction(case: Case) -> Iterator[Doubt]:
-    """Lines whose outliers, as found, leave a direction of theirs undetermined: often entries that L got wrong."""
-    if case.outliers is None or case.L.rank == 0:
-        return
-    for axis in (0, 1):
-        if case.tied[axis]:  # what features say of a line does not hang on its own entries
-            continue
-        found = _lost(case, axis, _suspects(case, axis))
-        if len(found):
-            text = (
-                f"in {_counted(len(found), axis, 'the', 'the')} outliers are the only cells that show one of the "
-                "patterns: {lines}. These cells may be right and the expected values wrong: look at them before you "
-                f"replace any{_lower(case)}"
-            )
-            yield about_lines("lost-direction", axis, found, text)
+def same_outliers(case: Case) -> Iterator[Doubt]:
+    if case.unseen is not None and case.unseen.agreement < constants.MAJORITY:
+        yield Doubt(
+            "other-outliers",
+            f"only {case.unseen.agreement:.0%} of the outliers are among the clearest by fits that have not seen them: "
+            "another fit would list others. Look at each before it is replaced",
+        )
 
 
-def _suspects(case: Case, axis: int) -> Array:
-    """The lines with the largest shares of outliers."""
-    assert case.outliers is not None
-    share = case.outliers[axis] / np.maximum(case.engine.counts[axis], 1)
-    lines = np.argsort(-share, kind="stable")[: constants.BUDGET.lines]
-    return np.sort(lines[(share[lines] > 0) & case.known[axis][lines]])
-
-
-def _lost(case: Case, axis: int, lines: Array) -> Array:
-    """Those of some lines that have lost a direction, and would not if as many entries were dropped at random."""
-    others = np.arange(case.engine.shape[1 - axis])
-    if len(others) > constants.BUDGET.lines:
-        others = np.sort(case.rng.choice(len(others), constants.BUDGET.lines, replace=False))
-    look = case.across(*((lines, others) if axis == 0 else (others, lines)))
-    seen, kept = (A if axis == 0 else A.T for A in (np.isfinite(look.R), look.kept))
-    B = (case.L.right if axis == 0 else case.L.left)[others]
-    few = kept.sum(axis=1) <= case.L.rank
-    left = _least_moments(B, kept, seen)
-    lost = []
-    for i in np.flatnonzero((left < constants.MIN_REMAINING_MOMENT) & ~few):
-        own = B[seen[i]]
-        dropped = np.array([case.rng.permutation(kept[i, seen[i]]) for _ in range(constants.RANDOM_DROP_DRAWS)])
-        if left[i] < _least_moments(own, dropped, np.ones((1, len(own)), bool)).min() / 2:
-            lost.append(i)
-    return lines[lost]
-
-
-def _least_moments(B: Array, kept: Array, seen: Array) -> Array:
-    """Of every row of ``kept``: the smallest eigenvalue of the kept moments over that of all, by the share kept.
-
-    ``seen`` has as many rows, or one for all.
-    """
-    products = np.einsum("ja,jb->jab", B, B).reshape(len(B), -1)
-    kept_least, least = (
-        np.linalg.eigvalsh((A @ products).reshape(-1, B.shape[1], B.shape[1]))[:, 0] for A in (kept * 1.0, seen * 1.0)
-    )
-    share = kept.sum(axis=1) / np.maximum(seen.sum(axis=1), 1)
-    usable = (least > 0) & (share > 0)
-    return np.where(usable, kept_least / np.where(usable, least * share, 1.0), 1.0)
+def small_table(case: Case) -> Iterator[Doubt]:
+    n = case.engine.n_observed
+    if n < constants.BUDGET.fewest:
+        text = (
+            f"the table has only {n} values: any pattern may be chance. At least {constants.BUDGET.fewest} are needed"
+        )
+        yield Doubt("too-small", f"{text}, and several hundred to find outliers reliably")
 
 
 # The values
-
-
-def piled_up(case: Case) -> Iterator[Doubt]:
-    """Entries that share one value far more often than its neighbours occur, and are not outliers."""
-    if case.exact:  # it meets them all
-        return
-    look = case.sample
-    kept = look.kept
-    if case.state.maps is not None:  # of few values, and of those at a bound, it is known that they are repeated
-        low, high = case.state.maps.interval(look.values, case.drawn[1])
-        kept = kept & (low == high)
-    values, counts = np.unique(look.values[kept], return_counts=True)
-    if len(values) < 6:
-        return
-    most = constants.MIN_REPEATED_SHARE * len(look.values)
-    for k in np.flatnonzero((counts > most) & (counts < (1 - constants.MIN_REPEATED_SHARE) * counts.sum())):
-        if _constant_columns(case, values[k]):
-            continue
-        near = np.r_[counts[max(0, k - 10) : k], counts[k + 1 : k + 11]]
-        bound = k in (0, len(values) - 1)
-        inner = counts[1:6] if k == 0 else counts[-6:-1]
-        if counts[k] > constants.MIN_REPEATED_RATIO * np.median(near) or (
-            bound and counts[k] > constants.MIN_REPEATED_RATIO_AT_BOUND * inner.mean()
-        ):
-            where = ("the smallest value" if k == 0 else "the largest value") if bound else "one value"
-            yield Doubt(
-                "piled-up",
-                f"{counts[k] / len(look.values):.1%} of the cells are exactly {values[k]:.6g}, {where}, far more than "
-                "are close to it. If it is a code for missing, a limit of detection or a stuck sensor, set it to NaN "
-                "and fit again: it distorts the expected values. If it is real, ignore this",
-            )
-
-
-def _constant_columns(case: Case, value: float) -> bool:
-    """Whether columns that hold nothing but this value hold most of those that are equal to it."""
-    _, cols, values = case.drawn
-    there = np.bincount(cols, minlength=case.engine.shape[1])
-    same = np.bincount(cols, np.asarray(values, float) == value, minlength=len(there))
-    return bool(same[(same == there)].sum() > constants.MAJORITY * same.sum())
-
-
-def coarse(case: Case) -> Iterator[Doubt]:
-    if case.noiseless or not case.step:
-        return
-    spread = float(np.sqrt(np.mean(case.sample.R[case.sample.kept] ** 2))) if case.sample.kept.any() else 0.0
-    if case.step > constants.MAX_ROUNDING_STEP * spread > 0:
-        yield Doubt(
-            "coarse",
-            f"values are rounded to steps of {case.step:.3g}, and clean cells are only {spread:.3g} "
-            "off: much of that is "
-            "rounding. Ignore outliers that are only a few steps off",
-        )
 
 
 def out_of_range(case: Case) -> Iterator[Doubt]:
@@ -491,18 +385,6 @@ def _longest(B: Array, A: Array | None, known: Array) -> Array:
         return np.zeros(0, np.intp)
     lines = np.flatnonzero(lengths >= np.partition(lengths, -most)[-most])  # to sort all would take longer
     return lines[np.argsort(-lengths[lines], kind="stable")[:most]]
-
-
-def few_values(case: Case) -> Iterator[Doubt]:
-    """Yes and no, or three grades: noise about a number between them is no such value."""
-    values, _ = case.distinct
-    if not case.noiseless and len(values) <= constants.MAX_FEW_VALUES and case.L.rank:
-        shown = ", ".join(f"{value:g}" for value in values)
-        yield Doubt(
-            "few-values",
-            f"the table holds nothing but the values {shown}. Expected values lie between them, and the rarer value is "
-            "easily called wrong: this model is for numbers that vary. Use it on counts or averages of such answers",
-        )
 
 
 # The residuals
@@ -554,73 +436,6 @@ def _ranks(x: Array) -> Array:
     return ranks
 
 
-def autocorrelated(case: Case) -> Iterator[Doubt]:
-    """Residuals next to each other, down the columns and along the rows, against those far apart."""
-    if case.noiseless:
-        return
-    r, n, axis = max((*_neighbours(case, axis), axis) for axis in (0, 1))
-    if r > max(constants.MAX_NEIGHBOUR_CORRELATION, constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(max(n, 1))):
-        yield Doubt(
-            "autocorrelated",
-            f"{SIDES[axis]}s next to each other are off in the same direction (correlation {r:.2f}): the fit misses "
-            f"something that changes slowly. Take a run of outliers as one error, not many{_smooth(case, axis)}",
-        )
-
-
-def drifting(case: Case) -> Iterator[Doubt]:
-    """Single columns, or rows, whose residuals are those of the line before: a sensor that drifts."""
-    n1, n2 = case.engine.shape
-    if case.noiseless or n1 * n2 > (2 * constants.BUDGET.lines) ** 2:
-        return
-    Z = case.across(np.arange(n1), np.arange(n2))
-    for axis in (0, 1):
-        z, kept = (Z.z, Z.kept) if axis == 1 else (Z.z.T, Z.kept.T)
-        both = kept[1:] & kept[:-1]
-        first, second = np.where(both, z[1:], 0.0), np.where(both, z[:-1], 0.0)
-        spread = np.sqrt((first**2).sum(axis=0) * (second**2).sum(axis=0))
-        r = (first * second).sum(axis=0) / np.where(spread > 0, spread, 1.0)
-        least = constants.SIGNIFICANT_STANDARD_ERRORS / np.sqrt(np.maximum(both.sum(axis=0), 1))
-        lines = np.flatnonzero(r > np.maximum(constants.MIN_DRIFT_CORRELATION, np.median(r) + least))
-        if len(lines) and len(lines) <= max(1, constants.MAX_ODD_LINES * len(r)):
-            text = (
-                f"{_counted(len(lines), axis, 'drifts', 'drift')}: {{lines}}. What is left over there "
-                "changes slowly from one "
-                f"{SIDES[1 - axis]} to the next (correlation {r[lines].max():.2f}), unlike elsewhere, "
-                "as of a sensor that "
-                "loses its calibration. Cells there are not called outliers one by one: look at them as a whole"
-            )
-            yield about_lines("drift", axis, lines, text)
-
-
-def _smooth(case: Case, axis: int) -> str:
-    """What to do about residuals that drift."""
-    if case.features[axis].given:
-        return ". The features given do not capture it"
-    return f'. {("row", "col")[axis]}_features="index" adds trend and season, if the labels are dates'
-
-
-def _lower(case: Case) -> str:
-    return ", or set a lower rank=" if case.L.rank > 1 else ""
-
-
-def _neighbours(case: Case, axis: int) -> tuple[float, int]:
-    """Correlation of kept residuals one line apart, beyond that of lines far apart; and from how many pairs."""
-    first, near, far, other = case.places.pairs(axis)
-    one, found = _line_entries(case, axis, first, other), []
-    for lines in (near, far):
-        second = _line_entries(case, axis, lines, other)
-        both = one.kept & second.kept & (first != lines)
-        x, y = one.z[both], second.z[both]
-        spread = float(np.sqrt((x @ x) * (y @ y)))
-        found.append(float(x @ y) / spread if spread > 0 else 0.0)
-    return found[0] - max(found[1], 0.0), int(both.sum())
-
-
-def _line_entries(case: Case, axis: int, lines: Array, other: Array) -> Residuals:
-    rows, cols = (lines, other) if axis == 0 else (other, lines)
-    return case.at(rows, cols, case.engine.entries(rows, cols))
-
-
 def structure_left(case: Case) -> Iterator[Doubt]:
     """The largest singular value of a block of residuals, against that of independent noise of the same variances."""
     if case.noiseless or case.step:  # rounding follows L
@@ -643,10 +458,15 @@ def structure_left(case: Case) -> Iterator[Doubt]:
 
 
 def many_outliers(case: Case) -> Iterator[Doubt]:
-    if case.outliers is None or case.exact:  # that as many cells fit to rounding is no chance, however few they are
+    """More than a quarter; nearly half if they are apart from the noise, or if unseen cells tell how good the fit is.
+
+    That many cells fit to rounding is no chance, however few.
+    """
+    if case.outliers is None or case.exact:
         return
     share = int(case.outliers[0].sum()) / case.engine.n_observed
-    if share <= constants.MAX_OUTLIER_SHARE or (share <= constants.MAX_SEPARATED_OUTLIER_SHARE and _separated(case)):
+    many = share > constants.MAX_SEPARATED_OUTLIER_SHARE
+    if not many and (share <= constants.MAX_OUTLIER_SHARE or case.unseen is not None or _separated(case)):
         return
     yield Doubt(
         "many-outliers",
@@ -697,13 +517,6 @@ def _separated(case: Case) -> bool:
     return bool(near.sum() < constants.MAX_NEAR_LIMIT_SHARE * (size > 1).sum())
 
 
-def no_outliers(case: Case) -> Iterator[Doubt]:
-    looked = np.isfinite(case.state.zeta) or case.state.scale is not None
-    if case.outliers is not None and not case.outliers[0].any() and looked:
-        text = "no cell is far enough off to be called wrong. If you know of errors, try outliers(probability=0.1)"
-        yield Doubt("empty", text)
-
-
 def broken_lines(case: Case) -> Iterator[Doubt]:
     """Lines most of whose entries are outliers, more than chance puts there; of an exact fit, those it does not fit."""
     if case.outliers is None or any(doubt.kind == "broken-lines" for doubt in case.state.doubts):
@@ -728,40 +541,33 @@ def broken_lines(case: Case) -> Iterator[Doubt]:
             yield about_lines("broken-lines", axis, lines, text)
 
 
-def noisy_lines(case: Case) -> Iterator[Doubt]:
-    """Lines far noisier than others, and so many that not all that is left over there is called a gross error."""
+def noisy_rows(case: Case) -> Iterator[Doubt]:
+    """Rows far noisier than others, and so many that not all that is left over there is called a gross error.
+
+    Columns may hold different quantities, of which some are harder to predict.
+    """
     fit = case.state.fit
     if fit is None or case.noiseless:
         return
-    noise, noisy = fit.noise, fit.noise.noisy_lines(fit.unit**2)
-    for axis, (lines, scales) in enumerate(zip(noisy, (noise.rows, noise.cols), strict=True)):
-        if len(lines) <= constants.MAX_NOISY_LINES * len(scales):
-            continue
-        times = float(np.sqrt(np.median(scales[lines]) / np.median(scales)))
-        text = f"{_counted(len(lines), axis, 'scatters', 'scatter')} about {times:.1f} times as much as the others: "
+    rows = fit.noise.noisy_rows
+    if len(rows) > constants.MAX_NOISY_LINES * len(fit.noise.rows):
+        times = float(np.sqrt(np.median(fit.noise.rows[rows]) / np.median(fit.noise.rows)))
+        text = f"{_counted(len(rows), 0, 'scatters', 'scatter')} about {times:.1f} times as much as the others: "
         text += (
             "{lines}. If that is not their nature, many of their cells are wrong, most of which are taken for noise "
         )
-        yield about_lines(
-            "noisy-lines", axis, lines, text + "there and not listed. Check their source, or leave them out"
-        )
+        yield about_lines("noisy-rows", 0, rows, text + "there and not listed. Check their source, or leave them out")
 
 
 # What L explains
 
 
-def little_explained(case: Case) -> Iterator[Doubt]:
+def no_pattern(case: Case) -> Iterator[Doubt]:
     if case.L.rank == 0:
         yield Doubt(
             "no-pattern",
             "no pattern is stronger than the noise, so no cell can be called wrong: all expected values are zero. Add "
             "rows, or features of the rows or columns",
-        )
-    elif case.explained < constants.MAJORITY:
-        yield Doubt(
-            "little-explained",
-            f"expected values explain only {case.explained:.0%} of the sum of squares of the cells that are no "
-            "outliers: the rest is noise, or needs other features or a higher rank",
         )
 
 
@@ -828,58 +634,25 @@ def free_part_in_few(case: Case) -> Iterator[Doubt]:
     )
 
 
-def full_rank(case: Case) -> Iterator[Doubt]:
-    most = min(F.d for F in case.features)
-    chosen = any(choice.name == "rank" for choice in case.state.choices)  # by held-out cells: nobody is to be warned
-    if case.L.rank == most and case.state.expected is None and not chosen:  # with a free part it may be higher
-        yield Doubt(
-            "full-rank", f"rank={most} is the most that this table and its features allow: rank='auto' chooses one"
-        )
-
-
-def small_table(case: Case) -> Iterator[Doubt]:
-    """Tables too small to hold cells out."""
-    n = case.engine.n_observed
-    if n < constants.BUDGET.fewest:
-        text = (
-            f"the table has only {n} values: any pattern may be chance. At least {constants.BUDGET.fewest} are needed"
-        )
-        yield Doubt("too-small", f"{text}, and several hundred to find outliers reliably")
-    elif n * constants.HELD_OUT_SHARE < constants.BUDGET.fewest and case.state.certificate is not None:
-        yield Doubt(
-            "not-validated",
-            f"the table has only {n} values, too few to hold some out and see whether they are "
-            "predicted: the number of "
-            "patterns and the outliers rest on the same cells. Check them by eye",
-        )
-
-
 Check = Callable[[Case], Iterator[Doubt]]
 # Where columns are mapped, these would speak of latent values; what they look for is what maps are made for.
-OF_VALUES: tuple[Check, ...] = (out_of_range, piled_up, few_values, coarse, noise_grows, skewed)
+OF_VALUES: tuple[Check, ...] = (out_of_range, noise_grows, skewed)
 ALWAYS: tuple[Check, ...] = (failure, unknown_lines)
 FINISHED: tuple[Check, ...] = (
-    unstable,
-    candidates_disagree,
+    predicted,
+    intervals,
+    same_outliers,
+    small_table,
     out_of_range,
-    little_explained,
+    no_pattern,
     weak_features,
     hardly_predicted,
     free_part_in_few,
     structure_left,
-    lost_direction,
     broken_lines,
-    noisy_lines,
+    noisy_rows,
     many_outliers,
     one_sided,
-    no_outliers,
     noise_grows,
     skewed,
-    autocorrelated,
-    drifting,
-    piled_up,
-    few_values,
-    coarse,
-    full_rank,
-    small_table,
 )

@@ -132,7 +132,6 @@ def test_gives_up_openly():
     result = irpca.solve(p.M, p.F1, p.F2, rank=5)
     assert p.relative_error(result.L) > 0.01  # otherwise the case is not hopeless enough
     assert result.usable != "usable"
-    assert kinds(result) & {"little-explained", "unstable"}
 
 
 # Noise ------------------------------------------------------------------------------------------------------------
@@ -209,17 +208,15 @@ def test_random_features_never_end_in_success():
     rng = np.random.default_rng(0)
     result = irpca.solve(p.M, rng.standard_normal((150, 10)), rng.standard_normal((150, 10)), extra_rank=0)
     assert result.usable != "usable"
-    assert "structure-left" in kinds(result) and kinds(result) & {"little-explained", "no-pattern"}
+    assert kinds(result) & {"structure-left", "not-predicted", "no-pattern"}
 
 
-def test_features_that_leave_energy_outside_say_how_much():
+def test_features_that_leave_energy_outside_are_no_success():
     p = make_problem(200, 200, corruption=0.02, features="conditioned", random_state=2)
     left, _, _ = np.linalg.svd(p.L, full_matrices=False)
     halved = np.linalg.qr(p.F1 - left[:, :1] @ (left[:, :1].T @ p.F1))[0][:, :19]  # the strongest direction is gone
     result = irpca.solve(p.M, halved, p.F2, rank=5, extra_rank=0)
     assert result.explained < 0.5
-    (doubt,) = (doubt for doubt in result.doubts if doubt.kind == "little-explained")
-    assert f"{result.explained:.0%}" in doubt.text
     assert result.usable != "usable"
 
 
@@ -236,14 +233,13 @@ def given_sides(p, sides):
 
 @pytest.mark.parametrize("sides", ["both", "none"])
 def test_rows_of_zeros_are_no_evidence(sides):
-    """A dead sensor fits L = 0 exactly; nothing else must be held to that standard, and it is pointed out."""
+    """A dead sensor fits L = 0 exactly; nothing else must be held to that standard."""
     p = table()
     M, alive = p.M.copy(), np.arange(200) % 12 != 0
     M[~alive] = 0
     result = irpca.solve(M, *given_sides(p, sides), rank=3)
     assert result.status is Status.CONVERGED
     assert np.linalg.norm((result.L.dense() - p.L)[alive]) < 0.03 * np.linalg.norm(p.L)
-    assert "piled-up" in kinds(result)
 
 
 def test_values_in_steps_are_known_to_half_a_step():
@@ -252,7 +248,6 @@ def test_values_in_steps_are_known_to_half_a_step():
     assert result.status is Status.CONVERGED
     assert result.corruption == pytest.approx(0.1, rel=0.05)
     assert p.relative_error(result.L) < 0.06
-    assert any(doubt.kind == "coarse" and "steps of 0.01" in doubt.text for doubt in result.doubts)
 
 
 def test_counts():
@@ -374,8 +369,7 @@ def test_one_row_that_breaks_a_tie_between_features():
 def test_a_noise_far_too_small_is_not_a_success():
     p = make_problem(300, 200, d1=8, d2=6, rank=2, corruption=0.1, noise=0.1, random_state=1)
     result = irpca.solve(p.M, p.F1, p.F2, rank=2, noise=1e-6)
-    assert result.usable == "do not use"
-    assert {"unstable", "many-outliers"} <= kinds(result)
+    assert result.usable != "usable" and "many-outliers" in kinds(result)
 
 
 # Invariance -------------------------------------------------------------------------------------------------------

@@ -73,9 +73,3 @@ def test_what_is_asked_for_is_done():
     result = irpca.solve(M, columns=kinds, rank=3)
     assert result.maps.names[0] == "as it is" and result.maps.names[3] == "7 ordered values"
     assert irpca.solve(M, columns="as they are", rank=3).maps is None
-
-
-def test_repeated_values_of_few_are_no_doubt():
-    """A latent value that a tenth of the cells have is one of a score: neither a code nor a bound that nobody knows."""
-    result = irpca.solve(mixed(300).to_numpy(), columns=ASKED, rank=3)
-    assert result.maps is not None and "piled-up" not in {doubt.kind for doubt in result.doubts}

@@ -8,6 +8,7 @@ import pytest
 from irpca import constants
 from irpca.model.choice import HeldOut
 from irpca.model.peaks import find_mode
+from irpca.solvers.part import scale_of
 from irpca.solvers.race import Race, Recipe, Table, find_piles
 
 FREE = (False, False)
@@ -119,3 +120,14 @@ def test_what_was_left_out_is_held_against_all_entries_that_were_fitted():
     fit = a_table(X).fit(Recipe(FREE, piles=True))
     assert len(fit.sample[0]) < 9000 == fit.engine.n_observed
     assert fit.noise.gross == pytest.approx(0.25, abs=0.01)
+
+
+def test_noise_below_what_ties_leave_unknown_is_not_counted_twice():
+    """Where a column is met exactly its noise is the least that can be told, and ``std`` is of that."""
+    X, _ = rank_one()
+    fit = a_table(X).fit(Recipe(FREE))
+    least = np.where(np.arange(X.shape[1]) < 3, 0.1, 0.5)
+    fit.noise = replace(fit.noise, s=0.1, least=least, rows=np.ones(len(X)), cols=np.ones(X.shape[1]))
+    scale, _ = scale_of(fit, np.ones(X.shape[1]))
+    np.testing.assert_allclose(np.sqrt(scale.rows[0] * scale.cols), least, rtol=1e-6)
+    assert scale.tail == fit.noise.tail < 4

@@ -91,11 +91,11 @@ def _fit(
 
 @contextmanager
 def _note_warnings(notes: list[str]) -> Iterator[None]:
-    """Warnings become notes, but for that of a fit that did not end well, which the verdict says."""
+    """Warnings become notes, but for that of a fit that is not to be used, which the verdict says."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("default")
         yield
-    own = [warning for warning in caught if warning.category.__name__ != "ConvergenceWarning"]
+    own = [warning for warning in caught if warning.category.__name__ != "DoNotUseWarning"]
     notes += dict.fromkeys(" ".join(str(warning.message).split()) for warning in own)
 
 

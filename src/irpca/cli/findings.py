@@ -70,7 +70,7 @@ def write_repaired(path: Path, model: Any, data: Data, cut: dict[str, Any]) -> N
     elif model.sparse_ is None:
         write_wide(path, data, _to_array(data.M))
     else:
-        write_wide(path, data, _to_array(model.repaired(**cut)))
+        write_wide(path, data, _to_array(model.repaired(**cut, force=True)))
 
 
 def _to_array(table: Any) -> Array:

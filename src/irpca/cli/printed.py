@@ -12,6 +12,7 @@ import numpy as np
 
 from ..labels import texts
 from ..readers import Data
+from ..result import Unseen
 from ..tables import Criterion
 from ..wording import count
 from . import DO_NOT_USE, USABLE, writers
@@ -61,6 +62,7 @@ def say_fit(
         "rank": result.rank,
         "noise": result.noise,
         "columns": None if result.maps is None else dict(zip(_columns(model), result.maps.names, strict=True)),
+        "cells_left_out": None if result.unseen is None else _left_out(result.unseen, _columns(model)),
         "doubts": [{"kind": doubt.kind, "text": str(doubt)} for doubt in result.doubts],
         "seconds": result.seconds,
         "exit_code": code,
@@ -69,6 +71,12 @@ def say_fit(
     if code == DO_NOT_USE:
         lines.append("The files are written all the same, to look at what went wrong:")
     _tell(arguments, about, lines, data, found, notes, files)
+
+
+def _left_out(unseen: Unseen, columns: list[str]) -> dict[str, Any]:
+    known = {"skill": unseen.skill, "agreement": unseen.agreement}
+    covered = {"covered_50": unseen.covered[0], "covered_95": unseen.covered[1]}
+    return {**known, **covered, "columns": unseen.of_columns(columns)}
 
 
 def say_check(

@@ -20,12 +20,15 @@ from scipy.special import ndtr, ndtri
 
 from .. import constants
 from ..constants import KINDS
-from ..engines.base import MOST_SPREAD, Sided, Standardised
+from ..engines.base import MEDIAN, MOST_SPREAD, Sided, Standardised
 from ..engines.sparse_part import on_device, only, places
-from ..lowrank import LowRank
+from ..lowrank import Array, LowRank
 from .calibration import Calibration
 from .maps import ColumnMaps
 
+FENCE = MEDIAN * 2.0**constants.TUKEY_FENCE  # standard deviations: what is within Tukey's fence is no mistake
+HALF = float(ndtri(0.75))  # standard deviations to either side: half of the clean measurements, if they are Gaussian
+REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 Lines = Any  # a slice, or an array of positions
 
@@ -43,6 +46,10 @@ class EntryScale(Sided):
         side's factors, and squares of the other's.
     tail : float
         The standard deviation of clean noise in units of s: more than 1 where it has long tails.
+    middle : float
+        Half of the clean measurements are within so many times the range that Gaussian noise has of the same ``std``.
+    unseen : bool
+        Whether the fit was made without the entries that are judged.
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
         Where columns are mapped: factors of what is expected of latent values, and the maps. All else is of latent
         values then.
@@ -63,6 +70,8 @@ class EntryScale(Sided):
     row_spread: Any
     col_spread: Any
     tail: float = 1.0
+    middle: float = 1.0
+    unseen: bool = False
     left: Any = None
     right: Any = None
     maps: ColumnMaps | None = None
@@ -136,6 +145,8 @@ class EntryScale(Sided):
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
         xp = array_namespace(s2)
+        if self.unseen:
+            return (s2 + var + 0.0 * residuals) ** 0.5
         used = xp.abs(residuals) <= constants.MAX_CLEAN_RESIDUAL * self.tail * s2**0.5  # NaN is not
         return (s2 + xp.where(used, xp.minimum(var, MOST_SPREAD * s2), var)) ** 0.5
 
@@ -144,7 +155,7 @@ class EntryScale(Sided):
         assert self.maps is not None
         xp = array_namespace(s2)
         used = xp.abs(residuals) <= constants.REPORTED_THRESHOLD * self.tail * s2**0.5  # others have hardly any weight
-        own = xp.where(used, var / (s2 + var), 0.0 * s2)
+        own = xp.where(used, var / (s2 + var), 0.0 * s2) * (not self.unseen)
         expected = latent - residuals * own / (1 - own)
         low, high = self.maps.interval(latent + residuals, cols)
         return (low - expected, high - expected), (s2 + var / (1 - own)) ** 0.5
@@ -162,6 +173,16 @@ class EntryScale(Sided):
         columns = slice(None) if cols is None else cols
         unknown = self.maps.is_few(columns) & (low == high)
         return xp.where(unknown, xp.abs(residuals) / KINDS.unknown, found)
+
+    def corrected(self, factors: Array, middle: float) -> EntryScale:
+        """The same with standard deviations multiplied by one factor for each column."""
+        square = factors**2
+        return replace(self, cols=self.cols * square, col_spread=self.col_spread * square[:, None], middle=middle)
+
+    def reach(self, coverage: float) -> float:
+        """Standard deviations to either side of what is expected that hold such a share of the clean measurements."""
+        gaussian = float(ndtri(0.5 + 0.5 * coverage))
+        return gaussian * float(np.interp(gaussian, [HALF, REACH], [self.middle, 1.0]))
 
     def std_at(self, rows: Any, cols: Any) -> Any:
         """The standard deviation of clean measurements about what is expected, at some entries."""

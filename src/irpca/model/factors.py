@@ -211,6 +211,7 @@ class Fit:
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
     col_variances: Array | None = None  # see line_variances
+    factors: Array | None = None  # what standard deviations in every column of M are to be multiplied by
     strict: bool = False  # whether noise hides components as in a table that lacks all but the inliers
 
     @property

@@ -136,10 +136,10 @@ class NoiseModel:
         cols = np.maximum(_capped(self.cols), _capped(self.cols * units) / units)
         return replace(self, rows=_capped(self.rows), cols=cols)
 
-    def noisy_lines(self, units: Array) -> tuple[Array, Array]:
-        """Rows and columns that are far noisier than lines differ otherwise, in the sense of :meth:`capped`."""
-        cols = (self.cols > _noisiest(self.cols)) & (self.cols * units > _noisiest(self.cols * units))
-        return np.flatnonzero(self.rows > _noisiest(self.rows)), np.flatnonzero(cols)
+    @property
+    def noisy_rows(self) -> Array:
+        """Rows that are far noisier than rows differ otherwise, in the sense of :meth:`capped`."""
+        return np.flatnonzero(self.rows > _noisiest(self.rows))
 
     def log_density(self, R: Array, s2: Array | float, var: Array | float = 0.0) -> Array:
         """Log density of residuals R, where clean ones have the squared scale s2, and L the variance var."""

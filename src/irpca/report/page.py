@@ -175,15 +175,21 @@ def _worst(side: str, name: str, lines: list[dict[str, Any]]) -> str:
 def _fit(data: dict[str, Any]) -> str:
     rows = [[escape(text) for text in choice] for choice in data["choices"]]
     table = _table("Chosen from the data, and why", ["What", "Value", "Why"], rows, (1,))
-    return (table if rows else "<p>Nothing was chosen from the data.</p>") + _candidates(data["candidates"])
+    table = table if rows else "<p>Nothing was chosen from the data.</p>"
+    return table + _columns(data["columns"]) + _candidates(data["candidates"])
+
+
+def _columns(found: list[tuple[str, ...]]) -> str:
+    heads = ["Column", "Variance predicted", "Typical error", "Within 50 % intervals", "Within 95 % intervals"]
+    rows = [[escape(text) for text in line] for line in found]
+    return _table("Cells left out, the columns predicted worst first", heads, rows, (1, 2, 3, 4)) if rows else ""
 
 
 def _candidates(found: dict[str, Any] | None) -> str:
     if found is None:
         return ""
-    fits = found["fits"]
-    if not fits:
-        return f"<p>{escape(found['stable'])}</p>"
+    if not (fits := found["fits"]):
+        return ""
     best, worst = fits[0]["density"], fits[-1]["density"]
     lengths = [0.04 + 0.96 * (fit["density"] - worst) / (best - worst or 1) for fit in fits]
     rows = [
@@ -196,7 +202,7 @@ def _candidates(found: dict[str, Any] | None) -> str:
         for fit, length in zip(fits, lengths, strict=True)
     ]
     near = "" if fits[0]["chosen"] else "The one chosen predicts about as well as the best. "
-    said = f"Several fits were tried and compared at cells that they were not shown. {near}{found['stable']}"
+    said = f"Several fits were tried and compared at cells that they were not shown. {near}"
     heads = ["Fit", "Mean log density (higher is better)", "Mean absolute error", ""]
     return f"<p>{escape(said)}</p>" + _table("Fits that were compared, the best prediction first", heads, rows, (2,))
 

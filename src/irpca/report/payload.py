@@ -37,6 +37,7 @@ def payload(
         "doubts": words.doubts(case.result),
         "choices": words.choices(case.result, case.texts[1]),
         "candidates": words.candidates(case.result),
+        "columns": words.columns(case.result, case.texts[1]),
         "reproduce": words.reproduce(case, command),
         "shape": list(case.shape),
         "names": [name.capitalize() if name in SIDES else name for name in case.names],

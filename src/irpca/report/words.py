@@ -11,7 +11,7 @@ import numpy as np
 
 from ..plots.fitted import Fitted
 from ..plots.fitting import plain_names
-from ..result import FATAL, HARMLESS, Result
+from ..result import FATAL, NOTES, Result, grouped
 from ..wording import count, percent
 
 MEANING = {
@@ -23,39 +23,31 @@ MEANING = {
 }
 TITLES = {
     "failure": "The fit failed",
-    "unstable": "The fit is unstable",
+    "not-predicted": "Cells are not predicted",
+    "hardly-better": "Cells are hardly predicted",
+    "intervals": "Intervals do not hold",
+    "other-outliers": "Other fits find other outliers",
     "out-of-range": "Expected values leave the range of the data",
-    "candidates-disagree": "Another fit does as well",
     "structure-left": "The model may be too simple",
-    "autocorrelated": "Neighbouring cells err together",
     "noise-grows": "Large values scatter more",
     "one-sided": "Small errors on one side may be hidden",
-    "piled-up": "One value occurs far too often",
-    "coarse": "Values come in coarse steps",
     "many-outliers": "Very many outliers",
     "broken-lines": "Rows or columns that are mostly wrong",
-    "noisy-lines": "Rows or columns that scatter far more than others",
+    "noisy-rows": "Rows that scatter far more than others",
     "unknown-lines": "Too few cells to say anything",
     "unseen-lines": "Rows or columns without any value",
     "hardly-predicted": "Features do not predict new rows or columns",
     "filling-up": "Too many cells count as outliers",
-    "little-explained": "Little is explained",
     "no-pattern": "Rows and columns share no pattern",
-    "few-values": "Only two or three different values",
     "skewed-noise": "Noise that is not symmetric",
-    "drift": "A row or column that drifts",
     "too-small": "Too small a table",
-    "not-validated": "Too small a table to check the fit",
     "code": "A value that stands for something else",
     "stuck": "A value that stays the same",
     "other-unit": "Cells in another unit",
     "swapped": "Swapped columns",
     "copied-row": "Rows that repeat another",
     "weak-features": "The features say little",
-    "lost-direction": "Something only a few rows or columns show",
     "free-part-in-few": "Something only a few rows and columns share",
-    "full-rank": "As many patterns as are possible",
-    "empty": "No outliers",
     "unused-features": "Features were not used",
     "unused-rank": "The rank was not used",
 }
@@ -65,6 +57,7 @@ NAMES = {
     "noise": "Ordinary scatter (noise)",
     "columns": "What columns hold (columns)",
 }
+MOST_COLUMNS = 15  # of which numbers are told
 PARTS = {"features": "the features", "free": "further components"}
 
 
@@ -91,7 +84,12 @@ def verdict(case: Fitted) -> dict[str, Any]:
     said = f"The table has {count(n1, 'row')} and {count(n2, 'column')}, which makes {count(cells, 'cell')}. "
     empty = f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
     said += empty if holes else "Every cell has a value."
-    return {"word": result.usable, "meaning": MEANING[result.usable], "text": [said, _found(case)]}
+    text = [said, _found(case)]
+    if result.unseen is not None:
+        text.append(
+            f"Every cell was left out once and predicted by the others: {sentence(result.predicted(case.texts[1]))}"
+        )
+    return {"word": result.usable, "meaning": MEANING[result.usable], "text": text}
 
 
 def _found(case: Fitted) -> str:
@@ -127,8 +125,10 @@ def facts(case: Fitted) -> list[tuple[str, str, str]]:
 
 def doubts(result: Result) -> list[dict[str, str]]:
     """What to doubt, the gravest first; how a run ended too, if that was not well."""
-    weights = {**dict.fromkeys(FATAL, "fatal"), **dict.fromkeys(HARMLESS, "note")}
-    listed = [(TITLES.get(one.kind, one.kind), one.text, weights.get(one.kind, "care")) for one in result.doubts]
+    weights = {**dict.fromkeys(FATAL, "fatal"), **dict.fromkeys(NOTES, "note")}
+    listed = [
+        (TITLES.get(one.kind, one.kind), text, weights.get(one.kind, "care")) for one, text in grouped(result.doubts)
+    ]
     if not result.status.ok:
         listed.insert(0, ("How the fit ended", result.status.advice, "fatal"))
     listed.sort(key=lambda doubt: ("fatal", "care", "note").index(doubt[2]))
@@ -183,12 +183,23 @@ def candidates(result: Result) -> dict[str, Any] | None:
         if np.isfinite(density)
     ]
     listed.sort(key=lambda fit: -fit["density"])
-    stable = (
-        f"Fitted again without a tenth of the cells, the expected values change by {percent(certificate.moved)}."
-        if np.isfinite(certificate.moved)
-        else ""
-    )
-    return {"fits": listed, "stable": stable}
+    return {"fits": listed}
+
+
+def columns(result: Result, labels: Sequence[str]) -> list[tuple[str, ...]]:
+    """How well cells are predicted that a fit has not seen, of the worst columns."""
+    if result.unseen is None:
+        return []
+    return [
+        (
+            label,
+            percent(max(of["skill"], 0.0)),
+            number(of["error"]),
+            percent(of["covered_50"]),
+            percent(of["covered_95"]),
+        )
+        for label, of in list(result.unseen.of_columns(labels).items())[:MOST_COLUMNS]
+    ]
 
 
 def reproduce(case: Fitted, command: str | None) -> dict[str, Any]:

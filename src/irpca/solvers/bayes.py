@@ -22,15 +22,15 @@ from ..lowrank import Array, Deferred, LowRank, times
 from ..model.calibration import Calibration
 from ..model.choice import better
 from ..model.columns import ENTRIES_PER_COLUMN, entries_for_units
-from ..model.entry_scale import EntryScale
 from ..model.factors import Fit
 from ..model.noise import NoiseModel, widened
 from ..problem import Problem
 from ..result import Certificate, Choice, Expected, State
 from ..sample import Sample, rounding_floor
+from .crossfit import Cells, CrossFit, predict_unseen
 from .mapping import AS_THEY_ARE, check_columns, choose_maps
 from .mapping import looks as looks_for_kinds
-from .part import Part, Setup, check_options, lines_of_part
+from .part import Part, Setup, check_options, lines_of_part, scale_of
 from .race import Race, Recipe
 from .trimmed import EXACT, Exactness
 
@@ -92,12 +92,17 @@ def iterate(
     if part.held.nearly_exact(best):
         fit = part.extend(best)
         if exact := part.find_exact(best, fit):
-            yield Report(part, race.certificate(part.of_part(exact[0]))).exact(fit, *exact)
+            yield Report(part, race.certificate).exact(fit, *exact)
 
     # The chosen fit to all entries of that part, then to all of M: by least squares, or by sweeps.
     assert race.winner is not None
     again = replace(part.table.fit(race.winner), strict=best.strict)
-    report, fit = Report(part, race.certificate(again.L), chosen.why if chosen else ""), part.extend(again)
+    cells, fits = Cells.of(part), []
+    for table in cells.tables(part):
+        fits.append(table.fit(race.winner))
+        yield _interim(part, best, "predicting cells left out", 0.7)
+    crossed = predict_unseen(part, cells, again, fits)
+    report, fit = Report(part, race.certificate, chosen.why if chosen else "", crossed), part.extend(again)
     if stepped := _steps_on_M(fit, part):
         while True:
             yield report.state(stepped[0], True, stepped[1])
@@ -178,19 +183,16 @@ def _interim(part: Part, fit: Fit, stage: str, progress: float) -> State:
     return state
 
 
-def _with_scale(state: State, fit: Fit, part: Part) -> State:
+def _with_scale(state: State, fit: Fit, part: Part, crossed: CrossFit | None = None) -> State:
     """A state of this fit with the scales of the noise and the uncertainty of L, in units of M; two reads."""
     unit = part.columns.unit
-    noise, square = fit.noise.capped(unit**2).for_engine(*fit.spreads), unit**2
-    rows, cols = fit.line_variances(0), fit.line_variances(1)
-    row_spread = np.hstack([rows, fit.rows.mean[:, : cols.shape[1]] ** 2])
-    col_spread = np.hstack([fit.cols.mean[:, : rows.shape[1]] ** 2, cols]) * square[:, None]
-    tail = float(fit.noise.deviation / fit.noise.s)
-    scale = EntryScale(noise.rows, noise.cols * square, row_spread, col_spread, tail)
+    scale, variances = scale_of(fit, unit)
+    if crossed is not None:
+        scale = scale.corrected(crossed.factors, crossed.middle)
     if state.maps is not None:
         scale = scale.mapped(state.L, state.maps)
-    fit = replace(fit, unit=unit, col_variances=cols)
-    return replace(state, scale=scale, gross=noise.gross, fit=fit, whole=None)
+    fit = replace(fit, unit=unit, col_variances=variances, factors=None if crossed is None else crossed.factors)
+    return replace(state, scale=scale, gross=fit.noise.gross, fit=fit, whole=None)
 
 
 def _limit(noise: NoiseModel, residuals: Array) -> float:
@@ -257,6 +259,7 @@ class Report:
     part: Part
     certificate: Certificate
     why_mapped: str = ""
+    crossed: CrossFit | None = None
 
     @property
     def problem(self) -> Problem:
@@ -288,10 +291,10 @@ class Report:
             expected=self._expected(fit, L),
             shares=self._shares(fit, L),
             choices=chosen,
-            certificate=self.certificate,
+            certificate=replace(self.certificate, unseen=None if self.crossed is None else self.crossed.unseen),
             maps=part.problem.maps,
         )
-        return replace(state, whole=lambda: _with_scale(state, fit, part))
+        return replace(state, whole=lambda: _with_scale(state, fit, part, self.crossed))
 
     def exact(self, fit: Fit, L: LowRank, exact: Exactness) -> State:
         assert exact.zeta is not None

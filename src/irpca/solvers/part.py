@@ -14,6 +14,7 @@ from ..engines.base import COMPONENTS, Engine, Look
 from ..lowrank import Array, LowRank
 from ..model.choice import Candidate, HeldOut
 from ..model.columns import Columns
+from ..model.entry_scale import EntryScale
 from ..model.factors import Fit, basis_of, restricted
 from ..problem import Problem
 from .race import Table, Tied
@@ -120,6 +121,16 @@ def lines_of_part(problem: Problem, offered: int, counts: tuple[Array, Array] | 
     return rows, cols
 
 
+def scale_of(fit: Fit, unit: Array) -> tuple[EntryScale, Array]:
+    """Return the scales of noise and uncertainty of L, in units of M, and ``fit.line_variances(1)``; two reads."""
+    noise, square = fit.noise.capped(unit**2).for_engine(*fit.spreads), unit**2
+    rows, cols = fit.line_variances(0), fit.line_variances(1)
+    row_spread = np.hstack([rows, fit.rows.mean[:, : cols.shape[1]] ** 2])
+    col_spread = np.hstack([fit.cols.mean[:, : rows.shape[1]] ** 2, cols]) * square[:, None]
+    tail = fit.noise.tail if fit.noise.target is None else float(fit.noise.target / fit.noise.s)
+    return EntryScale(noise.rows, noise.cols * square, row_spread, col_spread, tail), cols
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """The part of M on which candidates are compared, and its place in M.
@@ -154,11 +165,18 @@ class Part:
         """Return L of a fit to all of M."""
         return LowRank.from_product(fit.rows.mean, fit.cols.mean * self.columns.unit[:, None])
 
-    def of_part(self, L: LowRank) -> LowRank:
-        """Return L of all of M on the part alone, in units of its columns."""
-        rows, cols = self.table.lines
-        U, V = L.part(rows, cols).thin()
-        return LowRank(U, np.eye(U.shape[1]), V / self.columns.unit[cols, None])
+    def values_at(self, rows: Array, cols: Array) -> Array:
+        """Return entries of the part in units of M."""
+        found: Array = self.table.values[rows, cols] * self.columns.unit[self.table.lines[1]][cols]
+        return found
+
+    def scale(self, fit: Fit, unseen: bool = False) -> tuple[EntryScale, LowRank]:
+        """Return the scales of a fit to the part, in units of M, and its L."""
+        mine, maps = self.table.lines[1], self.problem.maps
+        unit = self.columns.unit[mine]
+        L = LowRank.from_product(fit.rows.mean, fit.cols.mean * unit[:, None])
+        scale = replace(scale_of(fit, unit)[0], unseen=unseen)
+        return (scale if maps is None else scale.mapped(L, maps.cut(slice(None), mine))), L
 
     def lift(self, fit: Fit) -> Fit:
         """Return a fit to the part as one to all of M, other lines at their prior means."""

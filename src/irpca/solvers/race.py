@@ -290,13 +290,8 @@ class Race:
         best.fit.strict = best.fit.directions is None and self.held.strict(best.fit)
         return best, tied
 
-    def certificate(self, L: LowRank) -> Certificate:
-        """Say how the choice was made; L is the fit to all entries of the part, in units of its columns."""
-        best, tied = self.outcome
+    @property
+    def certificate(self) -> Certificate:
+        """How the choice was made."""
         scores = ((c.name, float(c.score.density.mean()), float(c.score.error.mean())) for c in self.tried.values())
-        return Certificate(
-            moved=moved(L, best.fit.L),
-            candidates=tuple(scores),
-            chosen=best.name,
-            disagreement=max((moved(best.fit.L, c.fit.L) for c in tied), default=0.0),
-        )
+        return Certificate(tuple(scores), self.outcome[0].name)

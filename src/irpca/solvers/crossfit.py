@@ -1,0 +1,167 @@
+"""How well cells are predicted that a fit has not seen: cross-fitting on the part of M on which fits were compared.
+
+Every cell is held out once, in four folds, and predicted by the recipe that won. Gross errors are weighed out by their
+own probability, which is calibrated on the same cells. What comes of it is in numbers for people
+(:class:`~irpca.result.Unseen`), and in factors that make the intervals of the whole fit hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .. import constants
+from ..lowrank import Array
+from ..model.calibration import Calibration, most_certain_first
+from ..model.entry_scale import FENCE, HALF, REACH, Judge
+from ..model.factors import Fit
+from ..model.noise import scales
+from ..result import Unseen
+from .part import Part
+from .race import Table
+
+
+@dataclass(frozen=True, eq=False)
+class CrossFit:
+    """What comes of fits that have not seen the cells which they predict.
+
+    Attributes
+    ----------
+    unseen : Unseen
+    factors : array of shape (n2,)
+        What the standard deviation in each column of M is to be multiplied by.
+    middle : float
+        What the range of half of the clean cells is then to be multiplied by; less than 1 where noise has long tails.
+    """
+
+    unseen: Unseen
+    factors: Array
+    middle: float
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The cells of a part, each in one of the folds.
+
+    Attributes
+    ----------
+    rows, cols, folds : arrays of int
+        Positions in the part.
+    """
+
+    rows: Array
+    cols: Array
+    folds: Array
+
+    @classmethod
+    def of(cls, part: Part) -> Cells:
+        rows, cols = np.nonzero(np.isfinite(part.table.values))
+        return cls(rows, cols, part.problem.rng("folds").permutation(len(rows)) % constants.FOLDS)
+
+    def tables(self, part: Part) -> Iterator[Table]:
+        """The part without each of the folds."""
+        for k in range(constants.FOLDS):
+            out = np.zeros(part.table.values.shape, bool)
+            out[self.rows[self.folds == k], self.cols[self.folds == k]] = True
+            yield part.table.hold_out(out)
+
+
+def predict_unseen(part: Part, cells: Cells, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
+    """Return what follows from the fit to all cells of a part and from those to all but one fold each."""
+    rows, cols, rng = cells.rows, cells.cols, part.problem.rng("folds")
+    values, gross = part.values_at(rows, cols), 0.0 if part.problem.maps is not None else whole.noise.gross
+    expected, z, away = (np.zeros(len(rows)) for _ in range(3))
+    met = []
+    for k, fit in enumerate(fits):
+        some = cells.folds == k
+        at = rows[some], cols[some]
+        scale, L = part.scale(replace(fit, strict=whole.strict).principal(), unseen=True)
+        expected[some] = L.sampled(*at)
+        R = values[some] - expected[some]
+        z[some] = scale.draw_sizes(R, *at, rng)
+        away[some] = np.abs(z[some]) * replace(scale, tail=1.0).std_at(*at) / scale.std_at(*at)
+        met.append((some, R, at, scale))
+    calibration = Calibration(z, gross, FENCE)
+    wrong = np.zeros(len(rows))
+    for some, R, at, scale in met:
+        wrong[some] = Judge(calibration.limit, scale, calibration).probability(R, *at)
+    scale, L = part.scale(whole.principal())
+    R = values - L.sampled(rows, cols)
+    calibration = Calibration(scale.draw_sizes(R, rows, cols, rng), gross, FENCE)
+    again = Judge(calibration.limit, scale, calibration).is_outlier(R, rows, cols)
+    n, mine = int(np.count_nonzero(again)), part.table.lines[1]
+    factors, middle = _factors(away, cols, 1 - wrong, len(mine))
+    of_all = np.full(part.M.shape[1], float(np.median(factors)))
+    of_all[mine] = factors
+    clearest = again[most_certain_first(wrong, away)[:n]]
+    agreement = clearest.mean() if n >= constants.BUDGET.fewest else np.nan
+    return CrossFit(_unseen(part, cells, expected, away, 1 - wrong, float(agreement)), of_all, middle)
+
+
+def _unseen(part: Part, cells: Cells, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:
+    """Sum up what was expected at all cells, and by how many standard deviations that was missed.
+
+    ``clean`` is the probability that a cell is no gross error.
+    """
+    mine, cols, n2 = part.table.lines[1], cells.cols, part.M.shape[1]
+    columns, values, maps = mine[cols], part.values_at(cells.rows, cols), part.problem.maps
+    within = np.zeros((2, len(cols)), bool)
+    for k in range(constants.FOLDS):  # by what the other folds say
+        some = cells.folds == k
+        factors, middle = _factors(away[~some], cols[~some], clean[~some], len(mine))
+        within[:, some] = away[some] / factors[cols[some]] <= np.array([[HALF * middle], [REACH]])
+    if maps is not None:
+        values, expected = maps.observed(values, columns), maps.expected(expected, columns)
+    weight = np.bincount(columns, clean, n2)
+    weight[weight < constants.BUDGET.fewest] = np.nan  # too few to tell
+
+    def means(what: Array) -> Array:
+        """Of the clean cells of every column."""
+        found: Array = np.bincount(columns, clean * what, n2) / weight
+        return found
+
+    medians = _quantiles(values, cols, clean, len(mine), 0.5)[cols]
+    errors, plain = means(np.abs(values - expected)), means(np.abs(values - medians))
+    # Of absolute errors of yes and no, and of mostly zeros, none has less than the median, whatever is known of a cell.
+    few = means((values == medians).astype(float)) > constants.MAJORITY
+    squares = means((values - expected) ** 2), means((values - means(values)[columns]) ** 2)
+    above, below = np.where(few, np.sqrt(squares[0]), errors), np.where(few, np.sqrt(squares[1]), plain)
+    ratio = np.divide(above, below, out=np.full(n2, np.nan), where=below > 0)
+    told, coverage = np.isfinite(ratio), [means(inside.astype(float)) for inside in within]
+    return Unseen(
+        skill=float(1 - np.median(ratio[told]) ** 2) if told.any() else np.nan,
+        skills=1 - ratio**2,
+        errors=errors,
+        covered=(float(np.average(within[0], weights=clean)), float(np.average(within[1], weights=clean))),
+        coverage=np.array(coverage),
+        agreement=agreement,
+        cells=len(cols),
+    )
+
+
+def _factors(away: Array, cols: Array, clean: Array, n2: int) -> tuple[Array, float]:
+    """What standard deviations are to be multiplied by so that 95 % of the clean cells are within 1.96 of them.
+
+    One number for every column, shrunk towards the common one as the scales of noise are: the more, the less columns
+    differ beyond chance. The second number is what 50 % intervals are to be multiplied by then.
+    """
+    weight = np.bincount(cols, clean, n2)
+    own = _quantiles(away, cols, clean, n2, 0.95) / REACH
+    factors = np.sqrt(scales(weight * own**2, weight))
+    all_of_them = np.zeros_like(cols)
+    factors *= _quantiles(away / factors[cols], all_of_them, clean, 1, 0.95)[0] / REACH  # few cells reach less far
+    return factors, float(_quantiles(away / factors[cols], all_of_them, clean, 1, 0.5)[0] / HALF)
+
+
+def _quantiles(values: Array, groups: Array, weights: Array, n: int, share: float) -> Array:
+    """The weighted quantile of every group; 1 of a group without cells."""
+    order = np.lexsort((values, groups))
+    values, groups, weights = values[order], groups[order], weights[order]
+    found, ends = np.ones(n), np.searchsorted(groups, np.arange(n + 1))
+    for k in range(n):
+        total = np.cumsum(weights[ends[k] : ends[k + 1]])
+        if len(total) and total[-1] > 0:
+            found[k] = values[ends[k] + min(np.searchsorted(total, share * total[-1]), len(total) - 1)]
+    return found
