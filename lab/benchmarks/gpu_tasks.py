@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from irpca import LowRank
-from irpca.datasets.synthetic import _draw_features, _draw_latent
+from irpca.datasets.synthetic import _draw_features
 from irpca.lowrank import relative_distance, singular_triplets
 
 Tensor = torch.Tensor
@@ -45,7 +45,7 @@ class Recipe:
         """F1 and F2 in the precision of M, and L."""
         rng = np.random.default_rng([self.seed, 1])
         F1, F2 = (_draw_features(rng, self.n, self.d, 1.0, self.features).astype(self.dtype) for _ in range(2))
-        u, s, v = singular_triplets(_draw_latent(rng, self.d, self.d, self.rank, symmetric=False), self.rank)
+        u, s, v = singular_triplets(rng.uniform(size=(self.d, self.d)), self.rank)
         return F1, F2, LowRank(F1 @ u, np.diag(s), F2 @ v)
 
     @property

@@ -17,7 +17,7 @@ from scipy.sparse import csr_array
 from threadpoolctl import threadpool_limits
 
 from irpca import LowRank
-from irpca.datasets.synthetic import _draw_features, _draw_latent
+from irpca.datasets.synthetic import _draw_features
 from irpca.lowrank import singular_triplets
 from irpca.sample import rounding_floor
 from lab.machine import count_cores
@@ -79,8 +79,7 @@ def make(
     rng = np.random.default_rng(seed)
     F1 = _draw_features(rng, n1, d, 1.0, "literal").astype(dtype)
     F2 = F1 if n1 == n2 else _draw_features(rng, n2, d, 1.0, "literal").astype(dtype)
-    W = _draw_latent(rng, d, d, rank, symmetric=False)
-    u, s, v = singular_triplets(W, rank)
+    u, s, v = singular_triplets(rng.uniform(size=(d, d)), rank)
     L = LowRank(F1 @ u, np.diag(s), F2 @ v)
     smallest = 5 * rank / np.sqrt(n1 * n2)
     noise = smallest / OUTLIER_TO_NOISE if noisy else 0.0
@@ -89,7 +88,7 @@ def make(
     S, largest = _fill(M, L, corruption, smallest, noise, keep_S, seed)
     del M
     zeta = ORACLE_CUT * noise if noise else rounding_floor(np.dtype(dtype), largest)
-    known: dict[str, Any] = {"F1": F1, "W": W, **vars(L), "noise": noise, "zeta": zeta}
+    known: dict[str, Any] = {"F1": F1, "W": (u * s) @ v.T, **vars(L), "noise": noise, "zeta": zeta}
     if not one_sided:
         known["F2"] = F2
     np.savez(folder / "known.npz", **known)

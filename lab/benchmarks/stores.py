@@ -21,7 +21,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from irpca import LowRank
-from irpca.datasets.synthetic import _draw_features, _draw_latent
+from irpca.datasets.synthetic import _draw_features
 from irpca.lowrank import singular_triplets
 from lab.machine import count_cores
 
@@ -89,7 +89,7 @@ def _known(recipe: Recipe) -> tuple[tuple[np.ndarray, np.ndarray, LowRank], list
         _draw_features(rng, n, d, 1.0, "literal").astype(np.float32)
         for n, d in ((recipe.n1, recipe.d1), (recipe.n2, recipe.d2))
     )
-    u, s, v = singular_triplets(_draw_latent(rng, recipe.d1, recipe.d2, recipe.rank, symmetric=False), recipe.rank)
+    u, s, v = singular_triplets(rng.uniform(size=(recipe.d1, recipe.d2)), recipe.rank)
     L = LowRank(F1 @ u, np.diag(s), F2 @ v)
     return (F1, F2, L), [factor.astype(np.float32) for factor in L.thin()]
 

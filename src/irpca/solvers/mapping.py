@@ -100,19 +100,21 @@ def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> 
     ``shared``: the only candidate is one map of numbers for all columns, even those that are not near the others.
     """
     auto = all(kind == AUTO for kind in wanted)
+    together = kind_of(values[:, near] if near.any() else values, NUMBER if shared else AUTO)
     if auto and shared:
-        together = kind_of(values[:, near] if near.any() else values, NUMBER)
         return [] if together.plain else [[together] * len(wanted)]
     kinds: list[Kind] = []
-    for j, kind in enumerate(wanted):
-        few = np.count_nonzero(np.isfinite(values[:, j])) < constants.BUDGET.fewest
+    for j, (kind, here, counts) in enumerate(zip(wanted, near, np.isfinite(values).sum(axis=0), strict=True)):
+        if kind == AUTO and here and not counts:
+            kinds.append(together)
+            continue
+        few = counts < constants.BUDGET.fewest
         try:
             kinds.append(kind_of(values[:, j], AS_IT_IS if few and kind == AUTO else kind))
         except ValueError as error:
             raise ColumnError(j, kind, str(error)) from None
     candidates = [kinds]
     if auto and near.any():
-        together = kind_of(values[:, near])
         candidates.insert(0, [together if here else kind for here, kind in zip(near, kinds, strict=True)])
     return [kinds for kinds in candidates if not all(kind.plain for kind in kinds)]
 
@@ -134,6 +136,7 @@ def _near(values: Array, spreads: Array) -> Array:
     usual = float(np.median(spreads[some]))
     near[some] = (middles >= low) & (middles <= high)
     near[some] &= (spreads[some] < KINDS.alike * usual) & (spreads[some] > usual / KINDS.alike)
+    near[~seen.any(axis=0)] = bool(near[some].mean() >= KINDS.bulk)  # of an empty column nothing else is known
     return near
 
 
