@@ -27,7 +27,7 @@ from ..model.noise import NoiseModel, widened
 from ..problem import Problem
 from ..result import Certificate, Choice, Expected, State
 from ..sample import Sample, rounding_floor
-from .crossfit import Cells, CrossFit, predict_unseen
+from .crossfit import CrossFit, Folds, predict_unseen
 from .mapping import AS_THEY_ARE, check_columns, choose_maps
 from .mapping import looks as looks_for_kinds
 from .part import Part, Setup, check_options, lines_of_part, scale_of
@@ -97,11 +97,11 @@ def iterate(
     # The chosen fit to all entries of that part, then to all of M: by least squares, or by sweeps.
     assert race.winner is not None
     again = replace(part.table.fit(race.winner), strict=best.strict)
-    cells, fits = Cells.of(part), []
-    for table in cells.tables(part):
+    folds, fits = Folds.of(part), []
+    for table in folds.tables(part):
         fits.append(table.fit(race.winner))
         yield _interim(part, best, "predicting cells left out", 0.7)
-    crossed = predict_unseen(part, cells, again, fits)
+    crossed = predict_unseen(part, folds, again, fits)
     report, fit = Report(part, race.certificate, chosen.why if chosen else "", crossed), part.extend(again)
     if stepped := _steps_on_M(fit, part):
         while True:

@@ -42,21 +42,23 @@ class CrossFit:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class Folds:
     """The cells of a part, each in one of the folds.
 
     Attributes
     ----------
-    rows, cols, folds : arrays of int
+    rows, cols : arrays of int
         Positions in the part.
+    which : array of int
+        The fold of each.
     """
 
     rows: Array
     cols: Array
-    folds: Array
+    which: Array
 
     @classmethod
-    def of(cls, part: Part) -> Cells:
+    def of(cls, part: Part) -> Folds:
         rows, cols = np.nonzero(np.isfinite(part.table.values))
         return cls(rows, cols, part.problem.rng("folds").permutation(len(rows)) % constants.FOLDS)
 
@@ -64,18 +66,18 @@ class Cells:
         """The part without each of the folds."""
         for k in range(constants.FOLDS):
             out = np.zeros(part.table.values.shape, bool)
-            out[self.rows[self.folds == k], self.cols[self.folds == k]] = True
+            out[self.rows[self.which == k], self.cols[self.which == k]] = True
             yield part.table.hold_out(out)
 
 
-def predict_unseen(part: Part, cells: Cells, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
+def predict_unseen(part: Part, folds: Folds, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
     """Return what follows from the fit to all cells of a part and from those to all but one fold each."""
-    rows, cols, rng = cells.rows, cells.cols, part.problem.rng("folds")
+    rows, cols, rng = folds.rows, folds.cols, part.problem.rng("folds")
     values, gross = part.values_at(rows, cols), 0.0 if part.problem.maps is not None else whole.noise.gross
     expected, z, away = (np.zeros(len(rows)) for _ in range(3))
     met = []
     for k, fit in enumerate(fits):
-        some = cells.folds == k
+        some = folds.which == k
         at = rows[some], cols[some]
         scale, L = part.scale(replace(fit, strict=whole.strict).principal(), unseen=True)
         expected[some] = L.sampled(*at)
@@ -97,19 +99,19 @@ def predict_unseen(part: Part, cells: Cells, whole: Fit, fits: Sequence[Fit]) ->
     of_all[mine] = factors
     clearest = again[most_certain_first(wrong, away)[:n]]
     agreement = clearest.mean() if n >= constants.BUDGET.fewest else np.nan
-    return CrossFit(_unseen(part, cells, expected, away, 1 - wrong, float(agreement)), of_all, middle)
+    return CrossFit(_unseen(part, folds, expected, away, 1 - wrong, float(agreement)), of_all, middle)
 
 
-def _unseen(part: Part, cells: Cells, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:
+def _unseen(part: Part, folds: Folds, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:
     """Sum up what was expected at all cells, and by how many standard deviations that was missed.
 
     ``clean`` is the probability that a cell is no gross error.
     """
-    mine, cols, n2 = part.table.lines[1], cells.cols, part.M.shape[1]
-    columns, values, maps = mine[cols], part.values_at(cells.rows, cols), part.problem.maps
+    mine, cols, n2 = part.table.lines[1], folds.cols, part.M.shape[1]
+    columns, values, maps = mine[cols], part.values_at(folds.rows, cols), part.problem.maps
     within = np.zeros((2, len(cols)), bool)
     for k in range(constants.FOLDS):  # by what the other folds say
-        some = cells.folds == k
+        some = folds.which == k
         factors, middle = _factors(away[~some], cols[~some], clean[~some], len(mine))
         within[:, some] = away[some] / factors[cols[some]] <= np.array([[HALF * middle], [REACH]])
     if maps is not None:
