@@ -97,12 +97,16 @@ def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen
 def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> list[list[Kind]]:
     """Kinds of all columns: one for all that are near each other, and one by one; nothing if they stay as they are.
 
-    ``shared``: the only candidate is one map of numbers for all columns, even those that are not near the others.
+    ``shared``: the only candidate is one map for all columns, even those that are not near the others; none if they
+    hold few ordered values, which features explain better as numbers.
     """
     auto = all(kind == AUTO for kind in wanted)
-    together = kind_of(values[:, near] if near.any() else values, NUMBER if shared else AUTO)
+    usual = values[:, near] if near.any() else values
+    together = kind_of(usual)
     if auto and shared:
-        return [] if together.plain else [[together] * len(wanted)]
+        of_numbers = not (together.low < together.high).all()
+        together = kind_of(usual, NUMBER)
+        return [[together] * len(wanted)] if of_numbers and not together.plain else []
     kinds: list[Kind] = []
     for j, (kind, here, counts) in enumerate(zip(wanted, near, np.isfinite(values).sum(axis=0), strict=True)):
         if kind == AUTO and here and not counts:
