@@ -71,7 +71,7 @@ def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen
     what relation they are nobody has said, and noise that is not that of the map is taken for mistakes.
     """
     asked = any(kind not in (AUTO, AS_IT_IS) for kind in wanted)
-    if not asked and part.held.nearly_exact(fit):
+    if not asked and (part.held.nearly_exact(fit) or any(fit.tied)):  # features determine it in units of M
         return None
     values = setup.problem.engine.block(*lines_for_kinds(setup.problem))
     spreads = _spreads(values)
