@@ -402,9 +402,8 @@ def skewed(case: Case) -> Iterator[Doubt]:
         yield Doubt(
             "skewed-noise",
             f"the noise is not symmetric: it reaches further {side} the expected values (skewness "
-            f"{skew:+.2f}). Probabilities "
-            f"and fdr= are then wrong, and too many cells {side} are called outliers. If all values are positive, fit "
-            "their logarithms, np.log(table)",
+            f"{skew:+.2f}). Outliers are judged on either side by themselves, but intervals are as wide on both, and "
+            "expected values are not means. If all values are positive, fit their logarithms, np.log(table)",
         )
 
 
