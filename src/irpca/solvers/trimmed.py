@@ -369,8 +369,10 @@ def fit_rows(
         U[left] = _by_subsets(X[left], V, floor, rng) if start is None else start[left]
         fitted[left] = (np.abs(X[left] - U[left] @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
     R = X - U @ V.T
-    close = np.abs(R) <= constants.ROUNDING_SPREAD * floor
-    U += regress_rows(R, close, V)
+    floor = rounding_floor(dtype, float(np.abs(X - R)[np.isfinite(X)].max(initial=0.0)))
+    U += regress_rows(R, np.abs(R) <= constants.ROUNDING_SPREAD * floor, V)
+    close = np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor
+    fitted = close.sum(axis=1)
     # Where those that fit hardly show some component, what they say of it may be chance.
     squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
     shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
