@@ -21,7 +21,7 @@ from irpca.engines import MemoryEngine
 from irpca.engines.base import MOST_SPREAD
 from irpca.lowrank import LowRank
 from irpca.model.calibration import Calibration
-from irpca.model.entry_scale import EntryScale, Judge
+from irpca.model.entry_scale import EntryScale, Judge, learn_confused
 from irpca.model.kinds import kind_of
 from irpca.model.maps import ColumnMaps
 from irpca.outliers import standardised
@@ -63,6 +63,16 @@ def test_residuals_are_measured_by_the_noise_and_by_the_error_of_L():
     assert_allclose(scale.std_at(rows, cols), scale.std_table().ravel())
     some = np.array([4, 1]), np.array([3, 0, 2])
     assert_allclose(scale.unit_table(used[np.ix_(*some)], *some), scale.unit_table(used)[np.ix_(*some)])
+
+
+def test_intervals_are_widened_and_units_are_not():
+    scale, (rows, cols), widths = a_scale(), all_of((7, 5)), np.linspace(0.8, 1.6, 5)
+    wider = replace(scale, widths=widths)
+    assert_allclose(wider.std_table(), scale.std_table() * widths)
+    assert_allclose(wider.std_at(rows, cols), wider.std_table().ravel())
+    R = np.ones((7, 5))
+    assert_array_equal(wider.unit_table(R), scale.unit_table(R))
+    assert_allclose(wider.cut(slice(3), np.array([4, 0])).std_table(), wider.std_table()[:3][:, [4, 0]])
 
 
 def test_what_was_left_out_where_little_is_known_is_no_outlier():
@@ -172,7 +182,8 @@ def test_what_is_expected_is_of_no_size():
 def test_the_surer_the_other_was_the_likelier_is_the_rarer_value_wrong():
     judge, maps = a_mapped_judge(n=200)
     order = np.argsort(judge.scale.latent_table()[:, 3])[::-1]
-    scale = replace(judge.scale, rows=np.full(200, 0.1), row_spread=np.zeros((200, 2)))
+    shares = 0.04, 0.04, 0.04
+    scale = replace(judge.scale, rows=np.full(200, 0.1), row_spread=np.zeros((200, 2)), confused=shares)
     for held, rows in ((1.0, order), (0.0, order[::-1])):
         cols = np.full(200, 3)
         R = maps.latent(np.full(200, held), cols) - scale.latent_at(rows, cols)
@@ -181,15 +192,15 @@ def test_the_surer_the_other_was_the_likelier_is_the_rarer_value_wrong():
 
 
 def test_a_value_that_no_clean_cell_holds():
-    """Half of the mistakes in scores are such values, and KINDS.rare of the clean cells, wherever they are."""
+    """Half of the mistakes in scores are such values, and KINDS.foreign of the clean cells, wherever they are."""
     judge, maps = a_mapped_judge()
     cols, rows = np.full(3, 2), np.array([0, 5, 9])
     R = maps.latent(np.array([3.7, 40.0, -999.0]), cols) - judge.scale.latent_at(rows, cols)
     share = judge.calibration.share
-    odds = 0.5 / KINDS.rare * share / (1 - share)
+    odds = 0.5 / KINDS.foreign * share / (1 - share)
     assert_allclose(judge.probability(R, rows, cols), odds / (1 + odds))
     assert_allclose(np.abs(judge.standardised(R, rows, cols)), KINDS.unknown)
-    assert judge.is_outlier(R, rows, cols).all() and not replace(judge, level=0.9).is_outlier(R, rows, cols).any()
+    assert judge.is_outlier(R, rows, cols).all() and not replace(judge, level=0.95).is_outlier(R, rows, cols).any()
 
 
 @given(seed=st.integers(0, 999), level=st.floats(0.5, 0.999), limit=st.floats(1.0, 8.0), spread=st.floats(0, 3))
@@ -206,7 +217,7 @@ def test_candidates_hold_all_outliers_of_mapped_columns(seed, level, limit, spre
     assert (loose | ~found).all()
 
 
-def test_sizes_are_drawn_from_within_intervals():
+def test_sizes_are_spread_within_intervals():
     """Of clean cells they are distributed as those of numbers; a number is itself."""
     rng, n = np.random.default_rng(0), 4000
     judge, maps = a_mapped_judge(n, spread=0.0)
@@ -215,10 +226,42 @@ def test_sizes_are_drawn_from_within_intervals():
     X = maps.expected(latent + np.sqrt(0.2) * rng.standard_normal(latent.shape), held=True)
     X[:, 4] *= X[:, 4] > maps.knots[4, 0, 1]  # what is expected may be between zero and the least number
     R, (rows, cols) = maps.latent(X) - latent, all_of(X.shape)
-    drawn = scale.draw_sizes(R.ravel(), rows, cols, rng).reshape(R.shape)
+    drawn = scale.spread_sizes(R.ravel(), rows, cols).reshape(R.shape)
     for sizes in drawn.T:
         assert_allclose(np.quantile(sizes, [0.1, 0.5, 0.9]), ndtri([0.1, 0.5, 0.9]), atol=0.1)
     assert_allclose(drawn[:, :2], R[:, :2] / np.sqrt(0.2), atol=1e-3)
+
+
+@pytest.mark.parametrize("wrong", [0.01, 0.1, 0.3])
+def test_how_often_scores_are_mistaken_is_learned(wrong):
+    """Of mistakes among five scores a fifth is the lowest one, a fifth the highest; some hold what they should."""
+    rng, n = np.random.default_rng(0), 20_000
+    judge, maps = a_mapped_judge(n, spread=0.0)
+    scale, rows, cols = replace(judge.scale, rows=np.full(n, 0.1)), np.arange(n), np.full(n, 2)
+    latent = scale.latent_at(rows, cols)
+    clean = maps.expected(latent + np.sqrt(0.1) * rng.standard_normal(n), cols, held=True)
+    mistaken = rng.random(n) < wrong
+    X = np.where(mistaken, rng.integers(1, 6, n), clean)
+    R = maps.latent(X, cols) - latent
+    calibration = Calibration(rng.standard_normal(20_000))
+    scale = replace(scale, confused=learn_confused([(scale, R, rows, cols)], calibration))
+    assert_allclose(scale.confused, np.array([0.2, 0.6, 0.2]) * wrong, atol=0.15 * wrong + 0.005)
+    P = replace(judge, scale=scale, calibration=calibration).probability(R, rows, cols)
+    for low in (0.0, 0.2, 0.4, 0.6, 0.8):
+        some = np.abs(P - low - 0.1) < 0.1
+        if some.sum() > 100:
+            assert abs(P[some].mean() - mistaken[some].mean()) < 0.1
+
+
+def test_scores_of_which_nothing_is_known_are_not_called_mistakes():
+    """What is expected has nothing to do with them: mistakes would explain them a little better."""
+    rng, n = np.random.default_rng(0), 60
+    judge, maps = a_mapped_judge(n, spread=0.0)
+    scale = replace(judge.scale, rows=np.full(n, 0.9), left=0.3 * judge.scale.left)
+    rows, cols = np.arange(n), np.full(n, 2)
+    R = maps.latent(np.clip(np.round(3 + rng.standard_normal(n)), 1, 5), cols) - scale.latent_at(rows, cols)
+    confused = learn_confused([(scale, R, rows, cols)], Calibration(rng.standard_normal(2_000)))
+    assert_allclose(confused, 1 / (3 * (n + 2)))
 
 
 def test_mapped_tensors_are_judged_as_arrays_are():
@@ -265,7 +308,8 @@ def test_probabilities_in_files_are_those_of_the_list(tmp_path, monkeypatch, kin
         larger_than_the_budget(monkeypatch)
     M = noisy()[0] if kind == "noisy" else make_problem(150, 80, d1=4, d2=3, rank=2, corruption=0.1).M
     given = M if chunks is None else da.from_array(M, chunks=chunks)
-    result = irpca.solve(given, rank=3 if kind == "noisy" else 2, outliers_to=tmp_path / "S.parquet")
+    rank = 3 if kind == "noisy" else 2
+    result = irpca.solve(given, rank=rank, columns="auto", outliers_to=tmp_path / "S.parquet")
     assert (result.S is None) == large and (result.noise == 0) == (kind == "exact")
     model = irpca.InductiveRobustPCA(result.rank).fit(given)
     listed = pd.DataFrame(model.outliers()).sort_values(["row", "column"], ignore_index=True)

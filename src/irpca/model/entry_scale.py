@@ -10,7 +10,7 @@ formulas: for NumPy arrays and for tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,6 +30,7 @@ FENCE = MEDIAN * 2.0**constants.TUKEY_FENCE  # standard deviations: what is with
 HALF = float(ndtri(0.75))  # standard deviations to either side: half of the clean measurements, if they are Gaussian
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
+GOLDEN = 0.5 * (5**0.5 - 1)  # its multiples modulo 1 are spread more evenly than random numbers
 Lines = Any  # a slice, or an array of positions
 
 
@@ -48,11 +49,17 @@ class EntryScale(Sided):
         The standard deviation of clean noise in units of s: more than 1 where it has long tails.
     middle : float
         Half of the clean measurements are within so many times the range that Gaussian noise has of the same ``std``.
+    confused : three floats
+        The shares of the entries of columns of few values that are mistakes and hold the lowest value, one of those
+        between, and the highest.
     unseen : bool
         Whether the fit was made without the entries that are judged.
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
         Where columns are mapped: factors of what is expected of latent values, and the maps. All else is of latent
         values then.
+    widths : array of shape (n2,), or None
+        What standard deviations in each column are multiplied by, so that intervals hold for cells that a fit has not
+        seen. The unit that residuals are measured in stays as it is: by how much it is off, their distribution tells.
 
     Examples
     --------
@@ -64,17 +71,20 @@ class EntryScale(Sided):
     array([2.44948974])
     """
 
-    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"), ("left", "right"))
+    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"), ("left", "right"), ("unknown", "widths"))
     rows: Any
     cols: Any
     row_spread: Any
     col_spread: Any
     tail: float = 1.0
     middle: float = 1.0
+    confused: tuple[float, float, float] = (0.0, 0.0, 0.0)
     unseen: bool = False
     left: Any = None
     right: Any = None
     maps: ColumnMaps | None = None
+    widths: Any = None
+    unknown: None = None  # nothing of the kind is known of rows: the other side of PAIRS
 
     def unit_at(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """What residuals at some entries are measured in."""
@@ -112,10 +122,11 @@ class EntryScale(Sided):
         latent = self.latent_at(rows, cols)
         return self.maps.observed(latent + residuals, cols), self.maps.expected(latent, cols)
 
-    def draw_sizes(self, residuals: Any, rows: Any, cols: Any, rng: np.random.Generator) -> Any:
-        """Standardised residuals; of entries that stand for an interval, drawn from within it.
+    def spread_sizes(self, residuals: Any, rows: Any, cols: Any) -> Any:
+        """Standardised residuals; of entries that stand for an interval, spread evenly within it.
 
         Randomised quantile residuals (Dunn and Smyth 1996): of clean entries they are distributed as those of numbers.
+        In the place of random numbers there are multiples of the golden ratio, so that no answer depends on a seed.
         """
         if self.maps is None:
             return residuals / self.unit_at(residuals, rows, cols)
@@ -125,23 +136,36 @@ class EntryScale(Sided):
         flip = low > 0  # in the upper tail the distribution function has lost its digits
         ends = np.where(flip, -high, low), np.where(flip, -low, high)
         below, above = ndtr(ends[0]), ndtr(ends[1])
-        drawn = ndtri(np.maximum(below + (above - below) * rng.random(len(low)), np.finfo(float).tiny))
+        part = GOLDEN * np.arange(1, len(low) + 1) % 1
+        drawn = ndtri(np.maximum(below + (above - below) * part, np.finfo(float).tiny))
         return np.where(some, np.where(flip, -drawn, drawn), low)
 
-    def odds_at(self, residuals: Any, rows: Any, cols: Any, below: Callable[[Any], Any]) -> tuple[Any, Any]:
-        """Of entries of few values or at a bound: which these are, and the density of mistakes over that of clean.
+    def odds_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any]:
+        """Of entries of few values or at a bound: which these are, and the odds that they are mistakes.
 
-        Half of the mistakes in a column of few values are taken for one of these, the others for values that no clean
-        cell holds. ``below``: the share of clean residuals that are smaller, by their size in units of ``unit_at``.
+        Half of the mistakes in a column of few values are taken for values that no clean cell holds. What clean
+        residuals are beyond an end of an interval the calibration says, in units of ``unit_at``.
+        """
+        few, some, group, mass = self.masses_at(residuals, rows, cols, calibration)
+        gross, xp = _share(calibration), array_namespace(residuals)
+        lowest, between, highest = self.confused
+        hit = xp.where(group == 0, lowest + 0 * mass, xp.where(group == 2, highest + 0 * mass, between + 0 * mass))
+        hit = xp.where(few, hit / (1 - sum(self.confused)), KINDS.pile * gross / (1 - gross) + 0 * mass)
+        return some | few, xp.where(some, hit / mass, 0.5 * gross / (1 - gross) / KINDS.foreign)
+
+    def masses_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any, Any, Any]:
+        """Which entries are in columns of few values, and which stand for an interval; of these, which of ``confused``
+        counts, and the share of the clean cells in it over that of those mistakes.
         """
         assert self.maps is not None
         s2, var, xp = self.rows[rows] * self.cols[cols], self._variance(rows, cols), array_namespace(residuals)
         (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
-        mass = below(high / unit) - below(low / unit)
-        few, some = self.maps.is_few(cols), low < high
-        hit = xp.where(few, 0.5 / self.maps.count(cols), KINDS.pile + 0.0 * unit)
-        odds = hit / xp.where(mass > 0, mass, np.finfo(float).tiny)
-        return some | few, xp.where(some, odds, 0.5 / KINDS.rare)
+        mass = calibration.below(high / unit) - calibration.below(low / unit)
+        few, lowest, highest = self.maps.is_few(cols), low == -np.inf, high == np.inf
+        between = few & ~lowest & ~highest
+        mass = xp.where(between, mass * (self.maps.count(cols) - 2), mass)
+        group = xp.where(lowest, 0, xp.where(highest, 2, 1))
+        return few, low < high, group, xp.where(mass > 0, mass, np.finfo(float).tiny)
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
         xp = array_namespace(s2)
@@ -174,11 +198,6 @@ class EntryScale(Sided):
         unknown = self.maps.is_few(columns) & (low == high)
         return xp.where(unknown, xp.abs(residuals) / KINDS.unknown, found)
 
-    def corrected(self, factors: Array, middle: float) -> EntryScale:
-        """The same with standard deviations multiplied by one factor for each column."""
-        square = factors**2
-        return replace(self, cols=self.cols * square, col_spread=self.col_spread * square[:, None], middle=middle)
-
     def reach(self, coverage: float) -> float:
         """Standard deviations to either side of what is expected that hold such a share of the clean measurements."""
         gaussian = float(ndtri(0.5 + 0.5 * coverage))
@@ -186,12 +205,14 @@ class EntryScale(Sided):
 
     def std_at(self, rows: Any, cols: Any) -> Any:
         """The standard deviation of clean measurements about what is expected, at some entries."""
-        return (self.tail**2 * self.rows[rows] * self.cols[cols] + self._variance(rows, cols)) ** 0.5
+        std = (self.tail**2 * self.rows[rows] * self.cols[cols] + self._variance(rows, cols)) ** 0.5
+        return std if self.widths is None else std * self.widths[cols]
 
     def std_table(self) -> Any:
         """The standard deviation of clean measurements, for all entries."""
         s2, var = self._squares(slice(None), slice(None))
-        return (self.tail**2 * s2 + var) ** 0.5
+        std = (self.tail**2 * s2 + var) ** 0.5
+        return std if self.widths is None else std * self.widths
 
     def _squares(self, rows: Lines, cols: Lines) -> tuple[Any, Any]:
         s2 = self.rows[rows][:, None] * self.cols[cols][None, :]
@@ -202,6 +223,37 @@ class EntryScale(Sided):
         for k in range(self.row_spread.shape[1]):  # no more than a few numbers for each entry are in memory
             total += self.row_spread[rows, k] * self.col_spread[cols, k]
         return total
+
+
+def _share(calibration: Calibration) -> float:
+    """The share of gross errors; never none of them."""
+    return float(np.clip(calibration.share, *constants.GROSS_LIMITS))
+
+
+def learn_confused(
+    met: Iterable[tuple[EntryScale, Array, Array, Array]], calibration: Calibration
+) -> tuple[float, float, float]:
+    """The shares ``confused`` of :class:`EntryScale` that make some entries most likely (by EM).
+
+    ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain. If these are
+    explained as well without mistakes, by the Bayesian information criterion for three numbers, there are next to none:
+    in columns that the fit has little to say of, mistakes would explain them as well as anything.
+    """
+    groups, masses = [np.zeros(0, int)], [np.zeros(0)]
+    for scale, residuals, rows, cols in met:
+        few, some, group, mass = scale.masses_at(residuals, rows, cols, calibration)
+        groups.append(group[few & some])
+        masses.append(mass[few & some])
+    held, mass = np.concatenate(groups), np.concatenate(masses)
+    n = len(held)
+    shares, none = np.full(3, _share(calibration) / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
+    for _ in range(constants.MAX_STEPS):
+        odds = shares[held] / mass / (1 - shares.sum())
+        shares = none + np.bincount(held, odds / (1 + odds), 3) / (n + 2)
+        shares *= min(1.0, constants.GROSS_LIMITS[1] / shares.sum())
+    gain = np.log((1 - shares.sum()) * mass + shares[held]) - np.log((1 - none.sum()) * mass + none[held])
+    lowest, between, highest = (shares if gain.sum() > 1.5 * np.log(n + 1) else none).tolist()
+    return lowest, between, highest
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,15 +293,11 @@ class Judge:
         if self.scale.maps is not None and self.calibration is not None:
             # A residual without the cell itself is less than 1.16 times as large (see EntryScale._bounds), and the end
             # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on.
-            share = 0.25 * self._prior / (1 - self._prior) * (1 - self.level) / max(self.level, 1e-12)
+            gross, few = KINDS.pile * _share(self.calibration), sum(self.scale.confused)
+            odds = max(gross / (1 - _share(self.calibration)), max(self.scale.confused) / (1 - few))
+            share = odds * (1 - self.level) / max(self.level, 1e-12)
             limit = min(limit, self.calibration.size_of_tail(min(share, 0.5))) * np.sqrt(3) / 2
         return Standardised(self.scale.rows, self.scale.cols, limit)
-
-    @property
-    def _prior(self) -> float:
-        """The share of mistakes among entries that stand for an interval."""
-        assert self.calibration is not None
-        return float(np.clip(self.calibration.share, *constants.GROSS_LIMITS))
 
     def standardised(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Residuals at some entries in units of their uncertainty; without a model of it, of the limit."""
@@ -265,8 +313,7 @@ class Judge:
         found = self.calibration(z)
         if self.scale is None or self.scale.maps is None:
             return found
-        some, odds = self.scale.odds_at(residuals, rows, cols, self.calibration.below)
-        odds = odds * self._prior / (1 - self._prior)
+        some, odds = self.scale.odds_at(residuals, rows, cols, self.calibration)
         return array_namespace(z).where(some, odds / (1 + odds), found)
 
     def is_outlier(self, residuals: Any, rows: Any, cols: Any) -> Any:
@@ -276,7 +323,7 @@ class Judge:
         if self.calibration is not None and self.calibration.skewed and limit:
             found &= self.calibration(z) > self.level
         if self.scale is not None and self.scale.maps is not None and self.calibration is not None:
-            some, _ = self.scale.odds_at(residuals, rows, cols, self.calibration.below)
+            some, _ = self.scale.odds_at(residuals, rows, cols, self.calibration)
             found = array_namespace(residuals).where(some, self.probability(residuals, rows, cols) > self.level, found)
         return found if self.known is None else found & self.known[0][rows] & self.known[1][cols]
 

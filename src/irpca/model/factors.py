@@ -10,6 +10,7 @@ is a row or a column; s is the scale of the noise.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 
@@ -211,7 +212,6 @@ class Fit:
     trust: tuple[Array, Array] | None = None
     unit: Array | None = None  # of every column of M, if M is fitted in units of its columns
     col_variances: Array | None = None  # see line_variances
-    factors: Array | None = None  # what standard deviations in every column of M are to be multiplied by
     strict: bool = False  # whether noise hides components as in a table that lacks all but the inliers
 
     @property
@@ -567,8 +567,9 @@ def begin(
     kept = min(kept, directions)
     new = directions - kept
     root = np.sqrt(sv[:kept]) * (n1 / n2) ** 0.25
+    within = [basis if is_tied else None for basis, is_tied in zip(bases, tied, strict=True)]
     if rng is None:
-        first = _principal(engine, L0, s0, bases[1] if tied[1] else None, new) * np.sqrt(n2)
+        first = _principal(engine, L0, s0, within, new) * np.sqrt(n2)
     else:
         first = rng.standard_normal((bases[1].shape[1] if tied[1] else n2, new))
         first = bases[1] @ first / np.sqrt(len(first)) if tied[1] else first
@@ -584,17 +585,21 @@ def begin(
     return Fit(engine, sides[0], sides[1], model, sample, 1e-10 * largest)
 
 
-def _principal(engine: Engine, L0: LowRank, s0: float, basis: Array | None, count: int) -> Array:
-    """The right singular vectors of the residuals of L0, within the span of a basis of the columns.
+def _principal(engine: Engine, L0: LowRank, s0: float, bases: Sequence[Array | None], count: int) -> Array:
+    """The first right singular vectors of the residuals of L0, within the span of the bases that are given.
 
     Residuals count for no more than ``s0``, about their usual size, so that gross errors weigh as others do.
     """
     n1, n2 = engine.shape
     left = engine.block(np.arange(n1), np.arange(n2)) - L0.dense()
     left = np.nan_to_num(np.clip(left, -s0, s0))
-    if basis is not None:
-        basis = np.linalg.qr(basis)[0]
-        left = left @ basis
-    vectors = np.linalg.svd(left, full_matrices=False)[2][:count].T
+    Q1, Q2 = (None if basis is None else np.linalg.qr(basis)[0] for basis in bases)
+    left = left if Q1 is None else Q1.T @ left
+    left = left if Q2 is None else left @ Q2
+    square = left.T @ left if left.shape[1] <= left.shape[0] else left @ left.T
+    vectors = np.linalg.eigh(square)[1][:, ::-1][:, :count]
+    if left.shape[1] > left.shape[0]:
+        vectors = left.T @ vectors
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=0), TINY)
     vectors = np.hstack([vectors, np.zeros((len(vectors), count - vectors.shape[1]))])
-    return vectors if basis is None else basis @ vectors
+    return vectors if Q2 is None else Q2 @ vectors

@@ -18,8 +18,10 @@ from ..constants import KINDS
 from ..lowrank import Array
 from .maps import KNOTS, Kind
 
-AS_IT_IS, LOGARITHM, NUMBER, ORDERED, AUTO = "as it is", "logarithm", "number", "ordered", "auto"
-CHOICES = (AUTO, AS_IT_IS, LOGARITHM, NUMBER, ORDERED)
+AS_IT_IS, LOGARITHM, SQUARE_ROOT = "as it is", "logarithm", "square root"
+NUMBER, ORDERED, AUTO = "number", "ordered", "auto"
+CHOICES = (AUTO, AS_IT_IS, LOGARITHM, SQUARE_ROOT, NUMBER, ORDERED)
+COUNTS = 0.5, 0.0, 3 / 8  # power, origin and unit: sqrt(x + 3/8), of Poisson counts as uncertain everywhere (Anscombe)
 POWERS = np.linspace(-1.0, 2.5, 36)
 QUANTILES = np.array([0.1, 0.25, 0.5, 0.75, 0.9])
 NORMAL = ndtri(QUANTILES)
@@ -52,10 +54,9 @@ def kind_of(values: Array, wanted: str = AUTO) -> Kind:
         return _constant(distinct[0] if len(distinct) else 0.0)
     if wanted == ORDERED and len(distinct) > KNOTS:
         raise ValueError(f"it has {len(distinct)} different values; a column of ordered values has at most {KNOTS}")
-    if wanted == LOGARITHM and distinct[0] < 0:
-        raise ValueError(
-            f"its smallest value is {distinct[0]:g}; a column of which logarithms are taken has none below 0"
-        )
+    if wanted in (LOGARITHM, SQUARE_ROOT) and distinct[0] < 0:
+        least = f"its smallest value is {distinct[0]:g}"
+        raise ValueError(f"{least}; a column of which a {wanted} is taken has none below 0")
     if wanted in (AUTO, ORDERED) and (few := _few_values(distinct, counts, wanted == ORDERED)) is not None:
         return _ordered(*few)
     return _numbers(distinct, counts, wanted)
@@ -166,6 +167,7 @@ def _numbers(distinct: Array, counts: Array, wanted: str) -> Kind:
 
 def _name(power: float, origin: float, n: int, piles: Sequence[tuple[PILE, int]]) -> str:
     how = AS_IT_IS if power == 1.0 else LOGARITHM if abs(power) < 0.05 and origin == 0 else f"power {power:.1f}"
+    how = SQUARE_ROOT if (power, origin) == COUNTS[:2] else how
     return ", ".join([how, *(f"{count / n:.0%} at {pile[0]:g}" for pile, count in piles)])
 
 
@@ -217,27 +219,43 @@ def _power(values: Array, counts: Array, wanted: str) -> tuple[float, float, flo
         return plain
     if wanted == LOGARITHM:
         return 0.0, *origins[-1]
-    scores = {(power, *origin): _closeness(values, counts, power, *origin) for origin in origins for power in POWERS}
-    scores[plain] = _closeness(values, counts, *plain)
-    best = max(scores, key=lambda key: scores[key])
-    return best if scores[best] > scores[plain] + KINDS.gain else plain
+    if wanted == SQUARE_ROOT:
+        return COUNTS
+    values, counts = _thinned(values, counts)
+    best, score = plain, _closeness(values, counts, np.ones(1), *plain[1:])[0] + KINDS.gain
+    for origin in origins:
+        scores = _closeness(values, counts, POWERS, *origin)
+        k = int(scores.argmax())
+        if scores[k] > score:
+            best, score = (float(POWERS[k]), *origin), scores[k]
+    return best
 
 
-def _closeness(values: Array, counts: Array, power: float, origin: float, unit: float) -> float:
-    """How close mapped values are to a Gaussian: the likelihood of their bulk, less how far quantiles are uneven.
+def _thinned(values: Array, counts: Array) -> tuple[Array, Array]:
+    """Quantiles in the place of many values: as good to compare maps by, and sooner done."""
+    if len(values) <= KINDS.thinned:
+        return values, counts
+    upto = np.cumsum(counts)
+    at = np.searchsorted(upto, (np.arange(KINDS.thinned) + 0.5) / KINDS.thinned * upto[-1])
+    return values[at], np.ones(KINDS.thinned)
+
+
+def _closeness(values: Array, counts: Array, powers: Array, origin: float, unit: float) -> Array:
+    """How close mapped values are to a Gaussian, for each power: the likelihood of their bulk, less how uneven it is.
 
     It is the mean over the bulk, so that another unit of the column adds the same to all maps.
     """
-    w = (values - origin) / unit
-    y = _yeo_johnson(w, power)
+    w, powers = (values - origin) / unit, powers[:, None]
+    y = _yeo_johnson(w, powers)
     q = _quantiles(y, counts)
-    spread = float(q[3] - q[1]) / float(NORMAL[3] - NORMAL[1])
-    if not np.isfinite(y).all() or spread <= 1e-12:
-        return -np.inf
-    t, q = (y - q[2]) / spread, (q - q[2]) / spread
-    inner = np.abs(t) <= 1.96
-    logs = -0.5 * t**2 + (power - 1) * np.sign(w) * np.log1p(np.abs(w)) - np.log(unit * spread)
-    return float(logs[inner] @ counts[inner] / counts[inner].sum()) - 0.5 * float(abs(q[0] + q[4]) + abs(q[1] + q[3]))
+    spread = (q[:, 3:4] - q[:, 1:2]) / (NORMAL[3] - NORMAL[1])
+    usable = np.isfinite(y).all(axis=1) & (spread[:, 0] > 1e-12)
+    spread[~usable] = 1.0
+    t, q = (y - q[:, 2:3]) / spread, (q - q[:, 2:3]) / spread
+    inner = (np.abs(t) <= 1.96) * counts
+    logs = -0.5 * t**2 + (powers - 1) * np.sign(w) * np.log1p(np.abs(w)) - np.log(unit * spread)
+    likelihood = (logs * inner).sum(axis=1) / np.maximum(inner.sum(axis=1), 1)
+    return np.where(usable, likelihood - 0.5 * (abs(q[:, 0] + q[:, 4]) + abs(q[:, 1] + q[:, 3])), -np.inf)
 
 
 def _noise_of_ties(counts: Array) -> float:
@@ -249,7 +267,7 @@ def _noise_of_ties(counts: Array) -> float:
 
 def _quantiles(values: Array, counts: Array) -> Array:
     upto = np.cumsum(counts)
-    found: Array = values[np.minimum(np.searchsorted(upto, QUANTILES * upto[-1]), len(values) - 1)]
+    found: Array = values[..., np.minimum(np.searchsorted(upto, QUANTILES * upto[-1]), len(upto) - 1)]
     return found
 
 
@@ -257,11 +275,11 @@ def _deviation(values: Array, counts: Array) -> float:
     return float(np.sqrt(np.cov(values, fweights=counts))) or 1.0
 
 
-def _yeo_johnson(x: Array, power: float) -> Array:
-    y, up = np.empty_like(x), x >= 0
-    y[up] = np.log1p(x[up]) if abs(power) < 1e-9 else ((1 + x[up]) ** power - 1) / power
-    other = 2 - power
-    y[~up] = -np.log1p(-x[~up]) if abs(other) < 1e-9 else -((1 - x[~up]) ** other - 1) / other
+def _yeo_johnson(x: Array, power: Any) -> Array:
+    logs, p = np.log1p(np.abs(x)), np.where(x >= 0, power, 2 - power)
+    zero = np.abs(p) < 1e-9
+    with np.errstate(over="ignore"):  # infinite where a number cannot be as large
+        y: Array = np.copysign(np.where(zero, logs, np.expm1(p * logs) / np.where(zero, 1.0, p)), x)
     return y
 
 

@@ -59,8 +59,6 @@ class Placement:
         Posterior variances of the factors of the columns, unless features determine these.
     new_rows, new_cols : arrays of shape (K, K)
         Covariance of the factors of rows, and of columns, of which only features are known.
-    factors : array of shape (n2,)
-        What standard deviations in every column were multiplied by, for cells that the fit had not seen.
     exact : float
         0, or the size, relative to the entries of a row, below which a residual of an exact fit is rounding.
     trims : bool
@@ -78,7 +76,6 @@ class Placement:
     col_variances: Array
     new_rows: Array
     new_cols: Array
-    factors: Array
     exact: float = 0.0
     trims: bool = True
 
@@ -100,8 +97,7 @@ class Placement:
         turn = (fit.cols.mean * unit[:, None]).T @ V
         new = (rows.apart, fit.cols.apart)
         noise, variances = replace(fit.noise, units=None), fit.col_variances
-        factors = np.ones(len(V)) if fit.factors is None else fit.factors
-        return cls(fit.cols, noise, unit, turn, average, own, whole, rows.covariance, variances, *new, factors)
+        return cls(fit.cols, noise, unit, turn, average, own, whole, rows.covariance, variances, *new)
 
     @classmethod
     def _plain(
@@ -124,7 +120,7 @@ class Placement:
         none = np.zeros((n2, 0))
         trims = np.isfinite(result.zeta) or result.history.corruption[-1] != 0
         scales = own, columns_own
-        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, none, *scales, ones, exact, trims)
+        return cls(columns, noise, ones, np.eye(r), average, own, whole, posterior, none, *scales, exact, trims)
 
     @property
     def row_scale(self) -> float:
@@ -159,9 +155,8 @@ class Placement:
             New rows of which not even features are known: no more is known of them than of a row without features.
         """
         factors, columns = scores @ self._back, V @ self.turn.T
-        usual, shape = np.ones(len(self.unit)), (1.0, 1.0)
-        if fitted is not None:
-            usual, shape = fitted.cols, (fitted.tail, fitted.middle)
+        usual = np.ones(len(self.unit)) if fitted is None else fitted.cols
+        tail, middle = (1.0, 1.0) if fitted is None else (fitted.tail, fitted.middle)
         rows, cols = np.full(len(scores), self.row_scale), np.full(len(V), np.median(usual))
         if fitted is None or new[0]:
             which, owns = np.ones((len(scores), 1)), [self.new_rows if new[0] else self.posterior]
@@ -177,23 +172,21 @@ class Placement:
         else:
             cols = usual
         row_spread, col_spread = (np.hstack(sides) for sides in zip(of_rows, of_cols, strict=True))
-        return EntryScale(rows, cols, row_spread, col_spread, *shape)
+        widths = None if fitted is None or any(new) else fitted.widths  # they are of lines with entries
+        return EntryScale(rows, cols, row_spread, col_spread, tail, middle, widths=widths)
 
     def scale_of_rows(self, fitted: EntryScale, placed: Placed) -> EntryScale:
         """The scales of new rows that were placed by their entries."""
-        columns, of_cols = self.columns.mean * self._widened, self._of_columns(placed.scores @ self._back)
+        columns, of_cols = self.columns.mean * self.unit[:, None], self._of_columns(placed.scores @ self._back)
         row_spread, col_spread = np.hstack([placed.variances, of_cols[0]]), np.hstack([columns**2, of_cols[1]])
         rows = self.row_scale * placed.scale
-        return EntryScale(rows, fitted.cols, row_spread, col_spread, fitted.tail, fitted.middle)
+        return replace(
+            fitted, rows=rows, row_spread=row_spread, col_spread=col_spread, left=None, right=None, maps=None
+        )
 
     def _of_columns(self, factors: Array) -> tuple[Array, Array]:
         """The part of the uncertainty that is due to the columns of the fit."""
-        return factors[:, : self.col_variances.shape[1]] ** 2, self.col_variances * self._widened**2
-
-    @property
-    def _widened(self) -> Array:
-        """Units of the columns, times the factors of their standard deviations."""
-        return (self.unit * self.factors)[:, None]
+        return factors[:, : self.col_variances.shape[1]] ** 2, self.col_variances * self.unit[:, None] ** 2
 
     def place(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """Scores of rows from their entries X across the columns ``kept``, and from ``prior``, if features say that."""

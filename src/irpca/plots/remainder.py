@@ -59,7 +59,7 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
         limits, width = (-limit, limit), limit / 4 or float(np.median(np.abs(z))) or 1.0
         beyond, what = "outliers", "residual: observed less expected"
     else:
-        z, limits = result.scale.draw_sizes(left[known], rows[known], cols[known], rng), calibration.limits_at(0.5)
+        z, limits = result.scale.spread_sizes(left[known], rows[known], cols[known]), calibration.limits_at(0.5)
         width = float(calibration.scale) or 1.0
         beyond, what = "more likely outliers", "residual in units of its uncertainty"
     ax, edges = axes_of(ax), _bins(z, limits, width)

@@ -44,7 +44,7 @@ def line(model: Any, row: Any = None, column: Any = None, *, M: Any = None, ax: 
     >>> model = model.fit(data.frame(), col_features=data.col_features(3))
     >>> ax = plots.line(model, row="Rwanda", ax=Figure().subplots())
     >>> print(ax.get_title(loc="left"))
-    Rwanda: 1... of 50 values are outliers
+    Rwanda: ... of 50 values are outliers
     """
     if (row is None) == (column is None):
         raise ValueError(f"give either row or column, got row={row!r} and column={column!r}")

@@ -20,18 +20,19 @@ from ..engines.base import Look
 from ..features import Features, outside
 from ..lowrank import Array, Deferred, LowRank, times
 from ..model.calibration import Calibration
-from ..model.choice import better
+from ..model.choice import better, is_strict
 from ..model.columns import ENTRIES_PER_COLUMN, entries_for_units
 from ..model.factors import Fit
 from ..model.noise import NoiseModel, widened
 from ..problem import Problem
 from ..result import Certificate, Choice, Expected, State
 from ..sample import Sample, rounding_floor
-from .crossfit import CrossFit, Folds, predict_unseen
+from .crossfit import CrossFit, predict_unseen
 from .mapping import AS_THEY_ARE, check_columns, choose_maps
 from .mapping import looks as looks_for_kinds
 from .part import Part, Setup, check_options, lines_of_part, scale_of
-from .race import Race, Recipe
+from .race import Race
+from .recipes import Recipe
 from .trimmed import EXACT, Exactness
 
 __all__ = ["check_options", "iterate", "looks"]
@@ -81,11 +82,14 @@ def iterate(
 
     # Candidate fits on a part of M; choice by held-out entries. More components are offered as long as they help.
     part, race = yield from _compare(setup, start)
-    chosen = wanted and choose_maps(setup, part, race.outcome[0].fit, wanted)
+    best, chosen = race.best_candidate.fit, None
+    if wanted:
+        now = _interim(part, best, "comparing maps of columns", 0.7)
+        chosen = yield from choose_maps(setup, part, race, wanted, now)
     if chosen:
         setup = replace(setup, problem=setup.problem.mapped(chosen.maps))
         part, race = yield from _compare(setup, None)
-    best = race.outcome[0].fit
+        best = race.best_candidate.fit
     yield _interim(part, best, "fitting all of the table", 0.7)
 
     # An exact fit, if the best one is nearly that; its noise need not be found on all of M then.
@@ -96,12 +100,12 @@ def iterate(
 
     # The chosen fit to all entries of that part, then to all of M: by least squares, or by sweeps.
     assert race.winner is not None
-    again = replace(part.table.fit(race.winner), strict=best.strict)
-    folds, fits = Folds.of(part), []
-    for table in folds.tables(part):
+    fits = []
+    for table in part.folds.tables:
         fits.append(table.fit(race.winner))
         yield _interim(part, best, "predicting cells left out", 0.7)
-    crossed = predict_unseen(part, folds, again, fits)
+    again = replace(part.table.fit(race.winner), strict=is_strict(part.folds.held, fits))
+    crossed = predict_unseen(part, again, fits)
     report, fit = Report(part, race.certificate, chosen.why if chosen else "", crossed), part.extend(again)
     if stepped := _steps_on_M(fit, part):
         while True:
@@ -148,10 +152,10 @@ def _compare(setup: Setup, start: LowRank | None) -> Generator[State, None, tupl
     offered = rank or constants.FIRST_COMPONENTS
     part, fewer = setup.part(offered, start), None
     while True:
-        race = Race(part.nine_tenths, part.held, setup.ties, short=offered > constants.FIRST_COMPONENTS)
+        race = Race(part.folds, setup.ties, short=offered > constants.FIRST_COMPONENTS)
         for k, fit in enumerate(race, 1):
             yield _interim(part, fit, f"comparing fits, {k} made", 0.7 * min(k / race.about, 1.0))
-        best = race.outcome[0]
+        best = race.best_candidate
         if fewer and not better(best, part.judge("fewer components", fewer[2])):
             return fewer[0], fewer[1]
         if rank is not None or (wanted := part.more_components(best.fit, offered)) is None:
@@ -188,10 +192,10 @@ def _with_scale(state: State, fit: Fit, part: Part, crossed: CrossFit | None = N
     unit = part.columns.unit
     scale, variances = scale_of(fit, unit)
     if crossed is not None:
-        scale = scale.corrected(crossed.factors, crossed.middle)
+        scale = replace(scale, widths=crossed.widths, middle=crossed.middle, confused=crossed.confused)
     if state.maps is not None:
         scale = scale.mapped(state.L, state.maps)
-    fit = replace(fit, unit=unit, col_variances=variances, factors=None if crossed is None else crossed.factors)
+    fit = replace(fit, unit=unit, col_variances=variances)
     return replace(state, scale=scale, gross=fit.noise.gross, fit=fit, whole=None)
 
 
@@ -331,7 +335,7 @@ class Report:
             return ()
         if any(fit.tied):
             return (Choice("extra_rank", 0, "further components did not improve the prediction of held-out cells"),)
-        explained = self.part.nine_tenths.fit(Recipe(self.part.setup.ties[0])).principal().rank
+        explained = self.part.folds.first[0].fit(Recipe(self.part.setup.ties[0])).principal().rank
         why = f"components beyond the {explained} that the features explain"
         return (Choice("extra_rank", max(L.rank - explained, 0), why),)
 

@@ -7,7 +7,7 @@ own probability, which is calibrated on the same cells. What comes of it is in n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,12 +15,11 @@ import numpy as np
 from .. import constants
 from ..lowrank import Array
 from ..model.calibration import Calibration, most_certain_first
-from ..model.entry_scale import FENCE, HALF, REACH, Judge
+from ..model.entry_scale import FENCE, HALF, REACH, Judge, learn_confused
 from ..model.factors import Fit
 from ..model.noise import scales
 from ..result import Unseen
 from .part import Part
-from .race import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,84 +29,62 @@ class CrossFit:
     Attributes
     ----------
     unseen : Unseen
-    factors : array of shape (n2,)
+    widths : array of shape (n2,)
         What the standard deviation in each column of M is to be multiplied by.
     middle : float
         What the range of half of the clean cells is then to be multiplied by; less than 1 where noise has long tails.
+    confused : three floats
+        See :class:`~irpca.model.entry_scale.EntryScale`.
     """
 
     unseen: Unseen
-    factors: Array
+    widths: Array
     middle: float
+    confused: tuple[float, float, float]
 
 
-@dataclass(frozen=True, eq=False)
-class Folds:
-    """The cells of a part, each in one of the folds.
-
-    Attributes
-    ----------
-    rows, cols : arrays of int
-        Positions in the part.
-    which : array of int
-        The fold of each.
-    """
-
-    rows: Array
-    cols: Array
-    which: Array
-
-    @classmethod
-    def of(cls, part: Part) -> Folds:
-        rows, cols = np.nonzero(np.isfinite(part.table.values))
-        return cls(rows, cols, part.problem.rng("folds").permutation(len(rows)) % constants.FOLDS)
-
-    def tables(self, part: Part) -> Iterator[Table]:
-        """The part without each of the folds."""
-        for k in range(constants.FOLDS):
-            out = np.zeros(part.table.values.shape, bool)
-            out[self.rows[self.which == k], self.cols[self.which == k]] = True
-            yield part.table.hold_out(out)
-
-
-def predict_unseen(part: Part, folds: Folds, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
+def predict_unseen(part: Part, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
     """Return what follows from the fit to all cells of a part and from those to all but one fold each."""
-    rows, cols, rng = folds.rows, folds.cols, part.problem.rng("folds")
-    values, gross = part.values_at(rows, cols), 0.0 if part.problem.maps is not None else whole.noise.gross
+    folds, mapped = part.folds, part.problem.maps is not None
+    rows, cols = folds.rows, folds.cols
+    values, gross = part.values_at(rows, cols), 0.0 if mapped else whole.noise.gross
     expected, z, away = (np.zeros(len(rows)) for _ in range(3))
     met = []
     for k, fit in enumerate(fits):
-        some = folds.which == k
-        at = rows[some], cols[some]
+        some, at = folds.which == k, folds.at(k)
         scale, L = part.scale(replace(fit, strict=whole.strict).principal(), unseen=True)
         expected[some] = L.sampled(*at)
         R = values[some] - expected[some]
-        z[some] = scale.draw_sizes(R, *at, rng)
+        z[some] = scale.spread_sizes(R, *at)
         away[some] = np.abs(z[some]) * replace(scale, tail=1.0).std_at(*at) / scale.std_at(*at)
         met.append((some, R, at, scale))
     calibration = Calibration(z, gross, FENCE)
+    confused = learn_confused(((scale, R, *at) for _, R, at, scale in met if mapped), calibration)
     wrong = np.zeros(len(rows))
     for some, R, at, scale in met:
-        wrong[some] = Judge(calibration.limit, scale, calibration).probability(R, *at)
+        judge = Judge(calibration.limit, replace(scale, confused=confused), calibration)
+        wrong[some] = judge.probability(R, *at)
     scale, L = part.scale(whole.principal())
     R = values - L.sampled(rows, cols)
-    calibration = Calibration(scale.draw_sizes(R, rows, cols, rng), gross, FENCE)
-    again = Judge(calibration.limit, scale, calibration).is_outlier(R, rows, cols)
+    calibration = Calibration(scale.spread_sizes(R, rows, cols), gross, FENCE)
+    judge = Judge(calibration.limit, replace(scale, confused=confused), calibration)
+    again = judge.is_outlier(R, rows, cols)
     n, mine = int(np.count_nonzero(again)), part.table.lines[1]
     factors, middle = _factors(away, cols, 1 - wrong, len(mine))
     of_all = np.full(part.M.shape[1], float(np.median(factors)))
     of_all[mine] = factors
     clearest = again[most_certain_first(wrong, away)[:n]]
     agreement = clearest.mean() if n >= constants.BUDGET.fewest else np.nan
-    return CrossFit(_unseen(part, folds, expected, away, 1 - wrong, float(agreement)), of_all, middle)
+    return CrossFit(_unseen(part, expected, away, 1 - wrong, float(agreement)), of_all, middle, confused)
 
 
-def _unseen(part: Part, folds: Folds, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:
+def _unseen(part: Part, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:
     """Sum up what was expected at all cells, and by how many standard deviations that was missed.
 
     ``clean`` is the probability that a cell is no gross error.
     """
-    mine, cols, n2 = part.table.lines[1], folds.cols, part.M.shape[1]
+    folds, cols = part.folds, part.folds.cols
+    mine, n2 = part.table.lines[1], part.M.shape[1]
     columns, values, maps = mine[cols], part.values_at(folds.rows, cols), part.problem.maps
     within = np.zeros((2, len(cols)), bool)
     for k in range(constants.FOLDS):  # by what the other folds say

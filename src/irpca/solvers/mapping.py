@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from ..constants import KINDS
 from ..engines.base import Look
 from ..lowrank import Array
 from ..model.columns import find_spreads
-from ..model.factors import Fit
-from ..model.kinds import AS_IT_IS, AUTO, CHOICES, NUMBER, ColumnError, kind_of
+from ..model.kinds import AS_IT_IS, AUTO, CHOICES, NUMBER, SQUARE_ROOT, ColumnError, kind_of
 from ..model.maps import ColumnMaps, Kind
 from ..problem import Problem
+from ..result import State
 from .part import Part, Setup
-from .race import Recipe
+from .race import Race
+from .recipes import Recipe, Tied
 
 AS_THEY_ARE = "as they are"
 Columns = str | Sequence[str]
@@ -62,14 +63,22 @@ def looks(problem: Problem, columns: Columns) -> list[Look]:
     return [] if columns == AS_THEY_ARE else [Look(lines=lines_for_kinds(problem))]
 
 
-def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen | None:
-    """Return the maps with which held-out cells are predicted better than by a fit to M as it is; None: there are none.
+def choose_maps(
+    setup: Setup, part: Part, race: Race, wanted: list[str], now: State
+) -> Generator[State, None, Chosen | None]:
+    """Return the maps with which unseen cells are predicted better than by fits to M as it is; None: there are none.
 
-    Columns that are alike, as one quantity at several places, stay as they are unless maps are clearly better: one map
-    for all, or one for each. Those that have features are alike by that, and share one map if any: what features say
-    of a column compares it with others. Columns of different quantities are mapped unless that is clearly worse: in
-    what relation they are nobody has said, and noise that is not that of the map is taken for mistakes.
+    Columns that are alike, as one quantity at several places, stay as they are unless maps are clearly better: one for
+    all, or one for each. Those that have features are alike by that, and share one map if any: what features say of a
+    column compares it with others. Columns of different quantities are mapped even if that predicts a little worse: in
+    what relation they are nobody has said, and noise that is not that of the map is taken for mistakes. Where most
+    cells are wrong, so are the kinds that are found from them: then maps must predict better by as much.
+
+    Cells are held out fold by fold until it is clear what is better, or each of them was. Before every fold, what there
+    is ``now`` is yielded: the best fit to M as it is.
     """
+    fit = race.best_candidate.fit
+    assert race.winner is not None
     asked = any(kind not in (AUTO, AS_IT_IS) for kind in wanted)
     if not asked and (part.held.nearly_exact(fit) or any(fit.tied)):  # features determine it in units of M
         return None
@@ -78,20 +87,37 @@ def choose_maps(setup: Setup, part: Part, fit: Fit, wanted: list[str]) -> Chosen
     near = _near(values, spreads)
     alike, shared = bool(near.mean() >= KINDS.bulk), setup.problem.F2.given
     finest = 0.0 if alike else KINDS.finest * float(np.nanmedian(spreads / part.columns.unit))
-    best: tuple[float, Gain, ColumnMaps] | None = None
-    for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near), shared):
-        maps = ColumnMaps.of(kinds)
-        gain = _gain(setup, part, fit, maps, finest)
-        sure = gain.least if alike or shared else gain.most
-        if (asked or sure > 0) and (best is None or sure > best[0] + KINDS.better):  # the simpler one comes first
-            best = sure, gain, maps
-    if best is None:
+    rivals = [
+        _Rival.of(setup, part, ColumnMaps.of(kinds), fit.tied)
+        for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near), shared)
+    ]
+    mostly_wrong = fit.noise.gross > constants.MAJORITY
+    threshold = KINDS.better if alike or shared else KINDS.worse if mostly_wrong else -KINDS.worse
+    for k in range(constants.FOLDS):
+        if not rivals or (k and _settled(rivals, threshold)):
+            break
+        yield now
+        for rival in rivals:
+            rival.meet(k, part, race.winner, finest)
+        rivals = [rival for rival in rivals if not any(other.beats(rival) for other in rivals)]
+    if not rivals:
         return None
-    _, gain, maps = best
+    best = max(rivals, key=lambda rival: rival.gain.mean + KINDS.better * (rival is rivals[0]))  # the simpler one
+    gain, maps = best.gain, best.maps
+    sure = gain.least(constants.TIE_STANDARD_ERRORS) if alike or shared else gain.mean
+    if not asked and sure <= threshold:
+        return None
     how = "better" if gain.mean > 0 else "worse"
     predicted = f"held-out cells are predicted {how} by {abs(gain.mean):.2f} nats each than as they are"
-    reason = "as asked; " if asked else "" if gain.mean > 0 else "the columns hold different quantities; "
-    return Chosen(maps, reason + predicted)
+    return Chosen(maps, ("as asked; " if asked else "") + predicted)
+
+
+def _settled(rivals: Sequence[_Rival], threshold: float) -> bool:
+    """Whether it is clear that no maps are good enough, or which."""
+    errors = constants.SIGNIFICANT_STANDARD_ERRORS
+    if all(rival.gain.least(-errors) < threshold for rival in rivals):
+        return True
+    return len(rivals) == 1 and rivals[0].gain.least(errors) > threshold
 
 
 def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> list[list[Kind]]:
@@ -119,8 +145,15 @@ def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> 
             raise ColumnError(j, kind, str(error)) from None
     candidates = [kinds]
     if auto and near.any():
-        candidates.insert(0, [together if here else kind for here, kind in zip(near, kinds, strict=True)])
+        shares = [together, kind_of(usual, SQUARE_ROOT)] if _are_counts(usual) else [together]
+        candidates[:0] = [[one if here else kind for here, kind in zip(near, kinds, strict=True)] for one in shares]
     return [kinds for kinds in candidates if not all(kind.plain for kind in kinds)]
+
+
+def _are_counts(values: Array) -> bool:
+    """Whether values are whole numbers from zero on, and more than a few ordered ones."""
+    seen = values[np.isfinite(values)]
+    return bool((seen >= 0).all() and (seen == np.round(seen)).all() and len(np.unique(seen)) > KINDS.few)
 
 
 def _spreads(values: Array) -> Array:
@@ -130,15 +163,14 @@ def _spreads(values: Array) -> Array:
 
 
 def _near(values: Array, spreads: Array) -> Array:
-    """Which columns hold the same kind of quantity as most: of about the same middle and spread."""
+    """Which columns hold the same kind of quantity as most: of about the same spread, and within its reach."""
     seen, some = np.isfinite(values), np.isfinite(spreads)
     near = np.zeros(len(some), bool)
     if not some.any():
         return near
     middles = np.array([np.median(values[seen[:, j], j]) for j in np.flatnonzero(some)])
-    low, high = np.quantile(values[seen], (0.5 * (1 - KINDS.bulk), 0.5 * (1 + KINDS.bulk)))
     usual = float(np.median(spreads[some]))
-    near[some] = (middles >= low) & (middles <= high)
+    near[some] = np.abs(middles - np.median(middles)) <= KINDS.reach * usual
     near[some] &= (spreads[some] < KINDS.alike * usual) & (spreads[some] > usual / KINDS.alike)
     near[~seen.any(axis=0)] = bool(near[some].mean() >= KINDS.bulk)  # of an empty column nothing else is known
     return near
@@ -151,28 +183,56 @@ class Gain:
     mean: float
     error: float
 
-    @property
-    def least(self) -> float:
-        return self.mean - constants.TIE_STANDARD_ERRORS * self.error
+    @classmethod
+    def of(cls, gains: Array) -> Gain:
+        return cls(float(gains.mean()), float(gains.std()) / np.sqrt(len(gains)))
 
-    @property
-    def most(self) -> float:
-        return self.mean + constants.TIE_STANDARD_ERRORS * self.error
+    def least(self, errors: float) -> float:
+        """The least that it is, within so many standard errors; the most, if these are negative."""
+        return self.mean - errors * self.error
 
 
-def _gain(setup: Setup, part: Part, fit: Fit, maps: ColumnMaps, finest: float) -> Gain:
-    """Return what a quick fit to mapped columns gains over one to M as it is, in density per unit of M.
+@dataclass(eq=False)
+class _Rival:
+    """Maps of all columns, and what quick fits to mapped columns gain over fits to M as it is.
 
-    Noise below ``finest`` counts for no less: of columns of different quantities no map can tell a finer relation.
+    Attributes
+    ----------
+    maps : ColumnMaps
+    part : the same part, mapped
+    recipe : of the quick fits: as free as the others, since whole columns may be wrong
+    gains : at every cell held out so far, in nats
     """
-    there = replace(setup, problem=setup.problem.seen_through(maps)).part(part.table.offered, None)
-    mapped = there.nine_tenths.fit(Recipe(fit.tied, "principal"))  # as free as the other: whole columns may be wrong
-    held, cols = part.held, part.table.lines[1][part.held.cols]
-    unit = part.columns.unit[cols]
-    low, high = maps.ranges(held.values * unit, cols)
-    as_it_is = replace(
-        held, least=np.maximum(held.least, finest), slope=-np.log(unit), bounds=(low / unit, high / unit)
-    )
-    gain = there.held.score(mapped).density - as_it_is.score(fit).density
-    gain = np.clip(gain, -KINDS.most_gain, KINDS.most_gain)
-    return Gain(float(gain.mean()), float(gain.std()) / np.sqrt(len(gain)))
+
+    maps: ColumnMaps
+    part: Part
+    recipe: Recipe
+    gains: list[Array] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, setup: Setup, part: Part, maps: ColumnMaps, tied: Tied) -> _Rival:
+        mapped = replace(setup, problem=setup.problem.seen_through(maps))
+        return cls(maps, mapped.part(part.table.offered, None), Recipe(tied))
+
+    @property
+    def gain(self) -> Gain:
+        return Gain.of(np.concatenate(self.gains))
+
+    def beats(self, other: _Rival) -> bool:
+        """Whether these maps are clearly better than others."""
+        ahead = Gain.of(np.concatenate(self.gains) - np.concatenate(other.gains))
+        return ahead.least(constants.SIGNIFICANT_STANDARD_ERRORS) > KINDS.better
+
+    def meet(self, k: int, part: Part, recipe: Recipe, finest: float) -> None:
+        """Compare a fit to mapped columns with one to M as it is, at the cells of a fold that neither has seen.
+
+        Noise below ``finest`` counts for no less: of columns of different quantities no map can tell a finer relation.
+        """
+        (table, here), (mapped, there) = part.folds.split(k), self.part.folds.split(k)
+        cols = part.table.lines[1][here.cols]
+        unit = part.columns.unit[cols]
+        low, high = self.maps.ranges(here.values * unit, cols)
+        least = np.maximum(here.least, finest)
+        here = replace(here, least=least, slope=-np.log(unit), bounds=(low / unit, high / unit))
+        gain = there.score(mapped.fit(self.recipe)).density - here.score(table.fit(recipe)).density
+        self.gains.append(np.clip(gain, -KINDS.most_gain, KINDS.most_gain))

@@ -17,7 +17,7 @@ from ..model.columns import Columns
 from ..model.entry_scale import EntryScale
 from ..model.factors import Fit, basis_of, restricted
 from ..problem import Problem
-from .race import Table, Tied
+from .recipes import Folds, Table, Tied
 from .trimmed import Exactness, exactness, extend, sharpen
 
 
@@ -64,17 +64,8 @@ class Setup:
         values, least = engine.block(rows, cols) / unit, columns.least[cols]
         first = start and LowRank(start.left[rows], start.core, start.right[cols] / unit[:, None])
         options = problem.rank, self.extra, self.noise, offered
-        maps = problem.maps
-        table = Table(values, lines, here, least, *options, problem.seed_for("race"), first, maps is not None)
-        seen = np.isfinite(values)
-        out = seen & (problem.rng("held out").random(values.shape) < constants.HELD_OUT_SHARE)
-        few = np.count_nonzero(out) < constants.BUDGET.fewest  # then fits are judged by the entries they were fitted to
-        i, j = np.nonzero(seen if few else out)
-        held = HeldOut(i, j, values[i, j], 10 * least[j])
-        if maps is not None:
-            slope = maps.log_slope(maps.observed(values[i, j], cols[j]), cols[j])
-            held = replace(held, least=least[j], slope=slope, bounds=maps.interval(values[i, j], cols[j]))
-        return Part(self, table, table if few else table.hold_out(out), held, bases)
+        table = Table(values, lines, here, least, *options, problem.seed_for("race"), first, problem.maps)
+        return Part(self, Folds.of(table, problem.rng("folds")), bases)
 
 
 def check_options(problem: Problem, extra_rank: int | str, noise: float | None) -> int | str:
@@ -138,20 +129,26 @@ class Part:
     Attributes
     ----------
     setup : Setup
-    table, nine_tenths : the part, and the part less the held-out entries; the part itself, if these would be too few
-    held : the held-out entries; all of the part, if these would be too few
+    folds : the part, and the entries that are held out of it, fold by fold
     bases : of all of M, by whether features determine rows and columns
     """
 
     setup: Setup
-    table: Table
-    nine_tenths: Table
-    held: HeldOut
+    folds: Folds
     bases: dict[Tied, tuple[Array, Array]]
 
     @property
     def problem(self) -> Problem:
         return self.setup.problem
+
+    @property
+    def table(self) -> Table:
+        return self.folds.table
+
+    @property
+    def held(self) -> HeldOut:
+        """The entries that are held out first."""
+        return self.folds.first[1]
 
     @property
     def columns(self) -> Columns:
