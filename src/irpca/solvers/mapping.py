@@ -228,7 +228,8 @@ class _Rival:
 
         Noise below ``finest`` counts for no less: of columns of different quantities no map can tell a finer relation.
         """
-        (table, here), (mapped, there) = part.folds.split(k), self.part.folds.split(k)
+        table, here = part.folds.tables[k], part.folds.held[k]
+        mapped, there = self.part.folds.tables[k], self.part.folds.held[k]
         cols = part.table.lines[1][here.cols]
         unit = part.columns.unit[cols]
         low, high = self.maps.ranges(here.values * unit, cols)

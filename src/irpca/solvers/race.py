@@ -129,22 +129,24 @@ class Race:
         random start. If it is worse by little, it is compared with the best by further folds.
         """
         best, tied = choose(self.held, list(self.tried.values()))
-        steps = {c.name: (c.fit.principal().rank, len(recipe.lineage)) for recipe, c in self.tried.items()}
+        ranks = {c.name: (c.fit.principal().rank, len(recipe.lineage)) for recipe, c in self.tried.items()}
         alike = [c for c in self.tried.values() if c.complexity == best.complexity]
-        simplest = min(alike, key=lambda c: steps[c.name])
-        far = worse(best.score.density, simplest.score.density) > constants.SIGNIFICANT_STANDARD_ERRORS
-        if simplest not in tied and not far:
-            recipes = {c.name: recipe for recipe, c in self.tried.items()}
-            pooled = [simplest, best]
-            for table, held in map(self.folds.split, range(1, constants.FOLDS)):
-                for k, c in enumerate(pooled):
-                    fit = table.fit(recipes[c.name])
-                    pooled[k] = replace(c, score=Score.joined([c.score, held.score(fit)]))
-                    yield best.fit
-            tied = choose(HeldOut.joined([self.held, *self.folds.held[1:]]), pooled)[1]
-        names = [c.name for c in tied]
-        chosen = simplest if simplest.name in names else best
-        self.winner = next(recipe for recipe, c in self.tried.items() if c is chosen)
+        simplest = min(alike, key=lambda c: ranks[c.name])
+        recipes = {c.name: recipe for recipe, c in self.tried.items()}
+        held, pair = self.held, [simplest, best]
+        for k in range(1, constants.FOLDS):
+            ahead = worse(best.score.density, simplest.score.density)
+            if simplest in tied or ahead > constants.SIGNIFICANT_STANDARD_ERRORS:
+                break
+            held = HeldOut.joined([held, self.folds.held[k]])
+            for at, c in enumerate(pair):
+                fit = self.folds.tables[k].fit(recipes[c.name])
+                pair[at] = replace(c, score=Score.joined([c.score, self.folds.held[k].score(fit)]))
+                yield best.fit
+            simplest, best = pair
+            tied = choose(held, pair)[1]
+        chosen = simplest if simplest in tied else best
+        self.winner = recipes[chosen.name]
         chosen.fit.strict = is_strict([self.held], [chosen.fit])
 
     def _piles_are_wrong(self, winner: Recipe) -> bool:

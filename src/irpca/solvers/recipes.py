@@ -198,27 +198,19 @@ class Folds:
         some = self.which == k
         return self.rows[some], self.cols[some]
 
-    def _without(self, rows: Array, cols: Array) -> Table:
-        out = np.zeros(self.table.values.shape, bool)
-        out[rows, cols] = True
-        return self.table.hold_out(out)
-
     @cached_property
     def tables(self) -> list[Table]:
         """The table without each of the folds."""
-        return [self._without(*self.at(k)) for k in range(constants.FOLDS)]
+        folds = np.full(self.table.values.shape, -1)
+        folds[self.rows, self.cols] = self.which
+        return [self.table.hold_out(folds == k) for k in range(constants.FOLDS)]
 
     @cached_property
     def first(self) -> tuple[Table, HeldOut]:
-        """The table without half of the first fold, and that half; where entries are few, all of them, twice."""
-        rows, cols = (lines[::2] for lines in self.at(0))  # from all of the table: they are in the order of rows
-        if len(rows) < constants.BUDGET.fewest:
+        """The table without the first fold, and that fold; where entries are few, all of them, twice."""
+        if np.count_nonzero(self.which == 0) < constants.BUDGET.fewest:
             return self.table, self.table.entries(self.rows, self.cols)
-        return self._without(rows, cols), self.table.entries(rows, cols)
-
-    def split(self, k: int) -> tuple[Table, HeldOut]:
-        """The table without a fold, and that fold; of the first one half, since fits to the rest were made already."""
-        return self.first if k == 0 and self.first[0] is not self.table else (self.tables[k], self.held[k])
+        return self.tables[0], self.held[0]
 
     @cached_property
     def held(self) -> list[HeldOut]:
