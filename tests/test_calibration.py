@@ -27,6 +27,15 @@ def mixed(kind, share, seed=1, n=N):
     return z, wrong
 
 
+def test_where_nothing_was_seen_the_nearer_is_the_cleaner():
+    """A new residual near the largest clean one, 3.9, may be clean, whatever is far beyond."""
+    z = np.random.default_rng(0).standard_normal(700)
+    z[0] = 2000.0
+    calibration = Calibration(z, fence=2.7)
+    P = calibration([2.8, 3.4, 4.0, 5.0, 8.0, 2000.0])
+    assert P[1] < 0.2 < P[2] < 0.8 < P[3] and (np.diff(P) > 0).all() and P[4] > 0.99
+
+
 @pytest.mark.parametrize(("kind", "share"), [*zip(NOISE, (0.01, 0.1, 0.3, 0.01, 0.1, 0.1), strict=True)])
 def test_the_share_of_gross_errors(kind, share):
     z, wrong = mixed(kind, share)

@@ -21,7 +21,7 @@ from irpca.engines import MemoryEngine
 from irpca.engines.base import MOST_SPREAD
 from irpca.lowrank import LowRank
 from irpca.model.calibration import Calibration
-from irpca.model.entry_scale import EntryScale, Judge, learn_confused
+from irpca.model.entry_scale import EntryScale, Judge, learn_confused, learn_slopes
 from irpca.model.kinds import kind_of
 from irpca.model.maps import ColumnMaps
 from irpca.outliers import standardised
@@ -279,6 +279,30 @@ def test_mapped_tensors_are_judged_as_arrays_are():
     assert_allclose(judge.scale.unit_table(R).ravel(), judge.scale.unit_at(R.ravel(), rows, cols))
 
 
+@pytest.mark.parametrize("growth", [-0.4, 0.0, 0.3])
+def test_noise_that_grows_with_what_is_expected(growth):
+    rng, n = np.random.default_rng(1), 4000
+    latent, cols = rng.standard_normal(n), rng.integers(0, 8, n)
+    own = growth * np.linspace(0.7, 1.3, 8)
+    z = np.exp(own[cols] * latent) * rng.standard_normal(n)
+    z[::20] *= 30
+    found = learn_slopes(z, latent, cols, 8)
+    assert_allclose(found, own, atol=0.12)
+    if growth == 0:
+        assert_allclose(found, 0, atol=0.05)
+    judge, maps = a_mapped_judge()
+    scale = replace(judge.scale, slopes=np.linspace(-0.5, 0.5, 5))
+    s2 = np.multiply.outer(scale.rows, scale.cols) * np.exp(2 * scale.slopes * np.clip(scale.latent_table(), -3, 3))
+    assert_allclose(scale.std_table(), np.sqrt(scale.tail**2 * s2 + scale.row_spread @ scale.col_spread.T))
+    assert_allclose(scale.std_at(*all_of((60, 5))), scale.std_table().ravel())
+    R = maps.latent(np.full((60, 5), 40.0)) - scale.latent_table()
+    assert_allclose(scale.unit_at(R.ravel(), *all_of(R.shape)), scale.unit_table(R).ravel())
+    steep = replace(judge, scale=scale)
+    found = steep.is_outlier(R.ravel(), *all_of(R.shape)).reshape(R.shape)
+    given = steep.candidates
+    assert (np.abs(R) > given.limit * np.sqrt(np.multiply.outer(given.rows, given.cols)))[found].all() and found.any()
+
+
 # Whole fits
 
 
@@ -318,6 +342,21 @@ def test_probabilities_in_files_are_those_of_the_list(tmp_path, monkeypatch, kin
     for name in ("row", "column", "observed", "expected", "probability"):
         assert_allclose(written[name], listed[name], rtol=1e-12, err_msg=name)
     assert (written["probability"] == 1).all() == (kind == "exact")
+
+
+def test_nothing_improbable_is_listed_where_noise_is_skewed():
+    """With features of both sides, nothing is uncertain but the noise: 1,400 cells of the short side were listed."""
+    rng = np.random.default_rng(0)
+    F1, F2 = rng.standard_normal((300, 6)), rng.standard_normal((100, 6))
+    M = F1 @ rng.standard_normal((6, 2)) @ rng.standard_normal((2, 6)) @ F2.T + 0.1 * (
+        rng.gamma(2, 0.5, (300, 100)) - 1
+    )
+    wrong = rng.random(M.shape) < 0.01
+    M[wrong] += 4
+    model = irpca.InductiveRobustPCA().fit(M, row_features=F1, col_features=F2)
+    found = model.outliers()
+    assert model.result_.calibration.skewed and (found["probability"] > 0.5).all()
+    assert len(found) < 1.1 * wrong.sum()
 
 
 def same(result, right):

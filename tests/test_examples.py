@@ -38,7 +38,7 @@ def test_the_wind_of_1048_miles_per_hour_is_found(weather):
     text, folder = weather
     first = pd.read_csv(folder / "weather_outliers.csv").head(8).set_index("observed").loc[1048.4]
     assert first[["row", "column"]].tolist() == ["2013-02-12 08:00:00", "EWR wind"]
-    assert 5 < first["lower"] < first["expected"] < first["upper"] < 25 and first["probability"] > 0.9
+    assert 5 < first["lower"] < first["expected"] < first["upper"] < 25 and first["probability"] > 0.7
     assert "EWR wind: 1048 observed" in text
 
 

@@ -255,7 +255,8 @@ class Explainer:
         difference = (shares.sum(axis=1) + features) * scale
         expected = usual + difference
         std = np.sqrt(
-            self.scale.tail**2 * s2[every, cols] + np.maximum(var[every, cols] + (variance - full) * scale**2, 0.0)
+            self.scale.tail**2 * self.scale.noise_at(rows, cols)
+            + np.maximum(var[every, cols] + (variance - full) * scale**2, 0.0)
         )
         std = std if self.scale.widths is None else std * self.scale.widths[cols]
         lower, upper = (bound(expected, end * std, maps, cols) for end in (-REACH, REACH))

@@ -25,7 +25,7 @@ from .features import Features
 from .lowrank import Array, LowRank
 from .mistakes import mistakes_of
 from .model.calibration import Calibration
-from .model.entry_scale import FENCE, Judge, learn_confused
+from .model.entry_scale import Judge, calibrate
 from .outlier_files import OutlierFiles
 from .problem import Problem
 from .result import Doubt, History, Result, State, Status
@@ -432,15 +432,13 @@ def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Genera
     unit = state.scale.unit_at(residuals, rows, cols)
     # Of latent values the mixture takes those of few values for narrow noise and gross errors: its share says nothing.
     gross = state.gross if state.maps is None else 0.0
-    calibration = Calibration(state.scale.spread_sizes(residuals, rows, cols), gross, FENCE)
+    shares = state.scale.confused if any(state.scale.confused) else None  # else the run ended early
+    learned = calibrate([(state.scale, residuals, rows, cols)], gross, shares)[0]
     stored = max(4 * float(np.finfo(values.dtype).eps), stored_precision(*np.unique(values, return_counts=True)))
     rounding = float(np.median(stored * np.abs(values) / unit))  # of a value, and of a sum of a few products
     typical = float(np.median(unit[np.isfinite(unit)])) if np.isfinite(unit).any() else state.noise or 1.0
-    limit = max(calibration.limit, constants.MIN_OUTLIER_LIMIT, rounding)
-    scale = state.scale
-    if scale.maps is not None and not any(scale.confused):  # of a run that ended early
-        scale = replace(scale, confused=learn_confused([(scale, residuals, rows, cols)], calibration))
-    return replace(judge, limit=limit, scale=scale, calibration=calibration), limit * typical
+    limit = max(learned.limit, constants.MIN_OUTLIER_LIMIT, rounding)
+    return replace(judge, limit=limit, scale=learned.scale, calibration=learned.calibration), limit * typical
 
 
 def known_lines(owner: Engine, F1: Features, F2: Features, state: State) -> tuple[Array, Array]:

@@ -78,8 +78,9 @@ CONTAINERS = ("numpy", "pandas", "polars", "pyarrow", "xarray", "torch")
 RESULT_SHAPES = f"""
     L.left f n1 k1, L.core f k1 k2, L.right f n2 k2, W f w1 w2
     counts.0 i n1, counts.1 i n2, known.0 b n1, known.1 b n2
-    scale.rows f n1, scale.cols f n2, scale.row_spread f n1 q, scale.col_spread f n2 q, scale.widths f n2
-    scale.maps.knots f n2 4 {KNOTS}, scale.maps.limits f n2 2, scale.maps.least f n2, latent f outliers
+    scale.rows f n1, scale.cols f n2, scale.row_spread f n1 q, scale.col_spread f n2 q
+    scale.widths f n2, scale.slopes f n2, latent f outliers
+    scale.maps.knots f n2 4 {KNOTS}, scale.maps.limits f n2 2, scale.maps.least f n2
     calibration.edges f edges, calibration.levels f bins, calibration.counts f bins, calibration.clean f bins
     mistakes.which i named
     certificate.unseen.skills f n2, certificate.unseen.errors f n2, certificate.unseen.coverage f 2 n2

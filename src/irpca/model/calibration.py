@@ -231,7 +231,7 @@ def _learned(sizes: Array, gross: float, fence: float) -> _Learned:
     misfit, expected, outside = _fitted(shape, shift, log_edges, counts)
     weight = np.exp(misfit.min() - misfit)
     weight /= weight.sum()
-    levels = _probabilities(counts, weight @ np.where(outside, expected, counts))
+    levels = _probabilities(counts, weight @ np.where(outside, expected, counts), weight @ expected)
     levels[np.r_[edges, np.inf] < fence] = 0.0  # of the last bin most may be beyond
     width = np.array([np.interp(-np.log(0.3173), -row, grid) for row in table])
     scale = float(median * 2.0 ** (weight @ (width[shape] + shift / steps)))
@@ -379,11 +379,15 @@ def _fitted_some(shape: Array, shift: Array, log_edges: Array, counts: Array) ->
     return np.where(clean, cost, penalty).sum(axis=1), expected, outside
 
 
-def _probabilities(counts: Array, clean: Array) -> Array:
-    """The probability of a gross error in every bin; it does not decrease with |z|."""
+def _probabilities(counts: Array, clean: Array, expected: Array) -> Array:
+    """The probability of a gross error in every bin; it does not decrease with |z|.
+
+    In a bin without entries gross errors are as many as in all bins on the mean, and clean entries as ``expected``.
+    """
     from scipy.optimize import isotonic_regression
 
-    full = np.flatnonzero(counts)
+    full, excess = np.flatnonzero(counts), float(np.maximum(counts - clean, 0).mean())
+    empty = excess / np.maximum(excess + expected, np.finfo(float).tiny)
     counts, bins, clean = counts[full], counts.size, clean[full]
     fit = isotonic_regression(clean / counts, weights=counts, increasing=False)
     sizes = np.add.reduceat(counts, fit.blocks[:-1])
@@ -392,5 +396,7 @@ def _probabilities(counts: Array, clean: Array) -> Array:
     odds = _misfit(sizes, expected) - 0.5 * np.log1p(sizes) - np.log(bins)
     P = (1 - expected / sizes) / (1 + np.exp(-np.clip(odds, -50, 50)))
     P = np.repeat(np.maximum.accumulate(P), np.diff(fit.blocks))
-    levels: Array = P[np.minimum(np.searchsorted(full, np.arange(bins)), full.size - 1)]
-    return levels
+    above = np.searchsorted(full, np.arange(bins))
+    below = np.maximum(np.searchsorted(full, np.arange(bins), side="right") - 1, 0)
+    levels: Array = np.clip(empty, P[below], P[np.minimum(above, full.size - 1)])
+    return np.maximum.accumulate(levels)

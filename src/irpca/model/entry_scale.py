@@ -10,7 +10,7 @@ formulas: for NumPy arrays and for tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ HALF = float(ndtri(0.75))  # standard deviations to either side: half of the cle
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 GOLDEN = 0.5 * (5**0.5 - 1)  # its multiples modulo 1 are spread more evenly than random numbers
+SMALLEST_SIZE = 0.05  # of a standardised residual: of smaller ones the logarithm says little
 Lines = Any  # a slice, or an array of positions
 
 
@@ -57,6 +58,9 @@ class EntryScale(Sided):
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
         Where columns are mapped: factors of what is expected of latent values, and the maps. All else is of latent
         values then.
+    slopes : array of shape (n2,), or None
+        By how much the logarithm of s grows with the latent value that is expected, in each column: counts scatter
+        more about a large one than about a small one, whatever the map.
     widths : array of shape (n2,), or None
         What standard deviations in each column are multiplied by, so that intervals hold for cells that a fit has not
         seen. The unit that residuals are measured in stays as it is: by how much it is off, their distribution tells.
@@ -71,7 +75,10 @@ class EntryScale(Sided):
     array([2.44948974])
     """
 
-    PAIRS = (("rows", "cols"), ("row_spread", "col_spread"), ("left", "right"), ("unknown", "widths"))
+    PAIRS = (
+        *(("rows", "cols"), ("row_spread", "col_spread"), ("left", "right")),
+        *(("unknown", "widths"), ("unknown", "slopes")),
+    )
     rows: Any
     cols: Any
     row_spread: Any
@@ -84,11 +91,12 @@ class EntryScale(Sided):
     right: Any = None
     maps: ColumnMaps | None = None
     widths: Any = None
+    slopes: Any = None
     unknown: None = None  # nothing of the kind is known of rows: the other side of PAIRS
 
     def unit_at(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """What residuals at some entries are measured in."""
-        s2, var = self.rows[rows] * self.cols[cols], self._variance(rows, cols)
+        s2, var = self.noise_at(rows, cols), self._variance(rows, cols)
         if self.maps is None:
             return self._unit(residuals, s2, var)
         return self._unit_of_interval(residuals, s2, var, self.latent_at(rows, cols), cols)
@@ -130,7 +138,7 @@ class EntryScale(Sided):
         """
         if self.maps is None:
             return residuals / self.unit_at(residuals, rows, cols)
-        s2, var = self.rows[rows] * self.cols[cols], self._variance(rows, cols)
+        s2, var = self.noise_at(rows, cols), self._variance(rows, cols)
         (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
         low, high, some = low / unit, high / unit, low < high
         flip = low > 0  # in the upper tail the distribution function has lost its digits
@@ -158,7 +166,7 @@ class EntryScale(Sided):
         counts, and the share of the clean cells in it over that of those mistakes.
         """
         assert self.maps is not None
-        s2, var, xp = self.rows[rows] * self.cols[cols], self._variance(rows, cols), array_namespace(residuals)
+        s2, var, xp = self.noise_at(rows, cols), self._variance(rows, cols), array_namespace(residuals)
         (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
         mass = calibration.below(high / unit) - calibration.below(low / unit)
         few, lowest, highest = self.maps.is_few(cols), low == -np.inf, high == np.inf
@@ -205,7 +213,7 @@ class EntryScale(Sided):
 
     def std_at(self, rows: Any, cols: Any) -> Any:
         """The standard deviation of clean measurements about what is expected, at some entries."""
-        std = (self.tail**2 * self.rows[rows] * self.cols[cols] + self._variance(rows, cols)) ** 0.5
+        std = (self.tail**2 * self.noise_at(rows, cols) + self._variance(rows, cols)) ** 0.5
         return std if self.widths is None else std * self.widths[cols]
 
     def std_table(self) -> Any:
@@ -216,7 +224,18 @@ class EntryScale(Sided):
 
     def _squares(self, rows: Lines, cols: Lines) -> tuple[Any, Any]:
         s2 = self.rows[rows][:, None] * self.cols[cols][None, :]
+        if self.slopes is not None:
+            s2 = s2 * self._growth(self.latent_table(rows, cols), cols)
         return s2, self.row_spread[rows] @ self.col_spread[cols].T
+
+    def noise_at(self, rows: Any, cols: Any) -> Any:
+        """s² at some entries."""
+        s2 = self.rows[rows] * self.cols[cols]
+        return s2 if self.slopes is None else s2 * self._growth(self.latent_at(rows, cols), cols)
+
+    def _growth(self, latent: Any, cols: Any) -> Any:
+        xp = array_namespace(latent)
+        return xp.exp(2 * self.slopes[cols] * xp.clip(latent, -KINDS.levels, KINDS.levels))
 
     def _variance(self, rows: Any, cols: Any) -> Any:
         total = 0 * self.rows[rows] * self.cols[cols]
@@ -230,9 +249,31 @@ def _share(calibration: Calibration) -> float:
     return float(np.clip(calibration.share, *constants.GROSS_LIMITS))
 
 
-def learn_confused(
-    met: Iterable[tuple[EntryScale, Array, Array, Array]], calibration: Calibration
-) -> tuple[float, float, float]:
+def learn_slopes(sizes: Array, latent: Array, cols: Array, n2: int) -> Array:
+    """The ``slopes`` of :class:`EntryScale`, from standardised residuals and the latent values expected there.
+
+    A column's own slope is shrunk towards that of all columns, and that towards none, by what chance makes of them
+    (DerSimonian and Laird 1986). A gross error adds a few units to a logarithm, so it needs no weight of its own.
+    """
+    y, t = np.log(np.maximum(np.abs(sizes), SMALLEST_SIZE)), np.clip(latent, -KINDS.levels, KINDS.levels)
+    counts = np.maximum(np.bincount(cols, minlength=n2), 1)
+    y, t = (x - (np.bincount(cols, x, n2) / counts)[cols] for x in (y, t))
+    squares = np.bincount(cols, t * t, n2)
+    own = np.bincount(cols, t * y, n2) / np.maximum(squares, np.finfo(float).tiny)
+    precision = squares / max(float(y @ y) / max(len(y), 1), np.finfo(float).tiny)
+    total = precision.sum()
+    if not total:
+        return np.zeros(n2)
+    mean = float(precision @ own / total)
+    excess = float(precision @ (own - mean) ** 2) - np.count_nonzero(precision) + 1
+    spread = max(0.0, excess / max(float(total - precision @ precision / total), np.finfo(float).tiny))
+    inner = np.where(precision > 0, 1 / (spread + 1 / np.maximum(precision, np.finfo(float).tiny)), 0.0)
+    mean *= max(0.0, 1 - 1 / max(float(inner.sum()) * mean**2, np.finfo(float).tiny))
+    found: Array = mean + (own - mean) * spread * inner
+    return found
+
+
+def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float, float, float]:
     """The shares ``confused`` of :class:`EntryScale` that make some entries most likely (by EM).
 
     ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain. If these are
@@ -246,6 +287,8 @@ def learn_confused(
         masses.append(mass[few & some])
     held, mass = np.concatenate(groups), np.concatenate(masses)
     n = len(held)
+    if not n:
+        return 0.0, 0.0, 0.0
     shares, none = np.full(3, _share(calibration) / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
     for _ in range(constants.MAX_STEPS):
         odds = shares[held] / mass / (1 - shares.sum())
@@ -297,7 +340,10 @@ class Judge:
             odds = max(gross / (1 - _share(self.calibration)), max(self.scale.confused) / (1 - few))
             share = odds * (1 - self.level) / max(self.level, 1e-12)
             limit = min(limit, self.calibration.size_of_tail(min(share, 0.5))) * np.sqrt(3) / 2
-        return Standardised(self.scale.rows, self.scale.cols, limit)
+        cols = self.scale.cols
+        if self.scale.slopes is not None:  # no noise is less
+            cols = cols * array_namespace(cols).exp(-2 * KINDS.levels * abs(self.scale.slopes))
+        return Standardised(self.scale.rows, cols, limit)
 
     def standardised(self, residuals: Any, rows: Any, cols: Any) -> Any:
         """Residuals at some entries in units of their uncertainty; without a model of it, of the limit."""
@@ -329,7 +375,9 @@ class Judge:
 
     def outliers(self, S: Any) -> Any:
         """Those of the candidates S that are outliers; where they were, in host memory or on a device."""
+        one_sided = self.calibration is not None and self.calibration.skewed
         certain = self.scale is None or (not self.scale.row_spread.shape[1] and self.scale.maps is None)
+        certain &= not one_sided
         if certain and (self.known is None or all(lines.all() for lines in self.known)):
             return S
         judge, kept = self.converted(S.tensor_of) if on_device(S) else self, S.data != S.data
@@ -342,3 +390,26 @@ class Judge:
         """The same for arrays of another kind."""
         known = None if self.known is None else (convert(self.known[0]), convert(self.known[1]))
         return replace(self, scale=self.scale and self.scale.converted(convert), known=known)
+
+
+Met = tuple[EntryScale, Array, Array, Array]  # a scale, and the residuals, rows and columns of entries
+
+
+def calibrate(
+    met: Sequence[Met], gross: float, confused: tuple[float, float, float] | None = None
+) -> tuple[Judge, list[Array]]:
+    """Learn how probable mistakes are among some entries: a judge, and what it says of them.
+
+    Its scale is the first one. ``gross``: a first estimate of the share of gross errors; ``confused``: see
+    :class:`EntryScale`, learned here unless it is given. Mistakes among few values are taken for tails of the noise at
+    first, so those that are found are left out the second time.
+    """
+    sizes = np.concatenate([scale.spread_sizes(*entries) for scale, *entries in met])
+    few = np.concatenate([0 * cols > 0 if scale.maps is None else scale.maps.is_few(cols) for scale, *_, cols in met])
+    wrong, shares = [np.zeros(len(sizes))], confused
+    for _ in range(2 if few.any() else 1):
+        calibration = Calibration(sizes[~few | (np.concatenate(wrong) <= constants.MAJORITY)], gross, FENCE)
+        shares = confused or learn_confused(met if few.any() else [], calibration)
+        judges = [Judge(calibration.limit, replace(scale, confused=shares), calibration) for scale, *_ in met]
+        wrong = [judge.probability(*entries) for judge, (_, *entries) in zip(judges, met, strict=True)]
+    return judges[0], wrong

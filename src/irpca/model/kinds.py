@@ -52,8 +52,9 @@ def kind_of(values: Array, wanted: str = AUTO) -> Kind:
     distinct, counts = np.unique(values[np.isfinite(values)].astype(float), return_counts=True)
     if len(distinct) < 2:
         return _constant(distinct[0] if len(distinct) else 0.0)
-    if wanted == ORDERED and len(distinct) > KNOTS:
-        raise ValueError(f"it has {len(distinct)} different values; a column of ordered values has at most {KNOTS}")
+    if wanted == ORDERED and len(distinct) > KINDS.most:
+        many = f"it has {len(distinct)} different values"
+        raise ValueError(f"{many}; a column of ordered values has at most {KINDS.most}")
     if wanted in (LOGARITHM, SQUARE_ROOT) and distinct[0] < 0:
         least = f"its smallest value is {distinct[0]:g}"
         raise ValueError(f"{least}; a column of which a {wanted} is taken has none below 0")
@@ -96,7 +97,7 @@ def _few_values(distinct: Array, counts: Array, wanted: bool) -> tuple[Array, Ar
             before = k - outwards.step
             beside = on_grid[k] and known[before] and abs(distinct[k] - distinct[before]) < 1.5 * step
             known[k] |= beside and counts[k] >= KINDS.tail * counts[before]
-    if not 2 <= known.sum() <= KNOTS or counts[known].sum() < KINDS.bulk * n:
+    if not 2 <= known.sum() <= KINDS.most or counts[known].sum() < KINDS.bulk * n:
         return None
     return distinct[known], counts[known]
 
@@ -140,7 +141,7 @@ def _numbers(distinct: Array, counts: Array, wanted: str) -> Kind:
 
     values = distinct[inner]
     span = values[-1] - values[0]
-    t = np.linspace(-KINDS.reach, KINDS.reach, KNOTS - 4)
+    t = np.sinh(np.linspace(-1, 1, KNOTS - 4) * np.arcsinh(KINDS.reach))  # closer where more cells are
     x = _yeo_johnson_inverse(t * spread + middle, power) * unit + origin
     there = (x >= max(values[0] - span, 0.0 if distinct[0] >= 0 else -np.inf)) & (x <= values[-1] + span)
     there &= np.r_[True, np.diff(x) > 1e-9 * abs(x[1:])]
@@ -212,9 +213,9 @@ def _power(values: Array, counts: Array, wanted: str) -> tuple[float, float, flo
     plain = 1.0, float(q[2]), unit
     origins = [plain[1:]]
     if counts[values < 0].sum() <= KINDS.slips * counts.sum() and q[2] > 0:
-        origins.append(
-            (0.0, float(q[0] if q[0] > 0 else q[2]) / KINDS.near_zero)
-        )  # close to a power of the value itself
+        positive, of_them = values[values > 0], np.cumsum(counts[values > 0])
+        smallest = float(positive[np.searchsorted(of_them, KINDS.slips * of_them[-1])])
+        origins.append((0.0, smallest / KINDS.near_zero))  # close to a power of the value itself
     if wanted == AS_IT_IS or len(values) < 3:
         return plain
     if wanted == LOGARITHM:
@@ -222,12 +223,13 @@ def _power(values: Array, counts: Array, wanted: str) -> tuple[float, float, flo
     if wanted == SQUARE_ROOT:
         return COUNTS
     values, counts = _thinned(values, counts)
-    best, score = plain, _closeness(values, counts, np.ones(1), *plain[1:])[0] + KINDS.gain
-    for origin in origins:
-        scores = _closeness(values, counts, POWERS, *origin)
+    best, score = plain, _closeness(values, counts, np.ones(1), *plain[1:])[0]
+    logarithm = [(np.zeros(1), origins[-1])] if origins[1:] else []
+    for powers, origin in [*logarithm, *((POWERS, origin) for origin in origins)]:  # the simplest first
+        scores = _closeness(values, counts, powers, *origin)
         k = int(scores.argmax())
-        if scores[k] > score:
-            best, score = (float(POWERS[k]), *origin), scores[k]
+        if scores[k] > score + (KINDS.gain if best in (plain, (0.0, *origins[-1])) else 0.0):
+            best, score = (float(powers[k]), *origin), scores[k]
     return best
 
 

@@ -19,7 +19,7 @@ from array_api_compat import array_namespace
 from ..engines.base import Sided
 from ..lowrank import Array, LowRank
 
-KNOTS = 32  # of a map, a power of two: bisection takes five steps
+KNOTS = 64  # of a map, a power of two: bisection takes six steps
 FAR = 8.0  # standard deviations from the middle at which a value begins that no cell of a column of few values holds
 SAME = 1e-4  # latent values that differ by less are those of one knot: M may be in single precision
 MAPPED_ENTRIES = 1 << 20  # that are mapped at a time: a dozen numbers are made for each

@@ -173,7 +173,8 @@ class Placement:
             cols = usual
         row_spread, col_spread = (np.hstack(sides) for sides in zip(of_rows, of_cols, strict=True))
         widths = None if fitted is None or any(new) else fitted.widths  # they are of lines with entries
-        return EntryScale(rows, cols, row_spread, col_spread, tail, middle, widths=widths)
+        slopes = None if fitted is None or new[1] else fitted.slopes
+        return EntryScale(rows, cols, row_spread, col_spread, tail, middle, widths=widths, slopes=slopes)
 
     def scale_of_rows(self, fitted: EntryScale, placed: Placed) -> EntryScale:
         """The scales of new rows that were placed by their entries."""

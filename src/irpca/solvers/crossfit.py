@@ -14,8 +14,8 @@ import numpy as np
 
 from .. import constants
 from ..lowrank import Array
-from ..model.calibration import Calibration, most_certain_first
-from ..model.entry_scale import FENCE, HALF, REACH, Judge, learn_confused
+from ..model.calibration import most_certain_first
+from ..model.entry_scale import HALF, REACH, Met, calibrate, learn_slopes
 from ..model.factors import Fit
 from ..model.noise import scales
 from ..result import Unseen
@@ -33,7 +33,7 @@ class CrossFit:
         What the standard deviation in each column of M is to be multiplied by.
     middle : float
         What the range of half of the clean cells is then to be multiplied by; less than 1 where noise has long tails.
-    confused : three floats
+    confused, slopes : three floats, and array of shape (n2,) or None
         See :class:`~irpca.model.entry_scale.EntryScale`.
     """
 
@@ -41,41 +41,53 @@ class CrossFit:
     widths: Array
     middle: float
     confused: tuple[float, float, float]
+    slopes: Array | None
 
 
 def predict_unseen(part: Part, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
     """Return what follows from the fit to all cells of a part and from those to all but one fold each."""
-    folds, mapped = part.folds, part.problem.maps is not None
+    folds, maps = part.folds, part.problem.maps
     rows, cols = folds.rows, folds.cols
-    values, gross = part.values_at(rows, cols), 0.0 if mapped else whole.noise.gross
-    expected, z, away = (np.zeros(len(rows)) for _ in range(3))
-    met = []
+    values, gross = part.values_at(rows, cols), whole.noise.gross if maps is None else 0.0
+    mine, shape = part.table.lines[1], part.M.shape
+    expected, z, wrong, away = (np.zeros(len(rows)) for _ in range(4))
+    met: list[Met] = []
     for k, fit in enumerate(fits):
-        some, at = folds.which == k, folds.at(k)
+        at = folds.at(k)
         scale, L = part.scale(replace(fit, strict=whole.strict).principal(), unseen=True)
-        expected[some] = L.sampled(*at)
-        R = values[some] - expected[some]
-        z[some] = scale.spread_sizes(R, *at)
-        away[some] = np.abs(z[some]) * replace(scale, tail=1.0).std_at(*at) / scale.std_at(*at)
-        met.append((some, R, at, scale))
-    calibration = Calibration(z, gross, FENCE)
-    confused = learn_confused(((scale, R, *at) for _, R, at, scale in met if mapped), calibration)
-    wrong = np.zeros(len(rows))
-    for some, R, at, scale in met:
-        judge = Judge(calibration.limit, replace(scale, confused=confused), calibration)
-        wrong[some] = judge.probability(R, *at)
+        expected[folds.which == k] = L.sampled(*at)
+        met.append((scale, (values - expected)[folds.which == k], *at))
+        z[folds.which == k] = scale.spread_sizes(*met[-1][1:])
+    slopes = None
+    if maps is not None:
+        numbers = ~maps.is_few(mine[cols])
+        slopes = learn_slopes(z[numbers], expected[numbers], cols[numbers], len(mine))
+        met = [(replace(scale, slopes=slopes), R, i, j) for scale, R, i, j in met]
+    judge, found = calibrate(met, gross)
+    assert judge.scale is not None
+    confused = judge.scale.confused
+    for k, (scale, R, *place) in enumerate(met):
+        size = np.abs(scale.spread_sizes(R, *place))
+        away[folds.which == k] = size * replace(scale, tail=1.0).std_at(*place) / scale.std_at(*place)
+        wrong[folds.which == k] = found[k]
     scale, L = part.scale(whole.principal())
-    R = values - L.sampled(rows, cols)
-    calibration = Calibration(scale.spread_sizes(R, rows, cols), gross, FENCE)
-    judge = Judge(calibration.limit, replace(scale, confused=confused), calibration)
-    again = judge.is_outlier(R, rows, cols)
-    n, mine = int(np.count_nonzero(again)), part.table.lines[1]
+    met = [(replace(scale, slopes=slopes), values - L.sampled(rows, cols), rows, cols)]
+    again = calibrate(met, gross, confused)[0].is_outlier(*met[0][1:])
+    n = int(np.count_nonzero(again))
     factors, middle = _factors(away, cols, 1 - wrong, len(mine))
-    of_all = np.full(part.M.shape[1], float(np.median(factors)))
-    of_all[mine] = factors
     clearest = again[most_certain_first(wrong, away)[:n]]
     agreement = clearest.mean() if n >= constants.BUDGET.fewest else np.nan
-    return CrossFit(_unseen(part, expected, away, 1 - wrong, float(agreement)), of_all, middle, confused)
+    unseen = _unseen(part, expected, away, 1 - wrong, float(agreement))
+    widths, slopes = (None if x is None else _of_all(x, mine, shape[1]) for x in (factors, slopes))
+    assert widths is not None
+    return CrossFit(unseen, widths, middle, confused, slopes)
+
+
+def _of_all(values: Array, some: Array, n: int) -> Array:
+    """Numbers of some columns as those of all; of the others their median."""
+    found = np.full(n, float(np.median(values)))
+    found[some] = values
+    return found
 
 
 def _unseen(part: Part, expected: Array, away: Array, clean: Array, agreement: float) -> Unseen:

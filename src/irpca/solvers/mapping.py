@@ -12,7 +12,7 @@ from ..constants import KINDS
 from ..engines.base import Look
 from ..lowrank import Array
 from ..model.columns import find_spreads
-from ..model.kinds import AS_IT_IS, AUTO, CHOICES, NUMBER, SQUARE_ROOT, ColumnError, kind_of
+from ..model.kinds import AS_IT_IS, AUTO, CHOICES, LOGARITHM, NUMBER, SQUARE_ROOT, ColumnError, kind_of
 from ..model.maps import ColumnMaps, Kind
 from ..problem import Problem
 from ..result import State
@@ -131,8 +131,8 @@ def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> 
     together = kind_of(usual)
     if auto and shared:
         of_numbers = not (together.low < together.high).all()
-        together = kind_of(usual, NUMBER)
-        return [[together] * len(wanted)] if of_numbers and not together.plain else []
+        maps = _common(usual, kind_of(usual, NUMBER)) if of_numbers else []
+        return [[one] * len(wanted) for one in maps if not one.plain]
     kinds: list[Kind] = []
     for j, (kind, here, counts) in enumerate(zip(wanted, near, np.isfinite(values).sum(axis=0), strict=True)):
         if kind == AUTO and here and not counts:
@@ -145,15 +145,22 @@ def _candidates(values: Array, wanted: list[str], near: Array, shared: bool) -> 
             raise ColumnError(j, kind, str(error)) from None
     candidates = [kinds]
     if auto and near.any():
-        shares = [together, kind_of(usual, SQUARE_ROOT)] if _are_counts(usual) else [together]
-        candidates[:0] = [[one if here else kind for here, kind in zip(near, kinds, strict=True)] for one in shares]
+        maps = _common(usual, together)
+        candidates[:0] = [[one if here else kind for here, kind in zip(near, kinds, strict=True)] for one in maps]
     return [kinds for kinds in candidates if not all(kind.plain for kind in kinds)]
 
 
-def _are_counts(values: Array) -> bool:
-    """Whether values are whole numbers from zero on, and more than a few ordered ones."""
+def _common(values: Array, found: Kind) -> list[Kind]:
+    """Maps that columns of the same quantity may share: the one that was found, and those of amounts and of counts.
+
+    A few values that are far apart hide which power it is.
+    """
     seen = values[np.isfinite(values)]
-    return bool((seen >= 0).all() and (seen == np.round(seen)).all() and len(np.unique(seen)) > KINDS.few)
+    if found.plain or (found.low < found.high).all() or (seen < 0).any():
+        return [found]
+    counts = [SQUARE_ROOT] if (seen == np.round(seen)).all() else []
+    others = [kind_of(values, kind) for kind in (LOGARITHM, *counts)]
+    return [found, *(kind for kind in others if kind.name != found.name)]
 
 
 def _spreads(values: Array) -> Array:
