@@ -182,7 +182,7 @@ def test_what_is_expected_is_of_no_size():
 def test_the_surer_the_other_was_the_likelier_is_the_rarer_value_wrong():
     judge, maps = a_mapped_judge(n=200)
     order = np.argsort(judge.scale.latent_table()[:, 3])[::-1]
-    shares = 0.04, 0.04, 0.04
+    shares = 0.04, 0.04, 0.04, 0.0, 0.0
     scale = replace(judge.scale, rows=np.full(200, 0.1), row_spread=np.zeros((200, 2)), confused=shares)
     for held, rows in ((1.0, order), (0.0, order[::-1])):
         cols = np.full(200, 3)
@@ -192,15 +192,29 @@ def test_the_surer_the_other_was_the_likelier_is_the_rarer_value_wrong():
 
 
 def test_a_value_that_no_clean_cell_holds():
-    """Half of the mistakes in scores are such values, and KINDS.foreign of the clean cells, wherever they are."""
+    """It is as probably wrong as such values are more frequent than in clean tables, wherever they are."""
     judge, maps = a_mapped_judge()
-    cols, rows = np.full(3, 2), np.array([0, 5, 9])
+    cols, rows, off = np.full(3, 2), np.array([0, 5, 9]), 9 * KINDS.off_grid
+    judge = replace(judge, scale=replace(judge.scale, confused=(0.0, 0.0, 0.0, 0.0, off)))
     R = maps.latent(np.array([3.7, 40.0, -999.0]), cols) - judge.scale.latent_at(rows, cols)
-    share = judge.calibration.share
-    odds = 0.5 / KINDS.foreign * share / (1 - share)
+    odds = np.array([off / KINDS.off_grid / (1 - off), 0.0, 0.0])  # 40 and -999 are on the grid
     assert_allclose(judge.probability(R, rows, cols), odds / (1 + odds))
     assert_allclose(np.abs(judge.standardised(R, rows, cols)), KINDS.unknown)
-    assert judge.is_outlier(R, rows, cols).all() and not replace(judge, level=0.95).is_outlier(R, rows, cols).any()
+    assert_array_equal(judge.is_outlier(R, rows, cols), [True, False, False])
+    assert not replace(judge, level=0.95).is_outlier(R, rows, cols).any()
+
+
+@pytest.mark.parametrize("value", [3.7, 40.0])
+def test_how_often_scores_are_no_scores_is_learned(value):
+    n, wrong = 4_000, 0.02
+    judge, maps = a_mapped_judge(n, spread=0.0)
+    rows, cols, latent = np.arange(n), np.full(n, 2), judge.scale.latent_table()
+    X = np.where(rows < wrong * n, value, maps.expected(latent, held=True)[:, 2])
+    R = maps.latent(X, cols) - latent[:, 2]
+    confused = learn_confused([(judge.scale, R, rows, cols)], Calibration(ndtri((rows + 0.5) / n)))
+    at = 3 if value == 40 else 4
+    assert_allclose(confused[at], wrong - (KINDS.foreign, KINDS.off_grid)[at - 3], rtol=0.05)
+    assert sum(confused) - confused[at] < 0.01
 
 
 @given(seed=st.integers(0, 999), level=st.floats(0.5, 0.999), limit=st.floats(1.0, 8.0), spread=st.floats(0, 3))
@@ -245,7 +259,7 @@ def test_how_often_scores_are_mistaken_is_learned(wrong):
     R = maps.latent(X, cols) - latent
     calibration = Calibration(rng.standard_normal(20_000))
     scale = replace(scale, confused=learn_confused([(scale, R, rows, cols)], calibration))
-    assert_allclose(scale.confused, np.array([0.2, 0.6, 0.2]) * wrong, atol=0.15 * wrong + 0.005)
+    assert_allclose(scale.confused, np.array([0.2, 0.6, 0.2, 0.0, 0.0]) * wrong, atol=0.15 * wrong + 0.005)
     P = replace(judge, scale=scale, calibration=calibration).probability(R, rows, cols)
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
         some = np.abs(P - low - 0.1) < 0.1
@@ -261,7 +275,7 @@ def test_scores_of_which_nothing_is_known_are_not_called_mistakes():
     rows, cols = np.arange(n), np.full(n, 2)
     R = maps.latent(np.clip(np.round(3 + rng.standard_normal(n)), 1, 5), cols) - scale.latent_at(rows, cols)
     confused = learn_confused([(scale, R, rows, cols)], Calibration(rng.standard_normal(2_000)))
-    assert_allclose(confused, 1 / (3 * (n + 2)))
+    assert_allclose(confused, 1 / (5 * (n + 2)))
 
 
 def test_mapped_tensors_are_judged_as_arrays_are():

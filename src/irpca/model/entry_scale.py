@@ -30,6 +30,7 @@ FENCE = MEDIAN * 2.0**constants.TUKEY_FENCE  # standard deviations: what is with
 HALF = float(ndtri(0.75))  # standard deviations to either side: half of the clean measurements, if they are Gaussian
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
+NO_GROUP = -1  # of entries that are a number, or at a bound
 GOLDEN = 0.5 * (5**0.5 - 1)  # its multiples modulo 1 are spread more evenly than random numbers
 SMALLEST_SIZE = 0.05  # of a standardised residual: of smaller ones the logarithm says little
 Lines = Any  # a slice, or an array of positions
@@ -50,9 +51,9 @@ class EntryScale(Sided):
         The standard deviation of clean noise in units of s: more than 1 where it has long tails.
     middle : float
         Half of the clean measurements are within so many times the range that Gaussian noise has of the same ``std``.
-    confused : three floats
+    confused : five floats
         The shares of the entries of columns of few values that are mistakes and hold the lowest value, one of those
-        between, and the highest.
+        between, the highest, another one of their grid, and one off it.
     unseen : bool
         Whether the fit was made without the entries that are judged.
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
@@ -85,7 +86,7 @@ class EntryScale(Sided):
     col_spread: Any
     tail: float = 1.0
     middle: float = 1.0
-    confused: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    confused: tuple[float, ...] = (0.0,) * 5
     unseen: bool = False
     left: Any = None
     right: Any = None
@@ -149,31 +150,32 @@ class EntryScale(Sided):
         return np.where(some, np.where(flip, -drawn, drawn), low)
 
     def odds_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any]:
-        """Of entries of few values or at a bound: which these are, and the odds that they are mistakes.
-
-        Half of the mistakes in a column of few values are taken for values that no clean cell holds. What clean
-        residuals are beyond an end of an interval the calibration says, in units of ``unit_at``.
-        """
-        few, some, group, mass = self.masses_at(residuals, rows, cols, calibration)
+        """Of entries of few values or at a bound: which these are, and the odds that they are mistakes."""
+        some, group, share = self.shares_at(residuals, rows, cols, calibration)
         gross, xp = _share(calibration), array_namespace(residuals)
-        lowest, between, highest = self.confused
-        hit = xp.where(group == 0, lowest + 0 * mass, xp.where(group == 2, highest + 0 * mass, between + 0 * mass))
-        hit = xp.where(few, hit / (1 - sum(self.confused)), KINDS.pile * gross / (1 - gross) + 0 * mass)
-        return some | few, xp.where(some, hit / mass, 0.5 * gross / (1 - gross) / KINDS.foreign)
+        hit = KINDS.pile * gross / (1 - gross) + 0 * share
+        for k, mistaken in enumerate(self.confused):
+            hit = xp.where(group == k, mistaken / (1 - sum(self.confused)) + 0 * share, hit)
+        return some, hit / share
 
-    def masses_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any, Any, Any]:
-        """Which entries are in columns of few values, and which stand for an interval; of these, which of ``confused``
-        counts, and the share of the clean cells in it over that of those mistakes.
+    def shares_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any, Any]:
+        """Which entries are of few values or at a bound, and what share of the clean ones hold what they do.
+
+        The second answer is which of ``confused`` counts for them; none of these at a bound. What clean residuals are
+        beyond an end of an interval the calibration says, in units of ``unit_at``.
         """
         assert self.maps is not None
         s2, var, xp = self.noise_at(rows, cols), self._variance(rows, cols), array_namespace(residuals)
-        (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
-        mass = calibration.below(high / unit) - calibration.below(low / unit)
-        few, lowest, highest = self.maps.is_few(cols), low == -np.inf, high == np.inf
-        between = few & ~lowest & ~highest
-        mass = xp.where(between, mass * (self.maps.count(cols) - 2), mass)
-        group = xp.where(lowest, 0, xp.where(highest, 2, 1))
-        return few, low < high, group, xp.where(mass > 0, mass, np.finfo(float).tiny)
+        latent, few = self.latent_at(rows, cols), self.maps.is_few(cols)
+        (low, high), unit = self._bounds(residuals, s2, var, latent, cols)
+        share = calibration.below(high / unit) - calibration.below(low / unit)
+        group = xp.where(low == -np.inf, 0, xp.where(high == np.inf, 2, 1))
+        on_grid = self.maps.on_grid(self.maps.observed(latent + residuals, cols), cols)
+        group = xp.where(few, xp.where(low < high, group, xp.where(on_grid, 3, 4)), NO_GROUP)
+        share = xp.where(group == 1, share * (self.maps.count(cols) - 2), share)  # any of those between
+        for k, clean in ((3, KINDS.foreign), (4, KINDS.off_grid)):
+            share = xp.where(group == k, clean + 0 * share, share)
+        return few | (low < high), group, xp.where(share > 0, share, np.finfo(float).tiny)
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
         xp = array_namespace(s2)
@@ -273,30 +275,33 @@ def learn_slopes(sizes: Array, latent: Array, cols: Array, n2: int) -> Array:
     return found
 
 
-def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float, float, float]:
+def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float, ...]:
     """The shares ``confused`` of :class:`EntryScale` that make some entries most likely (by EM).
 
     ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain. If these are
-    explained as well without mistakes, by the Bayesian information criterion for three numbers, there are next to none:
-    in columns that the fit has little to say of, mistakes would explain them as well as anything.
+    explained as well without mistakes, by the Bayesian information criterion, there are next to none: in columns that
+    the fit has little to say of, mistakes would explain them as well as anything. Values that a column knows are one
+    case, of three numbers; those that it does not know are two of one each.
     """
-    groups, masses = [np.zeros(0, int)], [np.zeros(0)]
+    groups, clean = [np.zeros(0, int)], [np.zeros(0)]
     for scale, residuals, rows, cols in met:
-        few, some, group, mass = scale.masses_at(residuals, rows, cols, calibration)
-        groups.append(group[few & some])
-        masses.append(mass[few & some])
-    held, mass = np.concatenate(groups), np.concatenate(masses)
+        _, group, share = scale.shares_at(residuals, rows, cols, calibration)
+        groups.append(group[group != NO_GROUP])
+        clean.append(share[group != NO_GROUP])
+    held, share = np.concatenate(groups), np.concatenate(clean)
     n = len(held)
     if not n:
-        return 0.0, 0.0, 0.0
-    shares, none = np.full(3, _share(calibration) / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
+        return (0.0,) * 5
+    shares, none = np.full(5, _share(calibration) / 5), 1 / (5 * (n + 2))  # by the rule of succession
     for _ in range(constants.MAX_STEPS):
-        odds = shares[held] / mass / (1 - shares.sum())
-        shares = none + np.bincount(held, odds / (1 + odds), 3) / (n + 2)
+        odds = shares[held] / share / (1 - shares.sum())
+        shares = none + np.bincount(held, odds / (1 + odds), 5) / (n + 2)
         shares *= min(1.0, constants.GROSS_LIMITS[1] / shares.sum())
-    gain = np.log((1 - shares.sum()) * mass + shares[held]) - np.log((1 - none.sum()) * mass + none[held])
-    lowest, between, highest = (shares if gain.sum() > 1.5 * np.log(n + 1) else none).tolist()
-    return lowest, between, highest
+    gain = np.bincount(held, np.log1p(shares[held] / share), 5) + n * np.log1p(-shares)
+    for case in (slice(0, 3), slice(3, 4), slice(4, 5)):
+        if gain[case].sum() <= 0.5 * len(gain[case]) * np.log(n + 1):
+            shares[case] = none
+    return tuple(shares.tolist())
 
 
 @dataclass(frozen=True, eq=False)
@@ -395,9 +400,7 @@ class Judge:
 Met = tuple[EntryScale, Array, Array, Array]  # a scale, and the residuals, rows and columns of entries
 
 
-def calibrate(
-    met: Sequence[Met], gross: float, confused: tuple[float, float, float] | None = None
-) -> tuple[Judge, list[Array]]:
+def calibrate(met: Sequence[Met], gross: float, confused: tuple[float, ...] | None = None) -> tuple[Judge, list[Array]]:
     """Learn how probable mistakes are among some entries: a judge, and what it says of them.
 
     Its scale is the first one. ``gross``: a first estimate of the share of gross errors; ``confused``: see

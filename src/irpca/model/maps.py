@@ -21,6 +21,7 @@ from ..lowrank import Array, LowRank
 
 KNOTS = 64  # of a map, a power of two: bisection takes six steps
 FAR = 8.0  # standard deviations from the middle at which a value begins that no cell of a column of few values holds
+OFF_GRID = 0.01  # of a step: M may be in single precision, and values be recovered from latent ones
 SAME = 1e-4  # latent values that differ by less are those of one knot: M may be in single precision
 MAPPED_ENTRIES = 1 << 20  # that are mapped at a time: a dozen numbers are made for each
 
@@ -167,6 +168,15 @@ class ColumnMaps(Sided):
     def is_few(self, cols: Any) -> Any:
         """Whether columns hold few ordered values."""
         return self._few[cols]
+
+    def on_grid(self, X: Any, cols: Any) -> Any:
+        """Whether cells are whole steps from the values of their column; a step is between the nearest of these."""
+        xp, x = array_namespace(X), self.knots[:, 0]
+        last = ~xp.isfinite(x[:, 1:])
+        x = xp.where(xp.isfinite(x), x, xp.zeros_like(x))
+        steps = xp.min(xp.where(last, np.inf, x[:, 1:] - x[:, :-1]), axis=1)
+        away = (X - x[cols, 0]) / steps[cols]
+        return xp.abs(away - xp.round(away)) < OFF_GRID
 
     def count(self, cols: Any) -> Any:
         """How many values columns of few values hold."""

@@ -33,14 +33,14 @@ class CrossFit:
         What the standard deviation in each column of M is to be multiplied by.
     middle : float
         What the range of half of the clean cells is then to be multiplied by; less than 1 where noise has long tails.
-    confused, slopes : three floats, and array of shape (n2,) or None
+    confused, slopes : five floats, and array of shape (n2,) or None
         See :class:`~irpca.model.entry_scale.EntryScale`.
     """
 
     unseen: Unseen
     widths: Array
     middle: float
-    confused: tuple[float, float, float]
+    confused: tuple[float, ...]
     slopes: Array | None
 
 
