@@ -20,6 +20,7 @@ BELOW_SOLVERS = {
     "cached",
     "lowrank",
     "constants",
+    "durable",
     "features",
     "regression",
     "result",

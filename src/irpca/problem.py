@@ -17,18 +17,7 @@ from .model.columns import Columns
 from .model.maps import ColumnMaps
 from .sample import Sample, check_scale, children
 
-PURPOSES = (
-    "sample",
-    "blocks",
-    "lines",
-    "race",
-    "held out",
-    "block fits",
-    "growth",
-    "units",
-    "kinds",
-    "folds",
-)  # a new one at the end
+PURPOSES = "sample", "blocks", "block fits", "units"  # a new one at the end
 
 
 class LatentView:

@@ -12,6 +12,7 @@ from .engines import MemoryEngine, observed
 from .engines.base import Engine
 from .lowrank import Array, LowRank
 
+GOLDEN = 0.5 * (5**0.5 - 1)  # its multiples modulo 1 are spread more evenly than random numbers
 SPARSE = 0.5  # with a smaller share of M observed, a dense array would be mostly holes
 
 
@@ -116,6 +117,11 @@ def in_memory(piece: Array) -> Engine:
     if np.isfinite(piece).mean() < SPARSE:
         return observed(piece)
     return MemoryEngine(piece)
+
+
+def scattered(n: int, size: int) -> Array:
+    """So many of n positions, in order: spread evenly, in step with no period, and the same at every call."""
+    return np.sort(np.argpartition(GOLDEN * np.arange(n) % 1, size - 1)[:size])
 
 
 def children(seed: np.random.SeedSequence, n: int) -> list[np.random.SeedSequence]:

@@ -229,3 +229,22 @@ def test_sweeps_end_after_max_iter(solver):
     np.testing.assert_allclose(left, np.diag(np.diag(left)), atol=1e-8 * left.max())
     np.testing.assert_allclose(right, left, atol=1e-8 * left.max())
     assert np.linalg.norm(result.L.dense() - converged.L.dense()) < 0.1 * np.linalg.norm(converged.L.dense())
+
+
+# What is random
+
+
+@pytest.mark.parametrize("kind", ["numbers", "scores"])
+def test_neither_the_seed_nor_the_order_of_the_rows_decides(kind):
+    """Cells are held out, and components begun, by what the table holds."""
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((120, 2)) @ rng.standard_normal((2, 12)) + 0.5 * rng.standard_normal((120, 12))
+    M = np.exp(M) if kind == "numbers" else np.clip(np.round(3 + M), 1, 5)
+    M[rng.random(M.shape) < 0.05] *= 1000
+    first, other = (irpca.solve(M, columns="auto", random_state=seed) for seed in (0, 1))
+    order = rng.permutation(len(M))
+    shuffled = irpca.solve(M[order], columns="auto")
+    assert first.S.nnz > 50 and [choice.value for choice in first.choices if choice.name == "columns"] == ["mapped"]
+    np.testing.assert_array_equal(first.L.dense(), other.L.dense())
+    np.testing.assert_array_equal(first.S.toarray() != 0, other.S.toarray() != 0)
+    np.testing.assert_array_equal(first.S.toarray()[order] != 0, shuffled.S.toarray() != 0)

@@ -23,6 +23,7 @@ from ..constants import KINDS
 from ..engines.base import MEDIAN, MOST_SPREAD, Sided, Standardised
 from ..engines.sparse_part import on_device, only, places
 from ..lowrank import Array, LowRank
+from ..sample import GOLDEN
 from .calibration import Calibration
 from .maps import ColumnMaps
 
@@ -31,7 +32,6 @@ HALF = float(ndtri(0.75))  # standard deviations to either side: half of the cle
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 NO_GROUP = -1  # of entries that are a number, or at a bound
-GOLDEN = 0.5 * (5**0.5 - 1)  # its multiples modulo 1 are spread more evenly than random numbers
 SMALLEST_SIZE = 0.05  # of a standardised residual: of smaller ones the logarithm says little
 Lines = Any  # a slice, or an array of positions
 
@@ -135,17 +135,20 @@ class EntryScale(Sided):
         """Standardised residuals; of entries that stand for an interval, spread evenly within it.
 
         Randomised quantile residuals (Dunn and Smyth 1996): of clean entries they are distributed as those of numbers.
-        In the place of random numbers there are multiples of the golden ratio, so that no answer depends on a seed.
+        In the place of random numbers there are multiples of the golden ratio, by what is expected: no answer depends
+        on a seed, or on the order of the entries.
         """
         if self.maps is None:
             return residuals / self.unit_at(residuals, rows, cols)
         s2, var = self.noise_at(rows, cols), self._variance(rows, cols)
-        (low, high), unit = self._bounds(residuals, s2, var, self.latent_at(rows, cols), cols)
+        latent = self.latent_at(rows, cols)
+        (low, high), unit = self._bounds(residuals, s2, var, latent, cols)
         low, high, some = low / unit, high / unit, low < high
         flip = low > 0  # in the upper tail the distribution function has lost its digits
         ends = np.where(flip, -high, low), np.where(flip, -low, high)
         below, above = ndtr(ends[0]), ndtr(ends[1])
-        part = GOLDEN * np.arange(1, len(low) + 1) % 1
+        part = np.empty(len(low))
+        part[np.argsort(latent, kind="stable")] = GOLDEN * np.arange(1, len(low) + 1) % 1
         drawn = ndtri(np.maximum(below + (above - below) * part, np.finfo(float).tiny))
         return np.where(some, np.where(flip, -drawn, drawn), low)
 

@@ -16,6 +16,7 @@ from ..model.kinds import AS_IT_IS, AUTO, CHOICES, LOGARITHM, NUMBER, SQUARE_ROO
 from ..model.maps import ColumnMaps, Kind
 from ..problem import Problem
 from ..result import State
+from ..sample import scattered
 from .part import Part, Setup
 from .race import Race
 from .recipes import Recipe, Tied
@@ -55,8 +56,7 @@ def lines_for_kinds(problem: Problem) -> tuple[Array, Array]:
     """Rows from which the kinds of all columns are found."""
     n1, n2 = problem.shape
     most = max(1, min(n1, KINDS.columns, constants.BUDGET.block // n2))
-    rows = np.sort(problem.rng("kinds").choice(n1, most, replace=False))
-    return rows, np.arange(n2)
+    return scattered(n1, most), np.arange(n2)
 
 
 def looks(problem: Problem, columns: Columns) -> list[Look]:
@@ -219,7 +219,7 @@ class _Rival:
     @classmethod
     def of(cls, setup: Setup, part: Part, maps: ColumnMaps, tied: Tied) -> _Rival:
         mapped = replace(setup, problem=setup.problem.seen_through(maps))
-        return cls(maps, mapped.part(part.table.offered, None), Recipe(tied))
+        return cls(maps, mapped.part(part.table.offered, None, part.table), Recipe(tied))
 
     @property
     def gain(self) -> Gain:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .. import constants
 from ..arguments import number, whole_or_auto
+from ..durable import digest
 from ..engines.base import COMPONENTS, Engine, Look
 from ..lowrank import Array, LowRank
 from ..model.choice import Candidate, HeldOut
@@ -17,6 +18,7 @@ from ..model.columns import Columns
 from ..model.entry_scale import EntryScale
 from ..model.factors import Fit, basis_of, restricted
 from ..problem import Problem
+from ..sample import scattered
 from .recipes import Folds, Table, Tied
 from .trimmed import Exactness, exactness, extend, sharpen
 
@@ -53,8 +55,11 @@ class Setup:
             return [free]
         return [self.problem.given] if self.extra == 0 else [self.problem.given, free]
 
-    def part(self, offered: int, start: LowRank | None) -> Part:
-        """Return the part on which so many components are compared, with a fit of all of M to start from."""
+    def part(self, offered: int, start: LowRank | None, like: Table | None = None) -> Part:
+        """Return the part on which so many components are compared, with a fit of all of M to start from.
+
+        What is random there follows from its values, or from those of a table that is to be compared with it.
+        """
         problem = self.problem
         engine, (F1, F2), columns = problem.engine, problem.features, problem.columns
         rows, cols = lines = lines_of_part(problem, offered, engine.counts)
@@ -64,8 +69,9 @@ class Setup:
         values, least = engine.block(rows, cols) / unit, columns.least[cols]
         first = start and LowRank(start.left[rows], start.core, start.right[cols] / unit[:, None])
         options = problem.rank, self.extra, self.noise, offered
-        table = Table(values, lines, here, least, *options, problem.seed_for("race"), first, problem.maps)
-        return Part(self, Folds.of(table, problem.rng("folds")), bases)
+        order, seed = (np.lexsort(values.T[::-1]), _seed_of(values)) if like is None else (like.order, like.seed)
+        table = Table(values, lines, here, least, *options, order, seed, first, problem.maps)
+        return Part(self, Folds.of(table), bases)
 
 
 def check_options(problem: Problem, extra_rank: int | str, noise: float | None) -> int | str:
@@ -84,8 +90,13 @@ def check_options(problem: Problem, extra_rank: int | str, noise: float | None) 
     return extra_rank
 
 
+def _seed_of(values: Array) -> np.random.SeedSequence:
+    """Return a seed that is the same for the same values in another order."""
+    return np.random.SeedSequence(int(digest(np.sort(values[np.isfinite(values)])), 16))
+
+
 def lines_of_part(problem: Problem, offered: int, counts: tuple[Array, Array] | None = None) -> tuple[Array, Array]:
-    """Return random rows and columns on which so many components are compared, of those that have entries.
+    """Return scattered rows and columns on which so many components are compared, of those that have entries.
 
     Of the shorter side as many as possible. Features explain anything if there are about as many of them as lines, and
     so do components: there are some lines for each, as far as memory allows. Without ``counts``, as if every entry
@@ -105,10 +116,8 @@ def lines_of_part(problem: Problem, offered: int, counts: tuple[Array, Array] | 
     many = constants.LINES_PER_COMPONENT * expected if expected > constants.USED_UP * first else 0
     least = [max(constants.COMPARED_LINES_PER_FEATURE * F.d if F.given else 0, many) for F in problem.features]
     more = min(n1, max(sizes[0], least[0])), min(n2, max(sizes[1], least[1]))
-    sizes, rng = more if math.prod(more) <= most else sizes, problem.rng("lines")
-    rows, cols = (
-        lines[np.sort(rng.choice(len(lines), m, replace=False))] for lines, m in zip(filled, sizes, strict=True)
-    )
+    sizes = more if math.prod(more) <= most else sizes
+    rows, cols = (lines[scattered(len(lines), m)] for lines, m in zip(filled, sizes, strict=True))
     return rows, cols
 
 
@@ -224,8 +233,7 @@ class Part:
         most = min(basis.shape[1] if t else n // 4 for basis, t, n in zip(tied, fit.tied, self.M.shape, strict=True))
         if offered >= most or self.held.nearly_exact(fit):
             return None
-        rng = self.problem.rng("growth")
-        lines = [np.sort(rng.choice(n, min(n, constants.BUDGET.lines), replace=False)) for n in self.M.shape]
+        lines = [scattered(n, min(n, constants.BUDGET.lines)) for n in self.M.shape]
         left = self.extend(fit, lines).of_lines(*lines)
         missing = left.lacks(self.M.block(*lines) / self.columns.unit[lines[1]])
         wanted = fit.principal().rank + missing

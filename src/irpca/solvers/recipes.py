@@ -73,7 +73,8 @@ class Table:
     rank, extra : number of components that features explain, and of others; None: to be chosen
     noise : its standard deviation, if it is known
     offered : number of components that a fit begins with where it is to choose
-    seeds : for random components, and for the entries by which the noise is looked for
+    order : of the rows by what they hold: what is random goes by it, so that it is the same in another order
+    seed : of what is random: new components, and the entries by which the noise is looked for
     earlier : a fit of M to start from, if there is one: an exact search's, or the best with fewer components
     maps : of all columns of M, if these are latent values: piled-up ones are as they should be, and rows have one noise
     fits : those that were made
@@ -87,7 +88,8 @@ class Table:
     extra: int | None
     noise: float | None
     offered: int
-    seeds: np.random.SeedSequence
+    order: Array
+    seed: np.random.SeedSequence
     earlier: LowRank | None = None
     maps: ColumnMaps | None = None
     fits: dict[Recipe, Fit] = field(default_factory=dict)
@@ -124,8 +126,8 @@ class Table:
         """Return the fit of a recipe before its first sweep."""
         X = np.where(self.piles, np.nan, self.values) if recipe.piles else self.values
         L0, s0 = self._start(X, recipe)
-        rows, cols = np.nonzero(np.isfinite(X))
-        start, look = (np.random.default_rng(child) for child in children(self.seeds, 2))
+        rows, cols = _entries(X, self.order)
+        start, look = (np.random.default_rng(child) for child in children(self.seed, 2))
         if len(rows) > constants.BUDGET.few:
             at = np.sort(look.choice(len(rows), constants.BUDGET.few, replace=False))
             rows, cols = rows[at], cols[at]
@@ -189,8 +191,9 @@ class Folds:
     which: Array
 
     @classmethod
-    def of(cls, table: Table, rng: np.random.Generator) -> Folds:
-        rows, cols = np.nonzero(np.isfinite(table.values))
+    def of(cls, table: Table) -> Folds:
+        rows, cols = _entries(table.values, table.order)
+        rng = np.random.default_rng(children(table.seed, 3)[2])
         return cls(table, rows, cols, rng.permutation(len(rows)) % constants.FOLDS)
 
     def at(self, k: int) -> tuple[Array, Array]:
@@ -216,6 +219,12 @@ class Folds:
     def held(self) -> list[HeldOut]:
         """The entries of each fold, by which fits to the others are judged."""
         return [self.table.entries(*self.at(k)) for k in range(constants.FOLDS)]
+
+
+def _entries(X: Array, order: Array) -> tuple[Array, Array]:
+    """Return the positions of all entries, row after row in that order."""
+    rows, cols = np.nonzero(np.isfinite(X[order]))
+    return order[rows], cols
 
 
 def _column_medians(X: Array) -> LowRank:
