@@ -41,17 +41,16 @@ class KindsOfColumns:
     finest: float = 0.05  # standard deviations: no relation of mapped columns is known better. In 42 public tables as
     # they are 4 % of the cells are listed with 0.03, 0.5 % with 0.05; with 0.1 expected values are a tenth worse
     rare: float = 0.005  # of the cells hold a value: it is one of these even far from the others. See frequent
-    foreign: float = 0.0014  # of the cells of such columns hold another value of their grid, in 83 public tables
-    off_grid: float = 0.0009  # hold a value off that grid, in the same tables
+    on_grid: tuple[float, float] = (0.17, 61.0)  # shape and rate of the gamma distribution of the share of other values
+    off_grid: tuple[float, float] = (0.084, 123.0)  # and of values off their grid, in 83 public tables as they are
     repeated: int = 3  # cells that share a value off the grid of the others: it is no slip. A choice
     slips: float = 0.01  # of the cells may be below zero in a column of amounts: their sign is wrong
     tail: float = 0.1  # times as many cells as the value before: that is how counts decline, not how mistakes begin
     unknown: float = 4.5  # standard deviations that such a cell counts for, in scores: it is likely wrong, not certain
-    reach: float = (
-        6.0  # standard deviations that knots span; beyond, a map goes on as a logarithm. In log-normal tables
-    )
-    # with 1 % errors, up to 24 % of a list at fdr = 0.05 are false with 4, 10 % with 5.5, 7 % with 8; in ten public
-    # tables with 5 % mistakes the average precision is 0.784 with 4, 0.781 with 5.5 and 0.779 with 8
+    # Standard deviations that knots span; beyond, a map goes on as a logarithm. In log-normal tables with 1 % errors up
+    # to 24 % of a list at fdr = 0.05 are false with 4, 10 % with 5.5, 7 % with 8; in ten public tables with 5 %
+    # mistakes the average precision is 0.784 with 4, 0.781 with 5.5 and 0.779 with 8
+    reach: float = 6.0
     levels: float = 3.0  # standard deviations up to which noise grows with what is expected: few cells are beyond
     thinned: int = 200  # quantiles stand for a column of more values: the tails of a map are set by half a percent
     better: float = 0.02  # nats a cell by which what is less simple must predict better. A choice

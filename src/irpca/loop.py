@@ -111,7 +111,7 @@ def solve(
         interrupted: go on from it, and in it, to the same result. ``reads`` and ``seconds`` of the result and of its
         history are those of this run. A ``random_state`` of None is that of the earlier run.
     random_state : int, Generator, SeedSequence or None
-        Decides which rows, columns and entries are sampled.
+        Decides which entries are sampled: nothing in a table of up to 32,768 cells, except to solvers that are random.
     **options
         Passed to the solver. ``columns="auto"`` finds out what the columns of M hold, as the estimator does by itself;
         without it all are fitted as they are.

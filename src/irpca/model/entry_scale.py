@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace
-from scipy.special import ndtr, ndtri
+from scipy.special import gammaln, ndtr, ndtri
 
 from .. import constants
 from ..constants import KINDS
@@ -53,7 +53,7 @@ class EntryScale(Sided):
         Half of the clean measurements are within so many times the range that Gaussian noise has of the same ``std``.
     confused : five floats
         The shares of the entries of columns of few values that are mistakes and hold the lowest value, one of those
-        between, the highest, another one of their grid, and one off it.
+        between, and the highest; and the odds that another value is a mistake, on the grid of these and off it.
     unseen : bool
         Whether the fit was made without the entries that are judged.
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
@@ -156,16 +156,17 @@ class EntryScale(Sided):
         """Of entries of few values or at a bound: which these are, and the odds that they are mistakes."""
         some, group, share = self.shares_at(residuals, rows, cols, calibration)
         gross, xp = _share(calibration), array_namespace(residuals)
-        hit = KINDS.pile * gross / (1 - gross) + 0 * share
+        odds, right = KINDS.pile * gross / (1 - gross) / share, 1 - sum(self.confused[:3])
         for k, mistaken in enumerate(self.confused):
-            hit = xp.where(group == k, mistaken / (1 - sum(self.confused)) + 0 * share, hit)
-        return some, hit / share
+            odds = xp.where(group == k, mistaken / (right * share if k < 3 else 1 + 0 * share), odds)
+        return some, odds
 
     def shares_at(self, residuals: Any, rows: Any, cols: Any, calibration: Calibration) -> tuple[Any, Any, Any]:
         """Which entries are of few values or at a bound, and what share of the clean ones hold what they do.
 
-        The second answer is which of ``confused`` counts for them; none of these at a bound. What clean residuals are
-        beyond an end of an interval the calibration says, in units of ``unit_at``.
+        The second answer is which of ``confused`` counts for them, none of these at a bound; the third means nothing
+        for values that their column does not know. What clean residuals are beyond an end of an interval the
+        calibration says, in units of ``unit_at``.
         """
         assert self.maps is not None
         s2, var, xp = self.noise_at(rows, cols), self._variance(rows, cols), array_namespace(residuals)
@@ -176,8 +177,6 @@ class EntryScale(Sided):
         on_grid = self.maps.on_grid(self.maps.observed(latent + residuals, cols), cols)
         group = xp.where(few, xp.where(low < high, group, xp.where(on_grid, 3, 4)), NO_GROUP)
         share = xp.where(group == 1, share * (self.maps.count(cols) - 2), share)  # any of those between
-        for k, clean in ((3, KINDS.foreign), (4, KINDS.off_grid)):
-            share = xp.where(group == k, clean + 0 * share, share)
         return few | (low < high), group, xp.where(share > 0, share, np.finfo(float).tiny)
 
     def _unit(self, residuals: Any, s2: Any, var: Any) -> Any:
@@ -279,12 +278,11 @@ def learn_slopes(sizes: Array, latent: Array, cols: Array, n2: int) -> Array:
 
 
 def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float, ...]:
-    """The shares ``confused`` of :class:`EntryScale` that make some entries most likely (by EM).
+    """Learn ``confused`` of :class:`EntryScale`: the shares that make some entries most likely (by EM), and odds.
 
     ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain. If these are
-    explained as well without mistakes, by the Bayesian information criterion, there are next to none: in columns that
-    the fit has little to say of, mistakes would explain them as well as anything. Values that a column knows are one
-    case, of three numbers; those that it does not know are two of one each.
+    explained as well without mistakes, by the Bayesian information criterion for three numbers, there are next to none:
+    in columns that the fit has little to say of, mistakes would explain them as well as anything.
     """
     groups, clean = [np.zeros(0, int)], [np.zeros(0)]
     for scale, residuals, rows, cols in met:
@@ -295,16 +293,31 @@ def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float,
     n = len(held)
     if not n:
         return (0.0,) * 5
-    shares, none = np.full(5, _share(calibration) / 5), 1 / (5 * (n + 2))  # by the rule of succession
+    odds = [
+        _odds_of_unknown(int(np.count_nonzero(held == k)), n, *usual)
+        for k, usual in ((3, KINDS.on_grid), (4, KINDS.off_grid))
+    ]
+    held, share = held[held < 3], share[held < 3]
+    shares, none = np.full(3, _share(calibration) / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
     for _ in range(constants.MAX_STEPS):
-        odds = shares[held] / share / (1 - shares.sum())
-        shares = none + np.bincount(held, odds / (1 + odds), 5) / (n + 2)
+        ratio = shares[held] / share / (1 - shares.sum())
+        shares = none + np.bincount(held, ratio / (1 + ratio), 3) / (n + 2)
         shares *= min(1.0, constants.GROSS_LIMITS[1] / shares.sum())
-    gain = np.bincount(held, np.log1p(shares[held] / share), 5) + n * np.log1p(-shares)
-    for case in (slice(0, 3), slice(3, 4), slice(4, 5)):
-        if gain[case].sum() <= 0.5 * len(gain[case]) * np.log(n + 1):
-            shares[case] = none
-    return tuple(shares.tolist())
+    gain = np.log((1 - shares.sum()) * share + shares[held]) - np.log((1 - none.sum()) * share + none[held])
+    return (*(shares if gain.sum() > 1.5 * np.log(n + 1) else none).tolist(), *odds)
+
+
+def _odds_of_unknown(count: int, n: int, shape: float, rate: float) -> float:
+    """The odds that entries are mistakes which hold a value that their column does not know: ``count`` of n entries.
+
+    A table that has no mistakes has so many by a gamma-Poisson distribution; one that has them as many as it may be, as
+    likely in every order of magnitude. Each is as likely as the other, a priori.
+    """
+    count = max(count, 1)
+    clean = gammaln(count + shape) - gammaln(shape) - gammaln(count + 1) + shape * np.log(rate / (rate + n))
+    clean += count * np.log(n / (rate + n))
+    low, high = constants.GROSS_LIMITS
+    return float(np.exp(min(-np.log(count * np.log(high / low)) - clean, 50.0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,8 +357,8 @@ class Judge:
         if self.scale.maps is not None and self.calibration is not None:
             # A residual without the cell itself is less than 1.16 times as large (see EntryScale._bounds), and the end
             # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on.
-            gross, few = KINDS.pile * _share(self.calibration), sum(self.scale.confused)
-            odds = max(gross / (1 - _share(self.calibration)), max(self.scale.confused) / (1 - few))
+            gross, confused = KINDS.pile * _share(self.calibration), self.scale.confused[:3]
+            odds = max(gross / (1 - _share(self.calibration)), max(confused) / (1 - sum(confused)))
             share = odds * (1 - self.level) / max(self.level, 1e-12)
             limit = min(limit, self.calibration.size_of_tail(min(share, 0.5))) * np.sqrt(3) / 2
         cols = self.scale.cols
