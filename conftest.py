@@ -14,6 +14,12 @@ if shutil.which("nvidia-smi") is None:
 if hasattr(os, "fork"):
     os.environ.setdefault("DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD", "forkserver")
 
+if find_spec("hypothesis") is not None:
+    from hypothesis import settings
+
+    settings.register_profile("no clock", deadline=None)  # a machine may be busy with other things
+    settings.load_profile("no clock")
+
 collect_ignore_glob = []
 if find_spec("torch") is None:
     collect_ignore_glob.append("src/irpca/engines/gpu/*")

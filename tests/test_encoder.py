@@ -381,7 +381,7 @@ def columns_of(n):
     return st.one_of(*(st.lists(st.none() | cell, min_size=n, max_size=n) for cell in cells))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 40).flatmap(lambda n: st.dictionaries(st.text(max_size=3), columns_of(n), min_size=1, max_size=4))
 )

@@ -223,7 +223,7 @@ def test_odds_of_such_values(value):
 
 
 @given(seed=st.integers(0, 999), level=st.floats(0.5, 0.999), limit=st.floats(1.0, 8.0), spread=st.floats(0, 3))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_candidates_hold_all_outliers_of_mapped_columns(seed, level, limit, spread):
     rng, (judge, maps) = np.random.default_rng(seed), a_mapped_judge(40, limit, level, seed, spread)
     latent = judge.scale.latent_table()

@@ -12,7 +12,7 @@ from irpca import solve
 from irpca.features import Features, FeatureWarning
 
 seeds = st.integers(0, 2**32 - 1)
-properties = settings(deadline=None, max_examples=30)
+properties = settings(max_examples=30)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from numpy.testing import assert_array_equal
 from irpca.labels import Labels
 from irpca.longtable import LongTable
 
-properties = settings(deadline=None, max_examples=60)
+properties = settings(max_examples=60)
 
 
 def ratings(**changes):

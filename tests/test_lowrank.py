@@ -15,7 +15,7 @@ from irpca.lowrank import (
 
 seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(1, 9)
-properties = settings(deadline=None, max_examples=20)
+properties = settings(max_examples=20)
 
 
 def orthonormal(rng, n, k):

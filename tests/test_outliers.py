@@ -11,7 +11,7 @@ from scipy.stats import binom
 from irpca.model.entry_scale import Judge
 from irpca.outliers import score_lines, standardised
 
-properties = settings(deadline=None, max_examples=30)
+properties = settings(max_examples=30)
 seeds = st.integers(0, 2**32 - 1)
 
 

@@ -20,7 +20,7 @@ from irpca.readers import Data, FileTable, Options, ReaderError, align, as_label
 from irpca.readers.csvfiles import MISSING, from_csv
 from irpca.readers.table import spell_values
 
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+FUZZ = settings(max_examples=150, suppress_health_check=list(HealthCheck))
 
 
 def table(given, **options):
