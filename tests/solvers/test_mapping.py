@@ -84,3 +84,12 @@ def test_columns_stay_as_they_are_where_features_determine_them():
     M = (L + 0.1 * rng.standard_normal(L.shape) + 20 * wrong).astype(np.float32)
     model = irpca.InductiveRobustPCA().fit(M, row_features=F1, col_features=F2)
     assert model.rank_ == 3 and "columns" not in {choice.name for choice in model.result_.choices}
+
+
+def test_features_that_say_nothing_do_not_keep_columns_as_they_are():
+    """By column medians a table of mostly zeros is predicted as well as by any fit to it as it is."""
+    M, rng = mixed(200).to_numpy(), np.random.default_rng(1)
+    M = np.column_stack([M[:, 3:], rng.random((200, 6)) < 0.3])
+    in_wrong_order = np.nan_to_num(rng.permutation(M[:, :2]))
+    for features in (None, in_wrong_order):
+        assert irpca.solve(M, features, columns="auto").maps is not None

@@ -80,15 +80,17 @@ def choose_maps(
     fit = race.best_candidate.fit
     assert race.winner is not None
     asked = any(kind not in (AUTO, AS_IT_IS) for kind in wanted)
-    if not asked and (part.held.nearly_exact(fit) or any(fit.tied)):  # features determine it in units of M
+    determined = any(fit.tied) and part.predicts(fit)  # features determine cells in units of M
+    if not asked and (part.held.nearly_exact(fit) or determined):
         return None
+    tied = fit.tied if determined else part.setup.ties[-1]
     values = setup.problem.engine.block(*lines_for_kinds(setup.problem))
     spreads = _spreads(values)
     near = _near(values, spreads)
     alike, shared = bool(near.mean() >= KINDS.bulk), setup.problem.F2.given
     finest = 0.0 if alike else KINDS.finest * float(np.nanmedian(spreads / part.columns.unit))
     rivals = [
-        _Rival.of(setup, part, ColumnMaps.of(kinds), fit.tied)
+        _Rival.of(setup, part, ColumnMaps.of(kinds), tied)
         for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near), shared)
     ]
     mostly_wrong = fit.noise.gross > constants.MAJORITY

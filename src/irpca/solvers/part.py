@@ -19,7 +19,7 @@ from ..model.entry_scale import EntryScale
 from ..model.factors import Fit, basis_of, restricted
 from ..problem import Problem
 from ..sample import scattered
-from .recipes import Folds, Table, Tied
+from .recipes import Folds, Table, Tied, column_medians
 from .trimmed import Exactness, exactness, extend, sharpen
 
 
@@ -218,6 +218,13 @@ class Part:
             block = self.M.block(*places[k]) / self.columns.unit[places[k][1]]
             whole.place(block if axis == 0 else block.T, axis, some, others)
         return whole
+
+    def predicts(self, fit: Fit) -> bool:
+        """Whether a fit without the entries that are held out first beats column medians there, by a tenth."""
+        held, most = self.held, constants.MAX_CLEAN_RESIDUAL * fit.noise.deviation
+        medians = np.abs(held.values - column_medians(self.folds.first[0].values).sampled(held.rows, held.cols))
+        fitted, plain = (np.minimum(error, most).mean() for error in (held.score(fit).error, medians))
+        return bool(fitted <= constants.MAX_ERROR_RATIO * plain)
 
     def judge(self, name: str, fit: Fit) -> Candidate:
         """Return a fit to all of M as one of the candidates of this part."""

@@ -148,7 +148,7 @@ class Table:
             before = self.fits[recipe.start]
             L0, s0 = before.L, constants.START_SCALE_FACTOR * before.noise.deviation
         else:
-            L0 = self.earlier if self.earlier is not None and recipe.start == "earlier" else _column_medians(X)
+            L0 = self.earlier if self.earlier is not None and recipe.start == "earlier" else column_medians(X)
             sizes = np.abs(X - L0.dense())
             sizes = sizes[np.isfinite(sizes)]
             s0 = 1.4826 * float(np.median(sizes))
@@ -227,7 +227,7 @@ def _entries(X: Array, order: Array) -> tuple[Array, Array]:
     return order[rows], cols
 
 
-def _column_medians(X: Array) -> LowRank:
+def column_medians(X: Array) -> LowRank:
     """Return the medians of the columns as a matrix; where nothing is observed, that of all entries."""
     seen = np.isfinite(X).any(axis=0)
     middle = np.full((X.shape[1], 1), float(np.nanmedian(X)))
