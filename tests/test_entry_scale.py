@@ -213,7 +213,7 @@ def test_odds_of_such_values(value):
         rows, cols, latent = np.arange(n), np.full(n, 2), judge.scale.latent_table()
         X = np.where(rows < count, value, maps.expected(latent, held=True)[:, 2])
         R = maps.latent(X, cols) - latent[:, 2]
-        odds.append(learn_confused([(judge.scale, R, rows, cols)], Calibration(ndtri((rows + 0.5) / n)))[3:])
+        odds.append(learn_confused([(judge.scale, R, rows, cols)], Calibration(ndtri((rows + 0.5) / n)))[0][3:])
     at = 0 if value == 40 else 1
     shape, rate = (KINDS.on_grid, KINDS.off_grid)[at]
     clean = nbinom(shape, rate / (rate + np.array([300, 4_000]))).pmf([1, 200])
@@ -251,8 +251,8 @@ def test_sizes_are_spread_within_intervals():
     assert_allclose(drawn[:, :2], R[:, :2] / np.sqrt(0.2), atol=1e-3)
 
 
-@pytest.mark.parametrize("wrong", [0.01, 0.1, 0.3])
-def test_how_often_scores_are_mistaken_is_learned(wrong):
+@pytest.mark.parametrize(("wrong", "blunt"), [(0.01, 1.0), (0.1, 1.0), (0.3, 1.0), (0.1, 2.0)])
+def test_how_often_scores_are_mistaken_is_learned(wrong, blunt):
     """Of mistakes among five scores a fifth is the lowest one, a fifth the highest; some hold what they should."""
     rng, n = np.random.default_rng(0), 20_000
     judge, maps = a_mapped_judge(n, spread=0.0)
@@ -263,7 +263,10 @@ def test_how_often_scores_are_mistaken_is_learned(wrong):
     X = np.where(mistaken, rng.integers(1, 6, n), clean)
     R = maps.latent(X, cols) - latent
     calibration = Calibration(rng.standard_normal(20_000))
-    scale = replace(scale, confused=learn_confused([(scale, R, rows, cols)], calibration))
+    scale = replace(scale, rows=blunt**2 * scale.rows)
+    confused, sharpness = learn_confused([(scale, R, rows, cols)], calibration)
+    scale = replace(scale, confused=confused, sharpness=sharpness)
+    assert_allclose(sharpness, 1 / blunt, rtol=0.1)  # the noise may be less than the fit takes it for
     assert_allclose(scale.confused[:3], np.array([0.2, 0.6, 0.2]) * wrong, atol=0.15 * wrong + 0.005)
     P = replace(judge, scale=scale, calibration=calibration).probability(R, rows, cols)
     for low in (0.0, 0.2, 0.4, 0.6, 0.8):
@@ -279,7 +282,7 @@ def test_scores_of_which_nothing_is_known_are_not_called_mistakes():
     scale = replace(judge.scale, rows=np.full(n, 0.9), left=0.3 * judge.scale.left)
     rows, cols = np.arange(n), np.full(n, 2)
     R = maps.latent(np.clip(np.round(3 + rng.standard_normal(n)), 1, 5), cols) - scale.latent_at(rows, cols)
-    confused = learn_confused([(scale, R, rows, cols)], Calibration(rng.standard_normal(2_000)))
+    confused, _ = learn_confused([(scale, R, rows, cols)], Calibration(rng.standard_normal(2_000)))
     assert_allclose(confused[:3], 1 / (3 * (n + 2)))
 
 

@@ -432,8 +432,8 @@ def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Genera
     unit = state.scale.unit_at(residuals, rows, cols)
     # Of latent values the mixture takes those of few values for narrow noise and gross errors: its share says nothing.
     gross = state.gross if state.maps is None else 0.0
-    shares = state.scale.confused if any(state.scale.confused) else None  # else the run ended early
-    learned = calibrate([(state.scale, residuals, rows, cols)], gross, shares)[0]
+    known = any(state.scale.confused)  # unless the run ended early
+    learned = calibrate([(state.scale, residuals, rows, cols)], gross, known)[0]
     stored = max(4 * float(np.finfo(values.dtype).eps), stored_precision(*np.unique(values, return_counts=True)))
     rounding = float(np.median(stored * np.abs(values) / unit))  # of a value, and of a sum of a few products
     typical = float(np.median(unit[np.isfinite(unit)])) if np.isfinite(unit).any() else state.noise or 1.0

@@ -10,7 +10,7 @@ formulas: for NumPy arrays and for tensors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,7 @@ HALF = float(ndtri(0.75))  # standard deviations to either side: half of the cle
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 NO_GROUP = -1  # of entries that are a number, or at a bound
+SHARPNESS_STEP = 2**0.125  # in which the most likely one is looked for: 9 %
 SMALLEST_SIZE = 0.05  # of a standardised residual: of smaller ones the logarithm says little
 Lines = Any  # a slice, or an array of positions
 
@@ -54,6 +55,9 @@ class EntryScale(Sided):
     confused : five floats
         The shares of the entries of columns of few values that are mistakes and hold the lowest value, one of those
         between, and the highest; and the odds that another value is a mistake, on the grid of these and off it.
+    sharpness : float
+        What the unit of entries of few values is multiplied by where their intervals are judged: a score stands for an
+        interval, so that s holds its width, too.
     unseen : bool
         Whether the fit was made without the entries that are judged.
     left, right, maps : arrays of shape (n1, k) and (n2, k), and ColumnMaps; or None
@@ -87,6 +91,7 @@ class EntryScale(Sided):
     tail: float = 1.0
     middle: float = 1.0
     confused: tuple[float, ...] = (0.0,) * 5
+    sharpness: float = 1.0
     unseen: bool = False
     left: Any = None
     right: Any = None
@@ -172,6 +177,7 @@ class EntryScale(Sided):
         s2, var, xp = self.noise_at(rows, cols), self._variance(rows, cols), array_namespace(residuals)
         latent, few = self.latent_at(rows, cols), self.maps.is_few(cols)
         (low, high), unit = self._bounds(residuals, s2, var, latent, cols)
+        unit = xp.where(few, self.sharpness * unit, unit)
         share = calibration.below(high / unit) - calibration.below(low / unit)
         group = xp.where(low == -np.inf, 0, xp.where(high == np.inf, 2, 1))
         on_grid = self.maps.on_grid(self.maps.observed(latent + residuals, cols), cols)
@@ -277,34 +283,53 @@ def learn_slopes(sizes: Array, latent: Array, cols: Array, n2: int) -> Array:
     return found
 
 
-def learn_confused(met: Iterable[Met], calibration: Calibration) -> tuple[float, ...]:
-    """Learn ``confused`` of :class:`EntryScale`: the shares that make some entries most likely (by EM), and odds.
+def learn_confused(met: Sequence[Met], calibration: Calibration) -> tuple[tuple[float, ...], float]:
+    """Learn ``confused`` and ``sharpness`` of :class:`EntryScale`: what makes some entries most likely, and odds.
 
-    ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain. If these are
-    explained as well without mistakes, by the Bayesian information criterion for three numbers, there are next to none:
-    in columns that the fit has little to say of, mistakes would explain them as well as anything.
+    ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain.
     """
+    best = _confused_at(met, calibration, 1.0)
+    for factor in (1 / SHARPNESS_STEP, SHARPNESS_STEP):
+        while (found := _confused_at(met, calibration, best[1] * factor))[2] > best[2]:
+            best = found
+    return best[:2]
+
+
+def _confused_at(
+    met: Sequence[Met], calibration: Calibration, sharpness: float
+) -> tuple[tuple[float, ...], float, float]:
+    """The shares and odds that go with this sharpness, itself, and the log likelihood."""
     groups, clean = [np.zeros(0, int)], [np.zeros(0)]
     for scale, residuals, rows, cols in met:
-        _, group, share = scale.shares_at(residuals, rows, cols, calibration)
+        _, group, share = replace(scale, sharpness=sharpness).shares_at(residuals, rows, cols, calibration)
         groups.append(group[group != NO_GROUP])
         clean.append(share[group != NO_GROUP])
     held, share = np.concatenate(groups), np.concatenate(clean)
+    if not len(held):
+        return (0.0,) * 5, 1.0, 0.0
+    unknown = (3, KINDS.on_grid), (4, KINDS.off_grid)
+    odds = [_odds_of_unknown(int(np.count_nonzero(held == k)), len(held), *usual) for k, usual in unknown]
+    shares, likelihood = _shares_of_known(held[held < 3], share[held < 3], _share(calibration))
+    return (*shares.tolist(), *odds), sharpness, likelihood
+
+
+def _shares_of_known(held: Array, clean: Array, gross: float) -> tuple[Array, float]:
+    """The shares of mistakes that hold each of three groups of values, by EM, and the log likelihood.
+
+    ``held``: the group of every entry; ``clean``: the share of clean ones that hold what it does. If entries are
+    explained as well without mistakes, by the Bayesian information criterion for three numbers, there are next to none:
+    in columns that the fit has little to say of, mistakes would explain them as well as anything.
+    """
     n = len(held)
-    if not n:
-        return (0.0,) * 5
-    odds = [
-        _odds_of_unknown(int(np.count_nonzero(held == k)), n, *usual)
-        for k, usual in ((3, KINDS.on_grid), (4, KINDS.off_grid))
-    ]
-    held, share = held[held < 3], share[held < 3]
-    shares, none = np.full(3, _share(calibration) / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
+    shares, none = np.full(3, gross / 3), np.full(3, 1 / (3 * (n + 2)))  # by the rule of succession
     for _ in range(constants.MAX_STEPS):
-        ratio = shares[held] / share / (1 - shares.sum())
+        ratio = shares[held] / clean / (1 - shares.sum())
         shares = none + np.bincount(held, ratio / (1 + ratio), 3) / (n + 2)
         shares *= min(1.0, constants.GROSS_LIMITS[1] / shares.sum())
-    gain = np.log((1 - shares.sum()) * share + shares[held]) - np.log((1 - none.sum()) * share + none[held])
-    return (*(shares if gain.sum() > 1.5 * np.log(n + 1) else none).tolist(), *odds)
+    with_some, without = (float(np.log((1 - x.sum()) * clean + x[held]).sum()) for x in (shares, none))
+    if with_some - without > 1.5 * np.log(n + 1):
+        return shares, with_some - 1.5 * np.log(n + 1)
+    return none, without
 
 
 def _odds_of_unknown(count: int, n: int, shape: float, rate: float) -> float:
@@ -416,19 +441,22 @@ class Judge:
 Met = tuple[EntryScale, Array, Array, Array]  # a scale, and the residuals, rows and columns of entries
 
 
-def calibrate(met: Sequence[Met], gross: float, confused: tuple[float, ...] | None = None) -> tuple[Judge, list[Array]]:
+def calibrate(met: Sequence[Met], gross: float, known: bool = False) -> tuple[Judge, list[Array]]:
     """Learn how probable mistakes are among some entries: a judge, and what it says of them.
 
-    Its scale is the first one. ``gross``: a first estimate of the share of gross errors; ``confused``: see
-    :class:`EntryScale`, learned here unless it is given. Mistakes among few values are taken for tails of the noise at
-    first, so those that are found are left out the second time.
+    Its scale is the first one. ``gross``: a first estimate of the share of gross errors; ``known``: whether the scales
+    say how few values are mistaken. Such mistakes are taken for tails of the noise at first, so those that are found
+    are left out the second time.
     """
     sizes = np.concatenate([scale.spread_sizes(*entries) for scale, *entries in met])
     few = np.concatenate([0 * cols > 0 if scale.maps is None else scale.maps.is_few(cols) for scale, *_, cols in met])
-    wrong, shares = [np.zeros(len(sizes))], confused
+    scales, wrong = [scale for scale, *_ in met], np.zeros(len(sizes))
     for _ in range(2 if few.any() else 1):
-        calibration = Calibration(sizes[~few | (np.concatenate(wrong) <= constants.MAJORITY)], gross, FENCE)
-        shares = confused or learn_confused(met if few.any() else [], calibration)
-        judges = [Judge(calibration.limit, replace(scale, confused=shares), calibration) for scale, *_ in met]
-        wrong = [judge.probability(*entries) for judge, (_, *entries) in zip(judges, met, strict=True)]
-    return judges[0], wrong
+        calibration = Calibration(sizes[~few | (wrong <= constants.MAJORITY)], gross, FENCE)
+        if few.any() and not known:
+            confused, sharpness = learn_confused(met, calibration)
+            scales = [replace(scale, confused=confused, sharpness=sharpness) for scale in scales]
+        judges = [Judge(calibration.limit, scale, calibration) for scale in scales]
+        found = [judge.probability(*entries) for judge, (_, *entries) in zip(judges, met, strict=True)]
+        wrong = np.concatenate(found)
+    return judges[0], found

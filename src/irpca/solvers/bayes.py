@@ -192,7 +192,7 @@ def _with_scale(state: State, fit: Fit, part: Part, crossed: CrossFit | None = N
     unit = part.columns.unit
     scale, variances = scale_of(fit, unit)
     if crossed is not None:
-        names = "widths", "middle", "confused", "slopes"
+        names = "widths", "middle", "confused", "sharpness", "slopes"
         scale = replace(scale, **{name: getattr(crossed, name) for name in names})
     if state.maps is not None:
         scale = scale.mapped(state.L, state.maps)

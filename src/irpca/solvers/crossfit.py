@@ -33,7 +33,7 @@ class CrossFit:
         What the standard deviation in each column of M is to be multiplied by.
     middle : float
         What the range of half of the clean cells is then to be multiplied by; less than 1 where noise has long tails.
-    confused, slopes : five floats, and array of shape (n2,) or None
+    confused, sharpness, slopes : five floats, a float, and array of shape (n2,) or None
         See :class:`~irpca.model.entry_scale.EntryScale`.
     """
 
@@ -41,6 +41,7 @@ class CrossFit:
     widths: Array
     middle: float
     confused: tuple[float, ...]
+    sharpness: float
     slopes: Array | None
 
 
@@ -65,14 +66,15 @@ def predict_unseen(part: Part, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
         met = [(replace(scale, slopes=slopes), R, i, j) for scale, R, i, j in met]
     judge, found = calibrate(met, gross)
     assert judge.scale is not None
-    confused = judge.scale.confused
+    confused, sharpness = judge.scale.confused, judge.scale.sharpness
     for k, (scale, R, *place) in enumerate(met):
         size = np.abs(scale.spread_sizes(R, *place))
         away[folds.which == k] = size * replace(scale, tail=1.0).std_at(*place) / scale.std_at(*place)
         wrong[folds.which == k] = found[k]
     scale, L = part.scale(whole.principal())
-    met = [(replace(scale, slopes=slopes), values - L.sampled(rows, cols), rows, cols)]
-    again = calibrate(met, gross, confused)[0].is_outlier(*met[0][1:])
+    scale = replace(scale, slopes=slopes, confused=confused, sharpness=sharpness)
+    met = [(scale, values - L.sampled(rows, cols), rows, cols)]
+    again = calibrate(met, gross, known=True)[0].is_outlier(*met[0][1:])
     n = int(np.count_nonzero(again))
     factors, middle = _factors(away, cols, 1 - wrong, len(mine))
     clearest = again[most_certain_first(wrong, away)[:n]]
@@ -80,7 +82,7 @@ def predict_unseen(part: Part, whole: Fit, fits: Sequence[Fit]) -> CrossFit:
     unseen = _unseen(part, expected, away, 1 - wrong, float(agreement))
     widths, slopes = (None if x is None else _of_all(x, mine, shape[1]) for x in (factors, slopes))
     assert widths is not None
-    return CrossFit(unseen, widths, middle, confused, slopes)
+    return CrossFit(unseen, widths, middle, confused, sharpness, slopes)
 
 
 def _of_all(values: Array, some: Array, n: int) -> Array:
