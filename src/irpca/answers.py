@@ -674,7 +674,7 @@ class Answers:
         return held | {"sparse_": result.S, "result_": result}
 
     def _at_outliers(self) -> Array:
-        """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""
+        """The outliers of the fit as M has them, in the order of S; found when they are needed."""
         if not hasattr(self, "_observed"):
             found = np.zeros(0)
             if self.sparse_ is not None:
@@ -832,26 +832,12 @@ def _joined(edges: tuple[int, ...], wanted: int, most: int) -> list[int]:
     return found
 
 
-class _Fingerprint:
-    """The same for the same table, and for no other."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self._found = hashlib.blake2b(repr(tuple(map(int, shape))).encode(), digest_size=16)
-
-    def add(self, rows: Array) -> None:
-        values = np.asarray(rows, np.float64)
-        self._found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
-
-    @property
-    def text(self) -> str:
-        return self._found.hexdigest()
-
-
 def fingerprint_of(engine: Engine) -> str:
-    """That of a table; empty where that would be read for long."""
+    """The same for the same table, and for no other; empty where that would be read for long."""
     if np.prod(engine.shape) > constants.BUDGET.memory:
         return ""
-    found = _Fingerprint(engine.shape)
-    for _, values in in_batches(engine, LOOK_ENTRIES):
-        found.add(values)
-    return found.text
+    found = hashlib.blake2b(repr(tuple(map(int, engine.shape))).encode(), digest_size=16)
+    for _, rows in in_batches(engine, LOOK_ENTRIES):
+        values = np.asarray(rows, np.float64)
+        found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
+    return found.hexdigest()

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -28,7 +28,6 @@ from .containers import Given, device_of, kind_of, tensor_of
 from .described import Described
 from .engines import choose, is_engine, observed
 from .engines.base import Engine, title
-from .engines.sparse_part import on_device, places
 from .features import Features
 from .labels import Labels, match
 from .loop import explained, left_over, solve
@@ -42,9 +41,6 @@ from .sample import check_scale, rounding_floor
 from .solvers import SOLVERS, solver_named
 from .verdict import labelled as with_labels
 from .wording import count, few
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
 FOLDS = 5  # score() predicts each fifth of the columns from the others
@@ -295,11 +291,6 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             self._device = given.device
         if given.chunked:
             matrix.forget()
-        elif is_tensor(matrix):
-            if not on_device(result.S):  # else when they are needed
-                self._at_outliers()
-        elif not is_engine(matrix):
-            self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -681,28 +672,6 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
         rows and Expected(rows.offset @ to_rows, rows.coefficients @ to_rows) if F1.given else None,
         cols and Expected(cols.offset @ to_cols, cols.coefficients @ to_cols) if F2.given else None,
     )
-
-
-def _values_at(matrix: Any, S: csr_array) -> Array:
-    """The entries of M where S has some, in the order of S, as they were given."""
-    rows, cols = places(S)
-    cols = cols.astype(np.int64)
-    if hasattr(matrix, "__irpca_observed__"):
-        i, j, values, _ = matrix.__irpca_observed__()
-    elif hasattr(matrix, "tocoo"):
-        listed = matrix.tocoo()
-        i, j, values = listed.row, listed.col, listed.data
-    else:
-        return np.ma.getdata(matrix)[rows, cols].astype(S.dtype)
-    wanted = rows * S.shape[1] + cols
-    order = np.argsort(wanted)
-    given = i.astype(np.int64) * S.shape[1] + j
-    at = np.searchsorted(wanted, given, sorter=order)
-    there = at < len(wanted)
-    there[there] = wanted[order[at[there]]] == given[there]
-    found = np.empty(S.nnz, S.dtype)
-    found[order[at[there]]] = values[there]
-    return found
 
 
 def _check_columns(given: Labels | None, fitted: Labels | None) -> None:
