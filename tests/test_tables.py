@@ -15,8 +15,9 @@ from scipy.special import ndtr
 import irpca
 from irpca import DoNotUseWarning, InductiveRobustPCA, LongTable, Status
 from irpca.datasets import make_problem
+from irpca.engines.sparse_part import places
 from irpca.solvers import SOLVERS
-from irpca.tables import Candidates, Criterion
+from irpca.tables import Criterion, bounds_at
 
 KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
 FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
@@ -147,7 +148,7 @@ def test_more_outliers_need_the_table(model, overlapping, knob, tmp_path):
 
 def test_what_a_model_knows_without_the_table(model):
     again = pickle.loads(pickle.dumps(model))
-    assert not hasattr(again, "_M")
+    assert again._M is None
     assert_array_equal(again.outliers(), model.outliers())
     assert_array_equal(again.outliers(probability=0.9), model.outliers(probability=0.9))
     for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
@@ -449,8 +450,8 @@ def test_the_summary_names_the_numbers(model):
 
 def test_tables_too_large_for_memory_are_refused(model, monkeypatch):
     monkeypatch.setattr("irpca.tables.MOST_CELLS", 1000)
-    for what, table in (("expected", model.expected), ("repaired", model.repaired)):
-        with pytest.raises(ValueError, match=f"a table of 80 × 40 {what} values does not fit into memory"):
+    for table in (model.expected, model.interval, model.repaired):
+        with pytest.raises(ValueError, match="a table of 80 × 40 values does not fit into memory"):
             table()
 
 
@@ -477,14 +478,9 @@ def test_outliers_of_mapped_columns_have_the_interval_of_the_table(mapped, knob)
 
 def test_intervals_are_the_same_for_tensors(mapped):
     torch = pytest.importorskip("torch")
-    from irpca.engines.gpu.sparse import DeviceSparse
-
-    result, n = mapped.result_, mapped.result_.residuals.nnz
-    there = Candidates(DeviceSparse.of(result.residuals, "cpu"), result.judge, result.scale).bounds(
-        torch.arange(n), None
-    )
-    here = Candidates(result.residuals, result.judge, result.scale).bounds(np.arange(n), None)
-    for tensor, array in zip(there, here, strict=True):
+    scale, at = mapped.result_.scale, places(mapped.sparse_)
+    there = bounds_at(scale.converted(torch.as_tensor), *map(torch.as_tensor, at))
+    for tensor, array in zip(there, bounds_at(scale, *at), strict=True):
         assert_allclose(tensor.numpy(), array, rtol=1e-12)
 
 
@@ -492,3 +488,12 @@ def test_the_summary_says_what_columns_hold_by_their_labels(mapped):
     assert "Columns: income: logarithm; rent: " in mapped.summary()
     assert "Columns: 0: logarithm; 1: " in mapped.result_.summary()
     assert "of mapped values" in mapped.summary()
+
+
+def test_predictions_of_mapped_columns_are_as_uncertain_as_they_are_wrong(short_fits):
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((260, 3))
+    M = np.exp(F @ rng.standard_normal((3, 8)) + 0.1 * rng.standard_normal((260, 8)))
+    model = InductiveRobustPCA(columns=dict.fromkeys(range(8), "logarithm")).fit(M[:200], row_features=F[:200])
+    expected, std = model.predict(F[200:], return_std=True)
+    assert (np.abs(M[200:] - expected) < 1.96 * std).mean() > 0.9 and np.median(std / expected) < 0.4

@@ -283,12 +283,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        for name in ("_fingerprint", "_observed", "_device", "_said", "_explaining"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if expected[0] is not None:
-            self._said = expected[0]
-        if given.device != "cpu":
-            self._device = given.device
+        self._said, self._device = expected[0], given.device
+        self._fingerprint = self._observed = self._explaining = None
         if given.chunked:
             matrix.forget()
         dtype = np.dtype(float) if result.S is None else result.S.dtype
@@ -553,12 +549,15 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return given
 
     def _keep(self, result: Result) -> None:
+        """Set the attributes that repeat others."""
         self.result_ = result
         self.W_, self.low_rank_, self.sparse_ = result.W, result.L, result.S
         self.rank_, self.noise_, self.corruption_ = result.rank, result.noise, result.corruption
         self.zeta_, self.explained_, self.shares_ = result.zeta, result.explained, result.shares
         self.status_, self.converged_ = result.status, result.converged
         self.n_iter_, self.history_ = result.n_iter, result.history
+        self.row_labels_, self.col_labels_ = self._rows.labels, self._cols.labels
+        self.row_encoder_, self.col_encoder_ = self._rows.encoder, self._cols.encoder
 
     def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None, Labels | None]:
         """An owner of rows as they are used, their scores as far as features tell them, and their labels."""

@@ -13,6 +13,7 @@ from .constants import MAX_ERROR_RATIO
 from .engines.base import Trim
 from .engines.sparse_part import on_device, places, to_host, with_data
 from .lowrank import Array, LowRank
+from .wording import count
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
@@ -334,6 +335,14 @@ class Mistakes:
         return texts
 
 
+def in_units_of_M(S: Sparse, scale: EntryScale) -> Sparse:
+    """What cells hold less what is expected, from the residuals of their latent values."""
+    scale = scale.converted(S.tensor_of) if on_device(S) else scale
+    observed, expected = scale.in_units_of_M(S.data, *places(S))
+    found: Sparse = with_data(S, observed - expected)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Latent:
     """L and S of the latent values of a table whose columns were mapped."""
@@ -438,13 +447,8 @@ class Result:
 
         if self.scale is None or self.scale.maps is None:
             return self if maps is None else replace(self, L=MappedLowRank(self.L, maps), S=None)
-        S = self.S
-        if S is not None:
-            scale = self.scale.converted(S.tensor_of) if on_device(S) else self.scale
-            observed, expected = scale.in_units_of_M(S.data, *places(S))
-            S = with_data(S, observed - expected)
-        L = MappedLowRank(self.L, self.scale.maps)
-        return replace(self, L=L, S=S, latent=Latent(self.L, self.S))
+        S = None if self.S is None else in_units_of_M(self.S, self.scale)
+        return replace(self, L=MappedLowRank(self.L, self.scale.maps), S=S, latent=Latent(self.L, self.S))
 
     def in_host_memory(self, what: str) -> Result:
         """The same with its outliers in host memory, for ``what`` is made of them there."""
@@ -522,7 +526,7 @@ class Result:
         if not serious:
             return "no check found anything wrong"
         first = str(serious[0]).partition(":")[0].partition(". ")[0]
-        return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
+        return first if len(serious) == 1 else f"{first}; and {count(len(serious) - 1, 'more check')} below"
 
     def summary(self, labels: Sequence[Any] | None = None) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check: text for people.
@@ -539,10 +543,10 @@ class Result:
             f"{self.usable}: {self._why}",
             f"Table: {n1:,} rows × {n2:,} columns{holes}",
             f"Outliers: {self._outliers}",
-            f"Expected values: {_counted(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
+            f"Expected values: {count(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
             "squares of all cells but outliers",
             f"Noise: {self._noise}",
-            f"Computation: {self.status.name}, {self.status.advice} {_counted(self.n_iter, 'iteration')}, "
+            f"Computation: {self.status.name}, {self.status.advice} {count(self.n_iter, 'iteration')}, "
             f"{self.seconds:.2f} s (solver {self.solver}, engine {self.engine}, {self.reads:.3g} reads of the table)",
         ]
         if self.unseen is not None:
@@ -594,7 +598,7 @@ class Result:
         if self.S is None and self.outliers_path is None:
             return "not asked for"
         n = round(self.corruption * self.n_observed) if self.S is None else self.S.nnz
-        cells = f"{_counted(n, 'cell')} ({n / max(self.n_observed, 1):.2%})"
+        cells = f"{count(n, 'cell')} ({n / max(self.n_observed, 1):.2%})"
         if self.outliers_path is not None:
             cells += f" in {self.outliers_path}"
         if self.noise == 0:
@@ -623,10 +627,6 @@ class Result:
             f"Result(shape={self.L.shape}, rank={self.rank}, corruption={self.corruption:.3g}, "
             f"status={self.status.name}, n_iter={self.n_iter})"
         )
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _short(value: Any) -> str:
