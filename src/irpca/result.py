@@ -23,49 +23,31 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """How a run ended; ``advice`` says what to do about it."""
+    """How a run ended; ``meaning`` says that in words, ``advice`` also what to do about it."""
 
-    CONVERGED = "converged"
-    MAX_ITER = "max_iter"
-    STOPPED = "stopped"
-    INTERRUPTED = "interrupted"
-    SATURATED = "saturated"
-    DIVERGED = "diverged"
+    CONVERGED = "the expected values no longer change", ""
+    MAX_ITER = "the expected values were still changing after max_iter iterations", "raise max_iter, or raise tol"
+    STOPPED = (
+        "stopped by a callback or the time budget, with the best fit by then",
+        "raise the time budget and fit again",
+    )
+    INTERRUPTED = "interrupted by Ctrl-C, with the best fit by then", "fit again to the end"
+    SATURATED = (
+        "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
+        "check that the features are in the order of the table, add features, change rank=, or accept that too many "
+        "cells are wrong",
+    )
+    DIVERGED = (
+        "the numbers grew without bound",
+        "check the scale of the table and of the features, and lower the rank",
+    )
 
-    @property
-    def meaning(self) -> str:
-        return _MEANING[self][0]
-
-    @property
-    def advice(self) -> str:
-        return ": ".join(filter(None, _MEANING[self])) + "."
+    def __init__(self, meaning: str, todo: str) -> None:
+        self.meaning, self.advice = meaning, ": ".join(filter(None, (meaning, todo))) + "."
 
     @property
     def ok(self) -> bool:
         return self is Status.CONVERGED
-
-
-_MEANING = {
-    Status.CONVERGED: ("the expected values no longer change", ""),
-    Status.MAX_ITER: (
-        "the expected values were still changing after max_iter iterations",
-        "raise max_iter, or raise tol",
-    ),
-    Status.STOPPED: (
-        "stopped by a callback or the time budget, with the best fit by then",
-        "raise the time budget and fit again",
-    ),
-    Status.INTERRUPTED: ("interrupted by Ctrl-C, with the best fit by then", "fit again to the end"),
-    Status.SATURATED: (
-        "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
-        "check that the features are in the order of the table, add features, change rank=, or accept that too many "
-        "cells are wrong",
-    ),
-    Status.DIVERGED: (
-        "the numbers grew without bound",
-        "check the scale of the table and of the features, and lower the rank",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -239,16 +221,11 @@ class State:
     settled : whether a small step may end the run
     converged : whether a run that this state ends has converged
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
-    expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
-    shares : what part of the energy of L each of its parts holds, if it has several
-    certificate : how the fit was chosen, if several raced
-    scale : scales of the noise and the uncertainty of L, if there is a model of them, which takes the place of zeta
-    gross : about the share of gross errors, by that model
-    fit : the model with its posteriors, for new rows
+    expected, shares, certificate, scale, fit, choices, doubts : as in :class:`Result`
+    gross : about the share of gross errors, by the model of the noise
     stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
     maps : of the columns, if L is of latent values of the cells
-    choices, doubts : what was chosen from the data, and what to doubt
     whole : makes this state with all that belongs to it, where that takes time and is needed only if it is the last
     """
 
