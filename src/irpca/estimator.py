@@ -118,22 +118,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     sparse_ : csr_array of shape (n1, n2), or DeviceSparse
         S, the outliers; :meth:`outliers` makes it a table. Of a tensor on a GPU with more than 2²⁴ cells it stays
         there, see :class:`irpca.Result`.
-    W_ : array of shape (d1, d2), or None
-        In the coordinates of the features as given. A side without features has one coordinate per row or
-        column of M; None without any features.
     components_ : array of shape (r, n2)
         Orthonormal directions of the rows of L, the strongest first, the largest entry of each positive.
     singular_values_ : array of shape (r,)
         Those of L.
-    rank_, noise_, corruption_, zeta_, explained_ : int, float, float, float, float
-        Rank of L, standard deviation of the noise, share of the entries in S, size beyond which a typical entry is an
-        outlier, share of the energy of the other entries that L explains.
-    shares_ : dict
-        Which part of L holds which share of its energy, such as "features" and "free"; empty if it has but one.
-    status_, converged_, n_iter_, history_ : Status, bool, int, History
-        How the fit went.
+    W_, rank_, noise_, corruption_, zeta_, explained_, shares_, status_, converged_, n_iter_, history_
+        As in :class:`irpca.Result`.
     result_ : Result
-        All of it, as :func:`irpca.solve` returned it; doubts name labels, where M has some.
+        What :func:`irpca.solve` returned; doubts name labels, where M has some.
     row_labels_, col_labels_ : Labels or None
         Of the rows and columns of M, if it has some.
     row_encoder_, col_encoder_ : Encoder or None
@@ -586,9 +578,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _scores(self, engine: Engine, prior: Array | None) -> Placed:
         """Scores of rows, from what features say of them (NaN: nothing) and from themselves."""
-        known = prior is not None and not np.isnan(prior).any()
-        if prior is not None and known and self._explained_by_features:
-            return self._placement.given(prior)
+        if prior is not None and self._explained_by_features and not np.isnan(prior).any():
+            return self._placement.given(prior)  # M need not be read
         pieces = [
             self._placed(piece, prior if prior is None else prior[rows])
             for rows, piece in in_batches(engine, CHUNK_ENTRIES)
@@ -597,24 +588,23 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _placed(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """The same of some rows, across the columns ``kept``."""
-        largest = np.abs(X).max(where=np.isfinite(X), initial=1.0)  # smaller ones do no harm
-        check_scale(float(largest))
-        if prior is None or not (vague := np.isnan(prior).any(axis=1)).any():
-            return self._placement.place(X, prior, kept)
-        alone = self._placement.place(X[vague], None, kept)
-        if vague.all():
-            return alone
-        others = self._placement.given(prior[~vague]) if self._explained_by_features else None
-        others = others or self._placement.place(X[~vague], prior[~vague], kept)
-        found = Placed(*(np.empty((len(X), *part.shape[1:])) for part in alone))
-        for whole, some, rest in zip(found, alone, others, strict=True):
-            whole[vague], whole[~vague] = some, rest
+        check_scale(float(np.abs(X).max(where=np.isfinite(X), initial=1.0)))  # smaller values do no harm
+        alone = np.ones(len(X), bool) if prior is None else np.isnan(prior).any(axis=1)
+        parts = []
+        if alone.any():
+            parts.append((alone, self._placement.place(X[alone], None, kept)))
+        if prior is not None and not alone.all():
+            told, explained = prior[~alone], self._explained_by_features
+            place = self._placement.given(told) if explained else self._placement.place(X[~alone], told, kept)
+            parts.append((~alone, place))
+        found = Placed(*(np.empty((len(X), *part.shape[1:])) for part in parts[0][1]))
+        for rows, placed in parts:
+            for whole, part in zip(found, placed, strict=True):
+                whole[rows] = part
         return found
 
     def _held_out(self, M: Array, prior: Array | None) -> Array:
         """Every entry as features and other columns of its row predict it."""
-        if prior is not None and self._explained_by_features and not np.isnan(prior).any():
-            return prior @ self._V.T
         expected = np.empty(M.shape)
         for fold in range(min(FOLDS, M.shape[1])):
             out = np.arange(M.shape[1]) % FOLDS == fold
