@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +92,8 @@ class OutlierFiles:
         """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
         parts: list[Any] = [self.shape, self.dtype.str, judge.exact, judge.limit, L.left, L.core, L.right]
         parts += [*map(np.asarray, edges or ()), *(judge.known or ())]
-        if (scale := judge.scale) is not None:
-            parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
-            parts += [] if scale.maps is None else [scale.maps.knots, scale.maps.limits]
-        if judge.calibration is not None:
-            parts += [judge.calibration.edges, judge.calibration.levels]
+        parts += chain(*judge.scale.sides) if judge.scale else ()
+        parts += [judge.calibration.edges, judge.calibration.levels] if judge.calibration else ()
         for side in self.labels:
             parts.append(None if side is None else str(side.type))
             parts += () if side is None else (np.frombuffer(part or b"", np.uint8) for part in side.buffers())
