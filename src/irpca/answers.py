@@ -156,10 +156,7 @@ class Answers:
         like = replace(self._like_features(row_features, col_features), rows=given[0], columns=given[1])
         scale = self._placement.scale(self.result_.scale, scores, V, which, vague)
         region = Region(replace(scale, left=scores, right=V, maps=self._maps_of(len(V), new[1])))
-        made = self._tables(region, Region.expected, like, self._fitted, new=which)
-        if return_std:
-            made += self._tables(region, Region.deviation, like, self._fitted, new=which)
-        return _in_kind(made, like)
+        return self._expected(region, like, return_std, which)
 
     def _like_features(self, *features: Any) -> Given:
         """What predictions look like: the container of M or, if that is NumPy, of features from another library."""
@@ -189,11 +186,14 @@ class Answers:
         """
         check_is_fitted(self)
         return_std = flag(return_std, "return_std")
-        region, like = self._region(self.result_), self._like(self._rows.labels)
-        made = self._tables(region, Region.expected, like, self._fitted)
-        if return_std:
-            reads = self.result_.maps is not None and self._M is not None
-            made += self._tables(region, Region.deviation, like, self._fitted, reads=reads)
+        return self._expected(self._region(self.result_), self._like(self._rows.labels), return_std)
+
+    def _expected(self, region: Region, like: Given, std: bool, new: tuple[bool, bool] = (False, False)) -> Any:
+        """Expected values and, if asked, standard deviations; of rows and columns that are new or those of the fit."""
+        made = self._tables(region, Region.expected, like, self._fitted, new=new)
+        if std:
+            reads = self.result_.maps is not None and self._M is not None and not any(new)
+            made += self._tables(region, Region.deviation, like, self._fitted, reads=reads, new=new)
         return _in_kind(made, like)
 
     def interval(self, coverage: float = 0.95) -> Any:
@@ -726,13 +726,11 @@ def owned(M: Any, engine: str = "auto") -> Given:
     for each of M: it is brought into memory, if it has at most 2²⁴ cells.
     """
     if kind_of(M) == "dask" and hasattr(M, "columns"):
-        from .engines.distributed.lazy_tables import from_frame
+        from .engines.distributed.lazy_tables import opened
 
-        if (found := from_frame(M, constants.BUDGET.memory)) is not None:
-            owner, labels = found
-            return Given(choose(owner, engine), Labels.of(labels[0]), Labels.of(labels[1]), "pandas", chunked=True)
-    given = taken(M)
-    if not given.chunked or is_engine(given.matrix):
+        M = opened(M, constants.BUDGET.memory)
+    given = Given(M, chunked=True) if is_engine(M) else taken(M)
+    if not given.chunked or isinstance(M, Given):
         return given
     matrix: Any = choose(given.matrix, engine)
     rows, columns = (None if ids is None else Labels.of(ids) for ids in matrix.source.labels)

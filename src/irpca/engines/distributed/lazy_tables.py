@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -15,24 +16,22 @@ from .distributed_engine import DistributedEngine
 from .sources import Edges, Source, required, source_of, tasks
 
 
-def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] | None:
-    """The engine of a dask DataFrame, and the labels of its rows and columns; None of one that fits into memory.
+def opened(M: Any, most: int) -> Any:
+    """The engine of a dask DataFrame, with its labels; one that fits into memory is brought there.
 
     A frame with columns that are called row, column and value, or alike, is a long table. Any other has a column for
-    each of M, and is small if it has at most ``most`` cells.
+    each of M, and fits if it has at most ``most`` cells.
     """
     required("a dask DataFrame", "dask.dataframe", "pyarrow")
     from . import observations
 
     if observations.named_columns(list(M.columns)) is not None:
-        source = observations.from_frame(M)
-        return DistributedEngine(source), source.labels
+        return DistributedEngine(observations.from_frame(M))
     lengths = tuple(int(n) for n in M.map_partitions(len).compute())
     if sum(lengths) * len(M.columns) <= most:
-        return None
-    found = source_of(M.to_dask_array(lengths=lengths))
-    assert found is not None
-    return DistributedEngine(found), (M.index.compute(), M.columns)
+        return M.compute()
+    found: Any = source_of(M.to_dask_array(lengths=lengths))
+    return DistributedEngine(replace(found, labels=(M.index.compute(), M.columns)))
 
 
 def lazily(
