@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import coo_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import cross_val_score
 
 from irpca import InductiveRobustPCA, LongTable
 
@@ -154,14 +153,6 @@ def test_all_kinds_of_holes_are_the_same(exact, with_zeros, kind):
         assert sorted(model.outlier_rows()["row"].tolist()) == list(range(len(M)))
 
 
-def test_scores_of_kinds_agree(exact):
-    """Also where scikit-learn cuts their rows."""
-    expected = cross_val_score(InductiveRobustPCA(2), exact.trained, cv=2, error_score="raise")
-    for kind in ("csr", "nullable"):
-        found = cross_val_score(InductiveRobustPCA(2), kinds_of(exact.trained)[kind], cv=2, error_score="raise")
-        assert_array_equal(found, expected)
-
-
 # Exact problems: holes cost nothing
 
 
@@ -195,19 +186,6 @@ def test_new_rows_and_columns_and_those_of_the_fit(exact, exact_model):
     close(exact_model.inverse_transform(exact_model.transform(exact.trained, row_features=F1[:-NEW])), cold)
     close(exact_model.decompose(exact.trained, row_features=F1[:-NEW]).L.dense(), cold)
     close(exact_model.decompose(exact.trained).L.dense(), cold)
-
-
-def test_batches_do_not_matter(partial, partial_model):
-    """Rows are placed one by one, whatever else is in the batch; some have holes and some have not."""
-    model, F1, M = partial_model, partial.F1[-NEW:], partial.new_rows.copy()
-    M[::3] = partial.L[-NEW:, :-NEW][::3]
-    pieces = [slice(k, k + 7) for k in range(0, NEW, 7)]
-    close(np.vstack([model.predict(F1[some]) for some in pieces]), model.predict(F1), 1e-12)
-    close(np.vstack([model.transform(M[some]) for some in pieces]), model.transform(M))
-    close(
-        np.vstack([model.transform(M[some], row_features=F1[some]) for some in pieces]),
-        model.transform(M, row_features=F1),
-    )
 
 
 # What was not seen at all

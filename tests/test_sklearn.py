@@ -1,7 +1,5 @@
 """The estimator inside scikit-learn: its own checks, pipelines, searches, routing."""
 
-import pickle
-
 import pandas as pd
 import pytest
 import sklearn
@@ -11,7 +9,6 @@ from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from irpca import InductiveRobustPCA
@@ -54,12 +51,6 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-def test_tags():
-    tags = get_tags(InductiveRobustPCA())
-    assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
-    assert tags.input_tags.allow_nan and tags.input_tags.sparse and not tags.target_tags.required
-
-
 @pytest.mark.filterwarnings("ignore::irpca.DoNotUseWarning")  # that is not the noise of the table
 def test_clones_are_alike_and_unfitted(problem):
     model = InductiveRobustPCA(2, col_features=problem.F2, tol=1e-8, solver_options={"noise": 1e-4})
@@ -68,15 +59,6 @@ def test_clones_are_alike_and_unfitted(problem):
     assert not hasattr(copy, "components_")
     assert copy.rank == 2 and copy.tol == 1e-8 and copy.solver_options == {"noise": 1e-4}
     assert_array_equal(copy.fit(problem.M, row_features=problem.F1).components_, model.components_)
-
-
-def test_pickles(problem):
-    model = InductiveRobustPCA(2).fit(problem.M, row_features=problem.F1, col_features=problem.F2)
-    again = pickle.loads(pickle.dumps(model))
-    assert_array_equal(again.transform(problem.M), model.transform(problem.M))
-    assert_array_equal(again.predict(problem.F1[:3]), model.predict(problem.F1[:3]))
-    assert_array_equal(again.outliers(), model.outliers())
-    assert again.status_ is model.status_ and again.summary() == model.summary()
 
 
 def test_names_and_frames_out(problem):

@@ -19,8 +19,7 @@ from irpca.engines.sparse_part import places
 from irpca.solvers import SOLVERS
 from irpca.tables import Criterion, bounds_at
 
-KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
-FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+KNOBS = [{}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
 
 
 def noisy(n1, n2, seed, features=False, gross=0.03):
@@ -75,12 +74,8 @@ def exact_problem():
     [
         ({"fdr": 0.1, "threshold": 2}, "give one of fdr, probability and threshold, got fdr, threshold"),
         ({"probability": 0}, "probability must be a number, positive and at most 1; got 0"),
-        ({"probability": 1.5}, "probability must be a number, positive and at most 1; got 1.5"),
-        ({"fdr": 0}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 0"),
         ({"fdr": 5}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 5"),
-        ({"fdr": np.nan}, "fdr \\(a share of false alarms.* got nan"),
         ({"threshold": -1}, "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got -1"),
-        ({"threshold": np.inf}, "threshold \\(a size in units of M\\) must be .* at least 0 and finite; got inf"),
     ],
 )
 def test_numbers_that_are_no_cut(model, given, message):
@@ -89,31 +84,22 @@ def test_numbers_that_are_no_cut(model, given, message):
             asked(**given)
 
 
-def test_a_cut_in_words():
-    assert str(Criterion()) == "probability above 0.5" and Criterion().default
-    assert str(Criterion(probability=0.9)) == "probability at least 0.9" and not Criterion(probability=0.9).default
-    assert str(Criterion(threshold=3)) == "a difference larger than 3"
-
-
 def test_the_more_false_alarms_are_allowed_the_more_is_listed(model):
-    lists = [model.outliers(fdr=fdr) for fdr in (0.001, 0.01, 0.05, 0.2, 0.5)]
-    for fewer, more in itertools.pairwise(lists):
-        assert cells(fewer) <= cells(more)
-    assert len(lists[0]) < len(model.outliers()) < len(lists[-1])
-    for fdr, found in zip((0.001, 0.01, 0.05, 0.2, 0.5), lists, strict=True):
+    fewer, more, most = lists = [model.outliers(fdr=fdr) for fdr in (0.001, 0.05, 0.5)]
+    assert cells(fewer) < cells(model.outliers()) < cells(most) and cells(fewer) < cells(more) < cells(most)
+    for fdr, found in zip((0.001, 0.05, 0.5), lists, strict=True):
         assert (1 - found["probability"]).mean() <= fdr
 
 
 def test_a_lower_probability_lists_more(model):
-    lists = [model.outliers(probability=p) for p in (0.0001, 0.5, 0.99)]
-    assert cells(lists[0]) > cells(lists[1]) > cells(lists[2]) and len(lists[2])
-    assert cells(lists[1]) == cells(model.outliers())  # no probability is one half to the bit
-    for p, found in zip((0.0001, 0.5, 0.99), lists, strict=True):
-        assert found["probability"].min() >= p
+    for p, more in ((0.99, {}), (0.5, {"probability": 0.0001})):
+        found = model.outliers(probability=p)
+        assert cells(found) < cells(model.outliers(**more)) and found["probability"].min() >= p
+    assert cells(found) == cells(model.outliers())  # no probability is one half to the bit
     assert len(model.outliers(probability=1)) == 0
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0, 3.0, 1e9])
+@pytest.mark.parametrize("threshold", [0.0, 1.0, 1e9])
 def test_a_threshold_lists_what_is_further_off(model, overlapping, threshold):
     found = model.outliers(threshold=threshold)
     off = np.abs(overlapping - model.expected())
@@ -136,25 +122,19 @@ def test_a_list_is_in_order_and_adds_up(model, overlapping, knob):
     assert_array_equal(model.outliers(**knob, most=5), found[:5])
 
 
-@pytest.mark.parametrize("knob", [{"fdr": 0.2}, {"probability": 0.3}, {"threshold": 1.0}])
-def test_more_outliers_need_the_table(model, overlapping, knob, tmp_path):
+def test_more_outliers_need_the_table(model, overlapping, tmp_path):
     model.save(tmp_path / "m.irpca")
     for again in (pickle.loads(pickle.dumps(model)), irpca.load(tmp_path / "m.irpca")):
-        with pytest.raises(ValueError, match=r"table.* as M$"):
-            again.outliers(**knob)
-        new, fitted = cells(again.outliers(overlapping, **knob)), cells(model.outliers(**knob))
-        assert len(new ^ fitted) <= 0.05 * len(fitted)  # rows are placed again
-
-
-def test_what_a_model_knows_without_the_table(model):
-    again = pickle.loads(pickle.dumps(model))
-    assert again._M is None
-    assert_array_equal(again.outliers(), model.outliers())
-    assert_array_equal(again.outliers(probability=0.9), model.outliers(probability=0.9))
-    for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
-        assert_array_equal(ours, theirs)
-    with pytest.raises(ValueError, match=r"table.* as M$"):
-        again.repaired()
+        assert again._M is None
+        for knob in ({}, {"probability": 0.9}):
+            assert_array_equal(again.outliers(**knob), model.outliers(**knob))
+        for name, knob in (("repaired", {}), ("outliers", {"fdr": 0.2}), ("outliers", {"threshold": 1.0})):
+            with pytest.raises(ValueError, match=r"table.* as M$"):
+                getattr(again, name)(**knob)
+        for knob in ({"fdr": 0.2}, {"threshold": 1.0}):
+            assert_array_equal(again.outliers(overlapping, **knob), model.outliers(**knob))
+        for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
+            assert_array_equal(ours, theirs)
 
 
 def test_new_rows_come_first(model):
@@ -179,10 +159,8 @@ def kinds():
     partial = np.where(holes, np.nan, full)
     rows, cols = np.nonzero(~holes)
     yield pytest.param(full, full, id="float64")
-    yield pytest.param(full.astype(np.float32), full.astype(np.float32), id="float32")
     yield pytest.param(partial.astype(np.float32), partial.astype(np.float32), id="float32 with holes")
     yield pytest.param(full.astype(int), full.astype(int).astype(float), id="integers")
-    yield pytest.param(np.ma.masked_invalid(partial), partial, id="masked")
     yield pytest.param(csr_array((full[rows, cols], (rows, cols)), full.shape), partial, id="sparse")
     yield pytest.param(
         LongTable(rows[::-1], cols[::-1], full[rows, cols][::-1].astype(np.float32), full.shape),
@@ -220,12 +198,6 @@ def test_what_is_listed_is_what_is_repaired(model, overlapping, knob):
     assert_array_equal(marks == "missing", np.isnan(overlapping))
     assert_array_equal(np.isfinite(repaired), True)
     assert_array_equal(model.repaired(**knob), repaired)
-
-
-def test_the_table_that_was_given_is_not_changed(overlapping):
-    M = overlapping.copy()
-    InductiveRobustPCA(2).fit(M).repaired()
-    assert_array_equal(M, overlapping)
 
 
 def test_of_what_nothing_is_known_nothing_is_made(overlapping):
@@ -418,16 +390,6 @@ def test_a_fit_that_failed_is_sure_of_nothing(exact_problem, overlapping, status
                 asked(*given, **knob)
 
 
-@FAILED
-def test_a_saturated_fit_lists_without_probabilities():
-    rng = np.random.default_rng(0)
-    M = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20))
-    model = InductiveRobustPCA(3, solver="irpca_iht").fit(M, row_features=rng.standard_normal((30, 4)))
-    assert model.status_ is Status.SATURATED
-    assert not (model.outliers()["probability"] == 1).any()
-    assert model.summary().startswith("do not use")
-
-
 def test_a_fit_that_explains_nothing():
     M = np.random.default_rng(0).standard_normal((40, 30))
     M[3, 4] = 50
@@ -441,11 +403,6 @@ def test_a_fit_that_explains_nothing():
     repaired, marks = model.repaired(return_marks=True, force=True)
     assert repaired[3, 4] == 0 and (marks == "outlier").sum() == 1
     assert cells(model.outliers(threshold=2.0)) == where(np.abs(M) > 2)
-
-
-def test_the_summary_names_the_numbers(model):
-    for knob in ("fdr", "probability", "threshold"):
-        assert f"outliers({knob}=…)" in model.summary()
 
 
 def test_tables_too_large_for_memory_are_refused(model, monkeypatch):
