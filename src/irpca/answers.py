@@ -78,22 +78,13 @@ class _IfFeatures:
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The table that a question is about: that of the fit, or new rows.
-
-    Attributes
-    ----------
-    result : what it was taken apart into
-    owner : makes the owner of M
-    rows : labels of the rows
-    M : the new rows as given; None: the table of the fit
-    prior : scores that features say of the rows
-    """
+    """The table that a question is about: that of the fit, or new rows."""
 
     result: Result
-    owner: Callable[[], Engine]
+    owner: Callable[[], Engine]  # makes the owner of M
     rows: Labels | None
-    M: Any = None
-    prior: Array | None = None
+    M: Any = None  # the new rows as given; None: the table of the fit
+    prior: Array | None = None  # scores that features say of the rows
 
 
 class Answers:
@@ -577,19 +568,12 @@ class Answers:
         answer: Answer,
         like: Given,
         asked: Asked,
-        dtypes: tuple[Any, ...] = (),
+        dtypes: tuple[Any, ...] = (),  # None for what is not wanted; empty: that of the model
         *,
-        reads: bool = False,
-        new: tuple[bool, bool] = (False, False),
+        reads: bool = False,  # whether the answer needs M
+        new: tuple[bool, bool] = (False, False),  # whether rows, and columns, are not those of M
     ) -> list[Any]:
-        """What a region answers: chunk by chunk if M is a dask array, else as arrays, or tensors on a device.
-
-        Parameters
-        ----------
-        dtypes : of the tables, None for what is not wanted; that of the model if none is given
-        reads : whether the answer needs M
-        new : whether rows, and columns, are other ones than those of M
-        """
+        """What a region answers: chunk by chunk if M is a dask array, as tensors if it is one on a device."""
         dtypes = dtypes or (self.components_.dtype,)
         (n1, n2), engine = (len(region.scale.rows), len(region.scale.cols)), self._lazy(asked)
         if engine is not None:
@@ -680,10 +664,10 @@ class Answers:
         return Asked(result, lambda: engine, rows, M, prior)
 
     def _is_fitted_table(self, engine: Engine) -> bool:
-        if np.prod(engine.shape) > constants.BUDGET.memory:  # of so many cells there is no fingerprint
+        if self.sparse_ is None or not (found := fingerprint_of(engine)):
             return False
         self._remember()
-        return self.sparse_ is not None and self._fingerprint != "" and (fingerprint_of(engine) == self._fingerprint)
+        return found == self._fingerprint
 
     def _owner(self) -> Engine:
         """An owner of the M that was fitted."""
@@ -720,11 +704,7 @@ def _in_kind(made: list[Any], like: Given) -> Any:
 
 
 def owned(M: Any, engine: str = "auto") -> Given:
-    """M as :func:`~irpca.containers.taken`; if it is in chunks, with the engine that reads these, and its labels.
-
-    A dask DataFrame whose columns are called row, column and value, or alike, is a long table. Any other has a column
-    for each of M: it is brought into memory, if it has at most 2²⁴ cells.
-    """
+    """M as :func:`~irpca.containers.taken`; if it is in chunks, with the engine that reads these, and its labels."""
     if kind_of(M) == "dask" and hasattr(M, "columns"):
         from .engines.distributed.lazy_tables import opened
 

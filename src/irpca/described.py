@@ -21,26 +21,15 @@ from .wording import few
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """One side of a model.
+    """One side of a model."""
 
-    Attributes
-    ----------
-    name : of the features, as users know them
-    lines : "rows" or "columns"
-    labels : Labels or None
-    columns : names of the features, if they came in a frame
-    encoder : how numbers are made of the features, if they are no numbers
-    by_index : whether features are made from the labels
-    expected : what features say of the factor of L. None without features
-    """
-
-    name: str
-    lines: str
+    name: str  # of the features, as users know them
+    lines: str  # "rows" or "columns"
     labels: Labels | None
-    columns: Labels | None = None
-    encoder: Encoder | None = None
-    by_index: bool = False
-    expected: Expected | None = None
+    columns: Labels | None = None  # names of the features, if they came in a frame
+    encoder: Encoder | None = None  # how numbers are made of the features, if they are no numbers
+    by_index: bool = False  # whether features are made from the labels
+    expected: Expected | None = None  # what features say of the factor of L; None without features
 
     @classmethod
     def of(cls, F: Any, name: str, lines: str, labels: Labels | None) -> Described:

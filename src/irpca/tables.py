@@ -93,9 +93,7 @@ def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine], latent:
 
 
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
-    """The cells among which a cut chooses, and perhaps others; where they are. Where columns are mapped, with the
-    residuals of their latent values.
-    """
+    """The residuals among which a cut chooses, and perhaps others; where they are."""
     exact = result.noise == 0
     if result.failed and (cut.fdr or cut.probability):
         raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
@@ -154,15 +152,9 @@ class Cells(NamedTuple):
 
 
 class Candidates:
-    """Cells among which a criterion chooses, and how probable it is that they are outliers; where S is.
+    """Residuals among which a criterion chooses outliers, where they are.
 
-    Parameters
-    ----------
-    S : csr_array or DeviceSparse
-        M − L there; where columns are mapped, of latent values.
-    judge : Judge
-    scale : EntryScale or None
-        The standard deviations of clean measurements, if scores are in units of these.
+    Scores are in units of the standard deviations of ``scale``, if there is one.
     """
 
     def __init__(self, S: Any, judge: Judge, scale: EntryScale | None = None) -> None:
@@ -242,21 +234,12 @@ def bounds_at(scale: EntryScale, rows: Any, cols: Any) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Region(Sided):
-    """Some rows and columns of a table: what is expected there, how sure that is, and which cells are outliers.
-
-    Its answers are tuples of tables. M is NaN where it is not observed.
-
-    Attributes
-    ----------
-    scale : EntryScale
-        NaN in lines of which nothing is known.
-    S, columns : the outliers, and which columns of these are meant: positions that follow each other
-    """
+    """Some rows and columns of a table. What it answers are tuples of tables; M is NaN where it is not observed."""
 
     PAIRS = (("S", "columns"),)
-    scale: EntryScale
-    S: Any = None
-    columns: Any = None
+    scale: EntryScale  # NaN in lines of which nothing is known
+    S: Any = None  # the outliers of these rows
+    columns: Any = None  # of S that are meant: positions that follow each other
 
     def expected(self, M: Any = None) -> tuple[Any, ...]:
         """What is expected."""

@@ -37,20 +37,14 @@ def opened(M: Any, most: int) -> Any:
 def lazily(
     region: Any, answer: Callable[..., Any], dtypes: Sequence[Any], edges: tuple[Edges, Edges], source: Source | None
 ) -> list[Any]:
-    """Dask arrays, each of whose chunks is computed when it is needed.
+    """What a region of :mod:`irpca.tables` answers, as dask arrays with these ends of chunks.
 
-    Parameters
-    ----------
-    region : :class:`irpca.tables.Region`
-        What it holds of rows and of columns is put into the graph once.
-    answer, dtypes : what is asked of it, and the types of the answers, None for what is not wanted
-    edges : where the chunks end
-    source : M, if the answer needs it; then these are its edges
+    ``dtypes``: None for what is not wanted; ``source``: M, if the answer needs it.
     """
     import dask
     import dask.array as da
 
-    def held(side: list[Any], name: str, ends: Edges) -> list[Any]:
+    def held(side: list[Any], name: str, ends: Edges) -> list[Any]:  # in the graph once, not in every task
         name = f"irpca-{name}-{uuid.uuid4().hex}"
         return [
             dask.delayed(
