@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
 UNKEPT = ("_M", "_device", "_said", "_explaining")  # what of a model is in no file: the table, what features say of it
+CACHED_ENTRIES = 1 << 18  # of a table in host memory that are made together
 READ_ENTRIES = 1 << 22  # of a table in chunks: those of as many are read together
 
 
@@ -587,10 +588,11 @@ class Answers:
             return lazily(region, answer, dtypes, (rows, cols), engine.source if reads else None)
         if not any(new):
             self._refuse_large(like, asked)
-        blocks: Iterable[tuple[slice, Any]] = ((some, None) for some in gen_batches(n1, max(1, LARGEST_BLOCK // n2)))
+        most = CACHED_ENTRIES if like.device == "cpu" else LARGEST_BLOCK
+        blocks: Iterable[tuple[slice, Any]] = ((some, None) for some in gen_batches(n1, max(1, most // n2)))
         tensor = self._tensor(asked) if reads else None
         if reads and tensor is None:
-            blocks = in_batches(asked.owner(), LARGEST_BLOCK)
+            blocks = in_batches(asked.owner(), most)
         if like.device == "cpu":
             return fill(region, answer, dtypes, blocks)
         from .engines.gpu.tensor_tables import fitting, moved, rows_of
