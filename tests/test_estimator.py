@@ -167,19 +167,6 @@ def test_without_any_features_there_is_no_predict(problem):
     assert hasattr(model, "predict")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"col_features": np.ones((3, 5))}, r"col_features has 5 columns but had 4 in fit$"),
-        ({"col_features": np.ones(4)}, "Expected 2D array"),
-        ({"row_features": np.full((2, 5), np.nan)}, "row_features contains NaN"),
-    ],
-)
-def test_predict_refuses_other_features(fitted, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fitted().predict(**arguments)
-
-
 # New rows
 
 
@@ -246,25 +233,17 @@ def test_rows_that_do_not_belong_are_doubted(problem, fitted):
     assert "may not hold for these rows" in doubt.text and doubt.text in result.summary()
 
 
-@pytest.mark.parametrize("method", ["transform", "decompose", "score"])
-def test_new_rows_that_are_refused(problem, fitted, method):
-    def use(sides, M, **options):
-        return getattr(fitted(sides), method)(M, **options)
-
-    M = problem.M[-NEW:]
-    with pytest.raises(ValueError, match=r"fitted without.*pass the rows to outliers"):
-        use("columns", M, row_features=problem.F1[-NEW:])
-    with pytest.raises(ValueError, match="59 features, but InductiveRobustPCA is expecting 60"):
-        use("none", M[:, 1:])
-    spoilt = M.copy()
-    spoilt[0, 0] = np.inf
-    with pytest.raises(ValueError, match="infinite"):
-        use("none", spoilt)
-
-
 def test_what_cannot_be_asked(fitted):
-    with pytest.raises(ValueError, match="scores has 3 columns, this model 2 components"):
-        fitted().inverse_transform(np.ones((4, 3)))
+    model, spoilt = fitted(), np.full((3, 60), np.inf)
+    for method, given, message in (
+        (model.inverse_transform, np.ones((4, 3)), "scores has 3 columns, this model 2 components"),
+        (model.predict, np.full((2, 5), np.nan), "row_features contains NaN"),
+        (model.predict, np.ones(5), "Expected 2D array"),
+        *((method, spoilt, "infinite") for method in (model.transform, model.decompose, model.score)),
+        (model.score, spoilt[:, 1:], "59 features, but InductiveRobustPCA is expecting 60"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            method(given)
     for method in ("transform", "inverse_transform", "decompose", "score", "predict"):
         with pytest.raises(NotFittedError):
             getattr(InductiveRobustPCA(), method)(np.ones((3, 3)))
@@ -505,25 +484,6 @@ def test_a_fit_that_is_not_to_be_used_warns_and_repairs_nothing():
     assert model.repaired(force=True).shape == M.shape
 
 
-@pytest.mark.parametrize(("sides", "iterations"), [("both", 1), ("none", 2)])
-def test_ctrl_c_leaves_a_usable_model(problem, sides, iterations):
-    def interrupt(state, history):
-        if len(history) == iterations:
-            raise KeyboardInterrupt
-
-    model = InductiveRobustPCA(2, callbacks=interrupt)
-    features = {"row_features": problem.F1[:-NEW], "col_features": problem.F2} if sides == "both" else {}
-    with pytest.raises(KeyboardInterrupt):  # so that a search ends, too
-        model.fit(problem.M[:-NEW], **features)
-    assert model.status_ is Status.INTERRUPTED and not model.converged_ and len(model.history_) == iterations
-    assert np.isfinite(model.low_rank_.dense()).all() and np.isfinite(model.components_).all()
-    scores = model.transform(problem.M[-NEW:])
-    close(model.inverse_transform(scores), problem.L[-NEW:], 0.1)  # the corruption trimmed even so
-    assert np.isfinite(model.score(problem.M[-NEW:]))
-    assert model.decompose(problem.M[-NEW:]).rank == 2
-    assert "interrupted by Ctrl-C" in model.summary().splitlines()[0]
-
-
 def test_a_model_without_S(problem, monkeypatch):
     def diverge(*arguments, **options):
         return dataclasses.replace(irpca.solve(*arguments, **options), S=None, status=Status.DIVERGED)
@@ -549,12 +509,3 @@ def test_features_that_the_solver_does_not_use_predict_nothing(problem):
     assert not hasattr(model, "predict")
     with pytest.raises(ValueError, match="or its solver ignores them"):
         model.transform(problem.M, row_features=problem.F1)
-
-
-def test_all_ones_and_a_single_two():
-    M = np.ones((40, 30))
-    M[3, 4] = 2
-    model = InductiveRobustPCA().fit(M)
-    assert_allclose(model.low_rank_.dense(), 1, rtol=1e-12)
-    (outlier,) = model.outliers()
-    assert (outlier["row"], outlier["column"]) == (3, 4) and outlier["difference"] == pytest.approx(1)

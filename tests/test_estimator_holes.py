@@ -267,32 +267,6 @@ def test_the_number_of_free_directions_is_found(exact_model, partial, partial_mo
     assert alone.rank_ == 2 and rms(alone.low_rank_.dense() - partial.L[:-NEW, :-NEW]) > 5 * NOISE
 
 
-def some_of(M, count, seed=0):
-    """So many observed entries of each row, and nothing else."""
-    rng, found = np.random.default_rng(seed), np.full(M.shape, np.nan)
-    for row, kept in zip(M, found, strict=True):
-        at = rng.permutation(np.flatnonzero(~np.isnan(row)))[:count]
-        kept[at] = row[at]
-    return found
-
-
-def test_the_more_is_seen_of_a_new_row_the_better(partial, partial_model):
-    """From what features say alone to what the whole row says."""
-    model, L, F1 = partial_model, partial.L[-NEW:, :-NEW], partial.F1[-NEW:]
-
-    def error(found):
-        return np.median(np.sqrt(np.mean((found - L) ** 2, axis=1)))
-
-    rows = {count: some_of(partial.new_rows, count) for count in (3, 6, 12, 48)}
-    errors = [error(model.predict(row_features=F1))]
-    errors += [error(model.decompose(M, row_features=F1).L.dense()) for M in rows.values()]
-    assert (np.diff(errors) < 0).all()
-    assert errors[-1] < 0.5 * NOISE < 5 * NOISE < errors[0]
-    assert errors[2] < 0.3 * errors[0]  # twice as many entries as there are free directions
-    without = [error(model.inverse_transform(model.transform(M))) for M in rows.values()]
-    assert all(one < other for one, other in zip(errors[1:], without, strict=True))
-
-
 # What is refused
 
 

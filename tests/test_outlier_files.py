@@ -225,10 +225,8 @@ def test_everybody_reads_the_folder(tmp_path):
     keys = table["row"] * 40 + table["column"]
     assert keys.is_monotonic_increasing
     assert pl.read_parquet(path).to_pandas().equals(table)
-    assert pl.scan_parquet(path).collect().height == 14
     assert pq.read_table(path).to_pandas().equals(table)
-    lazy = dd.read_parquet(path)
-    assert lazy.npartitions >= 1 and lazy.compute().reset_index(drop=True).equals(table)
+    assert dd.read_parquet(path).compute().reset_index(drop=True).equals(table)
     assert sorted(os.listdir(path)) == [f"part-{i:05d}-00000.parquet" for i in range(3)]
     assert pq.read_schema(Path(path) / "part-00002-00000.parquet").names == COLUMNS
 

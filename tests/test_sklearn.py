@@ -80,17 +80,6 @@ def doubled(model):
     return make_pipeline(FunctionTransformer(lambda M: 2 * M), model)
 
 
-def test_in_a_pipeline(problem):
-    pipe = doubled(InductiveRobustPCA(2, col_features=problem.F2))
-    pipe.fit(problem.M, inductiverobustpca__row_features=problem.F1)
-    alone = InductiveRobustPCA(2, col_features=problem.F2).fit(2 * problem.M, row_features=problem.F1)
-    assert_array_equal(pipe[-1].W_, alone.W_)
-    assert_array_equal(pipe.transform(problem.M), alone.transform(2 * problem.M))
-    assert pipe.score(problem.M) == alone.score(2 * problem.M)
-    scores = pipe.fit_transform(problem.M, inductiverobustpca__row_features=problem.F1)
-    assert_array_equal(scores, alone.transform(2 * problem.M, row_features=problem.F1))
-
-
 def test_in_a_pipeline_with_routing(noisy):
     with sklearn.config_context(enable_metadata_routing=True):
         model = InductiveRobustPCA(2, col_features=noisy.F2)
@@ -170,16 +159,6 @@ def test_cross_validation(problem, routing):
         assert_array_equal(done["estimator"][fold].W_, alone.W_)
         F1 = problem.F1[test] if routing else None
         assert done["test_score"][fold] == alone.score(problem.M[test], row_features=F1)
-
-
-@TINY
-def test_grid_search_with_frames(noisy):
-    rows, cols = [f"r{i}" for i in range(n)], [f"c{j}" for j in range(n)]
-    M, F1 = pd.DataFrame(noisy.M, rows, cols), pd.DataFrame(noisy.F1, rows)
-    model = InductiveRobustPCA(col_features=pd.DataFrame(noisy.F2, cols))
-    found = GridSearchCV(model, {"rank": [1, 2]}, cv=2, error_score="raise").fit(M, row_features=F1)
-    assert found.best_params_ == {"rank": 2}
-    assert list(found.best_estimator_.predict(F1.iloc[:2]).index) == ["r0", "r1"]
 
 
 def test_column_features_cut_by_cross_validation_are_noticed(problem):

@@ -257,14 +257,6 @@ def test_95_percent_of_new_rows_and_columns_are_within_1_96_standard_deviations_
         assert 0.92 < np.mean(shares) < 0.98
 
 
-def test_what_features_do_not_tell_is_uncertain():
-    M, _, F1, F2 = cold(0)
-    model = InductiveRobustPCA().fit(M[:200], row_features=F1[:200], col_features=F2)
-    by_features = model.predict(F1[:200], return_std=True)[1]
-    by_data = model.expected(return_std=True)[1]
-    assert np.median(by_features) > 2 * np.median(by_data)
-
-
 def test_95_percent_of_the_holes_of_new_rows_are_within_1_96_standard_deviations():
     within = []
     for seed in (0, 1):
@@ -314,19 +306,6 @@ def test_what_is_listed_of_new_rows_is_likely_an_outlier():
     found = model.outliers(new)
     assert cells(found) == {(3, 4)}
     assert found["probability"][0] > 0.5
-
-
-@pytest.mark.parametrize("knob", KNOBS)
-def test_the_numbers_serve_for_new_rows_too(model, overlapping, knob):
-    new = model.outliers(overlapping[:30], **knob)
-    if "threshold" in knob:
-        assert (np.abs(new["difference"]) > knob["threshold"]).all()
-    if "probability" in knob:
-        assert (new["probability"] >= knob["probability"]).all()
-    if "fdr" in knob:
-        assert (1 - new["probability"]).mean() <= knob["fdr"]
-    assert_allclose(new["score"], np.abs(new["difference"]) / new["std"])
-    assert_array_equal(new["observed"], overlapping[new["row"], new["column"]])
 
 
 # Fits without a noise model, exact ones, failed ones, and such that explain nothing
