@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -401,7 +401,7 @@ class Answers:
         if self._device == "cpu":
             S = to_host(S, f"a list of cells with {cut}")
         advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
-        with self._fitting(f"a list of {S.nnz:,} outliers", advice):
+        with _fitting(self._device, f"a list of {S.nnz:,} outliers", advice):
             found = Candidates(S, result.judge, self._scale_of(result))
             chosen, scale = found.choose(cut, most), found.scale
             assert scale is not None
@@ -435,14 +435,6 @@ class Answers:
 
             return entries_of(self._tensor(asked), asked.owner, *at)
         return self._entries(*at) if asked.M is None else asked.owner().entries(*at)
-
-    def _fitting(self, what: str, advice: str) -> AbstractContextManager[None]:
-        """Say what does not fit into the memory of the device of the answers."""
-        if self._device == "cpu":
-            return nullcontext()
-        from .engines.gpu.tensor_tables import fitting
-
-        return fitting(self._device, what, advice)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
@@ -497,18 +489,16 @@ class Answers:
         check_is_fitted(self)
         lines = [self.result_.summary(texts(self._cols.labels, self.low_rank_.shape[1]))]
         if self.sparse_ is not None and self.sparse_.nnz:
-            lines += ["Clearest outliers (row, column):", *self._clearest(5)]
+            found = self._cells(self._fitted, Criterion(), 5)
+            sides = ((self._rows.labels, found["row"].tolist()), (self._cols.labels, found["column"].tolist()))
+            names = [at if labels is None else labels.take(at).texts() for labels, at in sides]
+            cells = zip(*names, found["observed"].tolist(), found["expected"].tolist(), strict=True)
+            lines.append("Clearest outliers (row, column):")
+            lines += [f"  {row}, {col}: {seen:.4g} observed, {value:.4g} expected" for row, col, seen, value in cells]
         for side in (self._rows, self._cols):
             if side.encoder is not None:
                 lines += [f"{side.name}, as encoded:", *(f"  - {note}" for note in side.encoder.notes_)]
         return "\n".join(lines)
-
-    def _clearest(self, most: int) -> list[str]:
-        cells = {name: column.tolist() for name, column in self._cells(self._fitted, Criterion(), most).items()}
-        labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
-        rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
-        found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
-        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in found]
 
     @property
     def _sparse(self) -> csr_array:
@@ -595,9 +585,9 @@ class Answers:
             blocks = in_batches(asked.owner(), most)
         if like.device == "cpu":
             return fill(region, answer, dtypes, blocks)
-        from .engines.gpu.tensor_tables import fitting, moved, rows_of
+        from .engines.gpu.tensor_tables import moved, rows_of
 
-        with fitting(like.device, f"a table of {n1} × {n2} values", "take some cells, with low_rank_.entries"):
+        with _fitting(like.device, f"a table of {n1} × {n2} values", "take some cells, with low_rank_.entries"):
             if tensor is not None:
                 rows_there = rows_of(tensor, like.device)
                 blocks = ((some, rows_there(some)) for some, _ in blocks)
@@ -661,15 +651,12 @@ class Answers:
             self._refuse_failed()
             return self._fitted
         engine, prior, rows = self._new_rows(M, row_features)
-        fitted = engine.shape == self.low_rank_.shape and self._is_fitted_table(engine)  # as after loading a model
-        result = self.result_ if fitted else self._decomposed(engine, prior, rows)
-        return Asked(result, lambda: engine, rows, M, prior)
-
-    def _is_fitted_table(self, engine: Engine) -> bool:
-        if self.sparse_ is None or not (found := fingerprint_of(engine)):
-            return False
-        self._remember()
-        return found == self._fingerprint
+        same = self.sparse_ is not None and engine.shape == self.low_rank_.shape
+        if same and (found := fingerprint_of(engine)):  # as after loading a model
+            self._remember()
+            if found == self._fingerprint:
+                return Asked(self.result_, lambda: engine, rows, M, prior)
+        return Asked(self._decomposed(engine, prior, rows), lambda: engine, rows, M, prior)
 
     def _owner(self) -> Engine:
         """An owner of the M that was fitted."""
@@ -697,6 +684,17 @@ def _text_of(marks: Any) -> Array:
     """Positions in MARKS as text."""
     text: Array = MARKS[np.asarray(to_device(marks, "cpu"))].astype(object)
     return text
+
+
+@contextmanager
+def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
+    """Say what does not fit into the memory of a device, and what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of torch, which need not be there
+            raise
+        raise MemoryError(f"{what} does not fit into the memory that is free on {device}: {advice}") from error
 
 
 def _in_kind(made: list[Any], like: Given) -> Any:

@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
-
-import torch
 
 from ...arrays import is_sparse
 from ..base import Engine
 from .sparse import DeviceSparse, device_tensor
-
-
-@contextmanager
-def fitting(device: str, what: str, advice: str) -> Iterator[None]:
-    """Say what does not fit into the memory of the device, and what to do."""
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError as error:
-        raise MemoryError(f"{what} does not fit into the memory that is free on {device}: {advice}") from error
 
 
 def moved(A: Any, device: Any) -> Any:
