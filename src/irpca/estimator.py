@@ -6,7 +6,6 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -251,21 +250,12 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             options["imperfect"] = True
         F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
         F2 = Features.of(cols.array(col_features), matrix.shape[1], "col_features", "columns")
-        with _labelling_columns(given.columns):
-            result = solve(
-                matrix,
-                F1,
-                F2,
-                rank=self.rank,
-                solver=self.solver,
-                engine=self.engine,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                callbacks=self._callbacks(),
-                resume=resume,
-                random_state=self.random_state,
-                **options,
-            )
+        asked = {name: getattr(self, name) for name in ("rank", "solver", "engine", "tol", "max_iter", "random_state")}
+        try:
+            result = solve(matrix, F1, F2, callbacks=self._callbacks(), resume=resume, **asked, **options)
+        except ColumnError as error:  # knows columns by their positions
+            column = error.column if given.columns is None else list(given.columns)[error.column]
+            raise ColumnError(column, error.wanted, error.why) from None
         self._M, self.container_, self._dims = matrix, given.container, given.dims
         U, s, V = _principal(result.L)
         if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
@@ -489,24 +479,20 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         M = given.matrix
         if given.chunked and not is_engine(M):
             raise ValueError("M is in chunks, and here all of it is needed in memory: pass it as an array")
-        if is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
-            with naming("M"):
-                validate_data(self, M, reset=reset, skip_check_array=True)
-            return M
-        least = 2 if reset else 1
-        with naming("M"), warnings.catch_warnings():
+        checks: dict[str, Any] = {"skip_check_array": True}
+        if not (is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__")):
+            least = 2 if reset else 1
+            checks = {
+                "accept_sparse": True,
+                "dtype": [np.float64, np.float32],
+                "ensure_all_finite": False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
+                "ensure_min_samples": least,
+                "ensure_min_features": least,
+            }
+        with naming("M"), warnings.catch_warnings():  # scikit-learn speaks of X
             if given.columns is not None:  # which _check_columns compares
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return validate_data(  # it speaks of X
-                self,
-                M,
-                reset=reset,
-                accept_sparse=True,
-                dtype=[np.float64, np.float32],
-                ensure_all_finite=False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
-                ensure_min_samples=least,
-                ensure_min_features=least,
-            )
+            return validate_data(self, M, reset=reset, **checks)
 
     def _options(self, labels: Labels | None, n2: int) -> dict[str, Any]:
         """What the solver is told; a free part, and kinds of columns, only if it knows them."""
@@ -611,16 +597,6 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             found = self._placed(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
-
-
-@contextmanager
-def _labelling_columns(labels: Labels | None) -> Iterator[None]:
-    """What a column cannot be is said of its label, where it has one."""
-    try:
-        yield
-    except ColumnError as error:
-        column = error.column if labels is None else list(labels)[error.column]
-        raise ColumnError(column, error.wanted, error.why) from None
 
 
 def _kinds_of_columns(columns: Any, labels: Labels | None, n2: int) -> str | list[str]:
