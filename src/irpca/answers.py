@@ -31,7 +31,7 @@ from .model.entry_scale import EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
-from .result import Result, Status
+from .result import Result
 from .tables import (
     MARKS,
     Answer,
@@ -51,7 +51,6 @@ from .wording import few
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .engines.sparse_part import Sparse
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
 UNKEPT = ("_M", "_device", "_said", "_explaining")  # what of a model is in no file: the table, what features say of it
@@ -93,11 +92,7 @@ class Answers:
 
     engine: str
     result_: Result
-    low_rank_: LowRank
-    sparse_: Sparse | None
     components_: Array
-    status_: Status
-    zeta_: float
     container_: str
     _rows: Described
     _cols: Described
@@ -464,7 +459,7 @@ class Answers:
             raise ValueError(f"row_features of {shown} are missing or were not in the fit: leave these rows out")
         certain = Placed(prior, np.zeros((len(prior), len(self._placement.turn))), np.ones(len(prior)))
         L = LowRank.from_product(prior, self._V)
-        judge = self._judge(certain, self.zeta_, L)
+        judge = self._judge(certain, self.result_.zeta, L)
         S, _ = self._latent(engine).corruption(L, judge.candidates)
         return self._lines(0, judge.outliers(S), judge, engine.counts[0], labels)
 
@@ -487,8 +482,8 @@ class Answers:
     def summary(self) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
         check_is_fitted(self)
-        lines = [self.result_.summary(texts(self._cols.labels, self.low_rank_.shape[1]))]
-        if self.sparse_ is not None and self.sparse_.nnz:
+        lines = [self.result_.summary(texts(self._cols.labels, self.result_.L.shape[1]))]
+        if self.result_.S is not None and self.result_.S.nnz:
             found = self._cells(self._fitted, Criterion(), 5)
             sides = ((self._rows.labels, found["row"].tolist()), (self._cols.labels, found["column"].tolist()))
             names = [at if labels is None else labels.take(at).texts() for labels, at in sides]
@@ -504,11 +499,11 @@ class Answers:
     def _sparse(self) -> csr_array:
         """S in host memory."""
         self._refuse_failed()
-        return to_host(self.sparse_, "this answer")
+        return to_host(self.result_.S, "this answer")
 
     def _refuse_failed(self) -> None:
-        if self.sparse_ is None:
-            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
+        if self.result_.S is None:
+            raise ValueError(f"there are no outliers. {self.result_.status.name}: {self.result_.status.advice}")
 
     def _latent(self, engine: Engine) -> Engine:
         """The owner of the latent values of a table, where columns are mapped; else of the table itself."""
@@ -517,11 +512,11 @@ class Answers:
     def _known(self, axis: int) -> Array:
         """Of which rows (0), or columns, of the fit something is known."""
         known = self.result_.known
-        return np.ones(self.low_rank_.shape[axis], bool) if known is None else known[axis]
+        return np.ones(self.result_.L.shape[axis], bool) if known is None else known[axis]
 
     def _fitted_factor(self, axis: int) -> Array:
         """Scores of the rows (0), or components at the columns, of the fit; NaN where nothing is known."""
-        left, right = self.low_rank_.thin()
+        left, right = self.result_.L.thin()
         factor, known = (left @ (right.T @ self._V), self._V)[axis], self._known(axis)
         return factor if known.all() else np.where(known[:, None], factor, np.nan)
 
@@ -632,9 +627,9 @@ class Answers:
         """The outliers of the fit as M has them, in the order of S; found when they are needed."""
         if self._observed is None:
             found = np.zeros(0)
-            if self.sparse_ is not None:
+            if self.result_.S is not None:
                 rows, cols = places(self._sparse)
-                found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.sparse_.dtype)
+                found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.result_.S.dtype)
             self._observed = found
         return self._observed
 
@@ -651,7 +646,7 @@ class Answers:
             self._refuse_failed()
             return self._fitted
         engine, prior, rows = self._new_rows(M, row_features)
-        same = self.sparse_ is not None and engine.shape == self.low_rank_.shape
+        same = self.result_.S is not None and engine.shape == self.result_.L.shape
         if same and (found := fingerprint_of(engine)):  # as after loading a model
             self._remember()
             if found == self._fingerprint:

@@ -56,9 +56,8 @@ class Described:
         if self.expected is None:
             advice = "rows but their data. Leave the features out, and pass the rows to outliers, repaired or transform"
             raise ValueError(
-                f"{self.name} was given, but this model was fitted without (or its solver ignores "
-                "them): it knows nothing "
-                "about new " + (advice if self.lines == "rows" else "columns")
+                f"{self.name} was given, but this model was fitted without (or its solver ignores them): it knows "
+                "nothing about new " + (advice if self.lines == "rows" else "columns")
             )
         return self.expected(self._numbers(F, labels))
 

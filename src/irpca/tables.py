@@ -101,15 +101,12 @@ def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> S
         raise ValueError(
             "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
         )
-    assert result.residuals is not None
-    return result.residuals if exact or cut.default or _suffices(result, cut) else _read_beyond(result, cut, owner())
-
-
-def _suffices(result: Result, cut: Criterion) -> bool:
-    """Whether the outliers of the fit hold all that the cut asks for."""
-    if cut.threshold is not None:
-        return result.scale is None and cut.threshold >= result.zeta
-    return cut.probability is not None and cut.probability > 0.5
+    sure = cut.probability is not None and cut.probability > 0.5
+    large = cut.threshold is not None and result.scale is None and cut.threshold >= result.zeta
+    if exact or cut.default or sure or large:  # the outliers of the fit hold all that the cut asks for
+        found: Any = result.residuals
+        return found
+    return _read_beyond(result, cut, owner())
 
 
 def _read_beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
