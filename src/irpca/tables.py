@@ -179,7 +179,7 @@ class Candidates:
         residuals, at = self.S.data[some], places(self.S, some)
         size = abs(self.judge.standardised(residuals, *at))
         plain = self.judge.scale is None or self.scale is None or self.scale.maps is not None
-        score = size if plain or self.scale is None else abs(residuals) / self.scale.std_at(*at)
+        score = size if plain or self.scale is None else abs(residuals) / cast(self.scale.std_at(*at), self.S.dtype)
         positions = array_namespace(residuals).arange(some.start, some.stop, device=device(residuals))
         return Cells(positions, size, score, self.judge.probability(residuals, *at))
 
