@@ -382,12 +382,15 @@ class Answers:
             raise ValueError(f"there is nothing to explain. {result.status.name}: {result.status.advice}")
         if result.calibration is None and result.noise != 0:
             raise ValueError("explain needs a model of the noise, and this solver has none: use solver='irpca'")
-        if self._explaining is None or self._explaining[:2] != key:
+        if self._explaining is not None and self._explaining[:2] == key:
+            explainer = self._explaining[2]
+        else:
             explainer = Explainer(result, self._placement, self._scale_of(result), asked.owner(), asked.prior)
+        if result is self.result_:  # new rows are not kept
             self._explaining = *key, explainer
         names = rows.tolist() if asked.rows is None else list(asked.rows.take(rows))
         columns = range(result.L.shape[1]) if self._cols.labels is None else list(self._cols.labels)
-        return self._explaining[2].explain(rows, cols, (names, columns))
+        return explainer.explain(rows, cols, (names, columns))
 
     def _cells(self, asked: Asked, cut: Criterion, most: int | None) -> dict[str, Any]:
         """Outliers by their positions, the most certain first."""
