@@ -147,10 +147,17 @@ def test_new_features_that_are_not_those_of_the_fit(model, features, message):
 
 
 def test_new_rows_and_their_features_belong_together(model):
-    with pytest.raises(ValueError, match=r"the index of row_features does not match the rows of M: 'r5', .* 'r0'"):
-        model.outliers(M[:5], row_features=F[5:10])
-    with pytest.raises(ValueError, match="row_features has 4 rows but M has 5"):
-        model.outliers(M[:5], row_features=F[:4])
+    for method in (model.transform, model.decompose, model.score, model.outliers):
+        with pytest.raises(ValueError, match=r"the index of row_features does not match the rows of M: 'r5', .* 'r0'"):
+            method(M[:5], row_features=F[5:10])
+        with pytest.raises(ValueError, match="row_features has 4 rows but M has 5"):
+            method(M[:5], row_features=F[:4])
+        with pytest.raises(ValueError, match="columns of M are those of the fitted table in another order, 'c11'"):
+            method(M.iloc[:5, ::-1])
+    with pytest.raises(ValueError, match=r"not have the columns of the fitted table, 'c0', .*: leave out 'more'$"):
+        model.transform(M.assign(more=1.0))
+    with pytest.raises(ValueError, match=r"columns of the fitted table, .*: 'c1' missing; add them, as NaN"):
+        model.transform(M.drop(columns="c1"))
     with pytest.raises(ValueError, match="col_features was given, but this model was fitted without"):
         model.predict(F[:2], np.ones((3, 2)))
     plain = InductiveRobustPCA(2).fit(M)
@@ -166,6 +173,10 @@ def test_an_array_for_a_fit_with_an_array():
         model.predict(np.ones((5, 2)))
     with pytest.raises(ValueError, match=r"did you mean row_features.T\?"):
         model.predict(np.ones((3, 5)))
+    frame = pd.DataFrame({"size": SIZE, "big": SIZE > 1.0}, ROWS).astype(float)
+    model = InductiveRobustPCA(2).fit(M, row_features=frame)
+    with pytest.raises(ValueError, match="the columns of row_features are 'big', 'size', in fit 'size', 'big': pass"):
+        model.predict(frame[["big", "size"]])
 
 
 # Features from the index

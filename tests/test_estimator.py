@@ -120,6 +120,8 @@ def test_fit_leaves_parameters_and_data_alone():
     M, F1, F2 = problem.M[:-NEW].copy(), problem.F1[:-NEW].copy(), problem.F2.copy()
     options = {"noise": 1e-4}
     model = InductiveRobustPCA("auto", col_features=F2, solver_options=options)
+    with pytest.raises(ValueError, match="both to the constructor and to fit"):
+        model.fit(M, row_features=F1, col_features=F2)
     before = dict(vars(model))
     model.fit(M, row_features=F1)
     assert {name: vars(model)[name] for name in before} == before  # the same objects
@@ -127,14 +129,6 @@ def test_fit_leaves_parameters_and_data_alone():
     assert_array_equal(M, problem.M[:-NEW])
     assert_array_equal(F1, problem.F1[:-NEW])
     assert_array_equal(F2, problem.F2)
-
-
-def test_column_features_in_the_constructor_are_those_of_fit(problem, fitted):
-    M, F1, F2 = problem.M[:-NEW], problem.F1[:-NEW], problem.F2
-    model = InductiveRobustPCA(2, col_features=F2).fit(M, row_features=F1)
-    assert_array_equal(model.W_, fitted().W_)
-    with pytest.raises(ValueError, match="both to the constructor and to fit"):
-        model.fit(M, row_features=F1, col_features=F2)
 
 
 # Cold start
@@ -173,23 +167,6 @@ def test_without_any_features_there_is_no_predict(problem):
     assert hasattr(model, "predict")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            {"row_features": np.ones((5, 7))},
-            r"row_features has 7 columns but had 5 in fit; did .*row_features\.T",
-        ),
-        ({"col_features": np.ones((3, 5))}, r"col_features has 5 columns but had 4 in fit$"),
-        ({"col_features": np.ones(4)}, "Expected 2D array"),
-        ({"row_features": np.full((2, 5), np.nan)}, "row_features contains NaN"),
-    ],
-)
-def test_predict_refuses_other_features(fitted, arguments, message):
-    with pytest.raises(ValueError, match=message):
-        fitted().predict(**arguments)
-
-
 # New rows
 
 
@@ -217,13 +194,6 @@ def test_new_rows_are_placed_and_taken_apart(problem, fitted, sides):
         close(left @ result.W @ right.T, problem.L[-NEW:])
 
 
-def test_new_rows_by_their_features_alone(problem, fitted):
-    model = fitted("rows")
-    anything = np.random.default_rng(0).standard_normal((NEW, 60))
-    scores = model.transform(anything, row_features=problem.F1[-NEW:])
-    close(model.inverse_transform(scores), problem.L[-NEW:])
-
-
 @pytest.mark.parametrize("sides", ["both", "none"])
 def test_fit_transform_is_fit_then_transform(problem, fitted, sides):
     rows, columns = SIDES[sides]
@@ -238,14 +208,10 @@ def test_answers_leave_the_model_alone(problem):
     model = fit(problem)
     before = {name: value.copy() for name, value in vars(model).items() if isinstance(value, np.ndarray)}
     L, S = model.low_rank_.dense(), model.sparse_.toarray()
-    model.transform(problem.M[-NEW:])
-    model.transform(problem.M[-NEW:], row_features=problem.F1[-NEW:])
-    model.inverse_transform(np.ones((2, 2)))
-    model.predict(row_features=problem.F1[-NEW:])
-    model.decompose(problem.M[-NEW:])
-    model.score(problem.M[-NEW:])
-    model.outliers()
-    model.summary()
+    for answer in ("transform", "decompose", "score", "outliers", "repaired"):
+        getattr(model, answer)(problem.M[-NEW:], row_features=problem.F1[-NEW:])
+    for answer in ("outliers", "repaired", "expected", "interval", "predict", "summary"):
+        getattr(model, answer)()
     for name, value in before.items():
         assert_array_equal(getattr(model, name), value)
     assert_array_equal(model.low_rank_.dense(), L)
@@ -267,27 +233,17 @@ def test_rows_that_do_not_belong_are_doubted(problem, fitted):
     assert "may not hold for these rows" in doubt.text and doubt.text in result.summary()
 
 
-@pytest.mark.parametrize("method", ["transform", "decompose", "score"])
-def test_new_rows_that_are_refused(problem, fitted, method):
-    def use(sides, M, **options):
-        return getattr(fitted(sides), method)(M, **options)
-
-    M = problem.M[-NEW:]
-    with pytest.raises(ValueError, match="row_features has 9 rows but M has 10"):
-        use("both", M, row_features=problem.F1[-NEW + 1 :])
-    with pytest.raises(ValueError, match=r"fitted without.*pass the rows to outliers"):
-        use("columns", M, row_features=problem.F1[-NEW:])
-    with pytest.raises(ValueError, match="59 features, but InductiveRobustPCA is expecting 60"):
-        use("none", M[:, 1:])
-    spoilt = M.copy()
-    spoilt[0, 0] = np.inf
-    with pytest.raises(ValueError, match="infinite"):
-        use("none", spoilt)
-
-
 def test_what_cannot_be_asked(fitted):
-    with pytest.raises(ValueError, match="scores has 3 columns, this model 2 components"):
-        fitted().inverse_transform(np.ones((4, 3)))
+    model, spoilt = fitted(), np.full((3, 60), np.inf)
+    for method, given, message in (
+        (model.inverse_transform, np.ones((4, 3)), "scores has 3 columns, this model 2 components"),
+        (model.predict, np.full((2, 5), np.nan), "row_features contains NaN"),
+        (model.predict, np.ones(5), "Expected 2D array"),
+        *((method, spoilt, "infinite") for method in (model.transform, model.decompose, model.score)),
+        (model.score, spoilt[:, 1:], "59 features, but InductiveRobustPCA is expecting 60"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            method(given)
     for method in ("transform", "inverse_transform", "decompose", "score", "predict"):
         with pytest.raises(NotFittedError):
             getattr(InductiveRobustPCA(), method)(np.ones((3, 3)))
@@ -360,19 +316,6 @@ def noisy():
     return wrong, InductiveRobustPCA().fit(M, row_features=F1, col_features=F2)
 
 
-def test_outliers_are_sorted_by_probability_and_then_by_score(noisy):
-    wrong, model = noisy
-    result, table = model.result_, model.outliers()
-    assert (np.diff(table["probability"]) <= 0).all() and table["probability"].min() > 0.5
-    same = np.diff(table["probability"]) == 0
-    assert (np.diff(table["score"])[same] <= 0).all()
-    far = table["score"] > 8
-    assert wrong[table["row"], table["column"]][far].all() and (table["probability"][far] > 0.99).all()
-    z = table["difference"] / result.scale.unit_at(table["difference"], table["row"], table["column"])
-    assert_array_equal(table["probability"], result.calibration(z))
-    assert_allclose(table["score"], np.abs(table["difference"]) / table["std"])
-
-
 @pytest.mark.parametrize("fdr", [0.01, 0.05, 0.2])
 def test_as_many_false_alarms_as_asked(noisy, fdr):
     wrong, model = noisy
@@ -383,24 +326,6 @@ def test_as_many_false_alarms_as_asked(noisy, fdr):
     assert len(table) > 0.75 * wrong.sum()  # not bought by reporting little: a tenth is within 6 standard deviations
     assert len(model.outliers(fdr=1e-9)) < len(table)
     assert_array_equal(model.outliers(most=7, fdr=fdr), table[:7])
-
-
-def test_without_a_noise_model_there_is_no_probability(problem):
-    model = InductiveRobustPCA(2, solver="irpca_iht").fit(problem.M, row_features=problem.F1, col_features=problem.F2)
-    table = model.outliers()
-    assert len(table) and np.isnan(table["probability"]).all()
-    assert (np.diff(table["score"]) <= 0).all()
-    assert_allclose(table["score"], np.abs(table["difference"]) / model.zeta_)
-    with pytest.raises(ValueError, match="fdr and probability need a model of the noise"):
-        model.outliers(fdr=0.05)
-    with pytest.raises(ValueError, match="share of false alarms"):
-        model.outliers(fdr=2)
-
-
-def test_no_outliers():
-    model = fit(problem_of(corruption=0))
-    assert model.sparse_.nnz == 0 and len(model.outliers()) == 0
-    assert "clearest outliers" not in model.summary()
 
 
 # Frames in, labels out
@@ -444,31 +369,6 @@ def test_labels_are_kept(problem, fitted):
     assert list(table.columns) == list(fitted().outliers().dtype.names) and len(table) == 20
     for cell in table.itertuples():
         assert cell.observed == M.loc[cell.row, cell.column]
-
-
-def test_features_in_another_order_are_refused(problem):
-    M, F1, F2 = frames(problem)
-    words = r"index of {0} does not match.*another order: pass {0}\.loc\[M\.{1}"
-    with pytest.raises(ValueError, match=words.format("row_features", "index")):
-        InductiveRobustPCA(2).fit(M, row_features=F1.iloc[::-1], col_features=F2)
-    with pytest.raises(ValueError, match=words.format("col_features", "columns")):
-        InductiveRobustPCA(2).fit(M, row_features=F1, col_features=F2.iloc[::-1])
-
-
-def test_labels_of_new_rows_are_matched_too(problem):
-    M, F1, F2 = frames(problem)
-    model = InductiveRobustPCA(2).fit(M, row_features=F1, col_features=F2)
-    for method in (model.transform, model.decompose, model.score):
-        with pytest.raises(ValueError, match="index of row_features does not match the rows of M"):
-            method(M.iloc[:5], row_features=F1.iloc[1:6])
-        with pytest.raises(ValueError, match=r"columns of M are those of the fitted table in another order, 'item 59'"):
-            method(M.iloc[:5, ::-1])
-    with pytest.raises(ValueError, match=r"the columns of row_features are 'age 4', .* in fit 'age 0', "):
-        model.predict(row_features=F1.iloc[:, ::-1])
-    with pytest.raises(ValueError, match=r"not have the columns of the fitted table, 'item 0', .*: leave out 'more'$"):
-        model.transform(M.assign(more=1.0))
-    with pytest.raises(ValueError, match=r"columns of the fitted table, .*: 'item 1' missing; add them, as NaN"):
-        model.transform(M.drop(columns="item 1"))
 
 
 def test_rows_are_compared_with_their_features_only_where_these_are_known():
@@ -584,35 +484,6 @@ def test_a_fit_that_is_not_to_be_used_warns_and_repairs_nothing():
     assert model.repaired(force=True).shape == M.shape
 
 
-def test_noise_without_structure_is_not_explained():
-    M = np.random.default_rng(0).standard_normal((60, 50))
-    with pytest.warns(irpca.DoNotUseWarning, match="^do not use this fit\n  no pattern is stronger than the noise"):
-        model = InductiveRobustPCA().fit(M)
-    assert model.converged_ and model.rank_ == 0
-    assert_array_equal(model.low_rank_.dense(), 0)
-    assert model.sparse_.nnz <= 0.001 * M.size
-    assert "no-pattern" in [doubt.kind for doubt in model.result_.doubts] and model.result_.usable == "do not use"
-
-
-@pytest.mark.parametrize(("sides", "iterations"), [("both", 1), ("none", 2)])
-def test_ctrl_c_leaves_a_usable_model(problem, sides, iterations):
-    def interrupt(state, history):
-        if len(history) == iterations:
-            raise KeyboardInterrupt
-
-    model = InductiveRobustPCA(2, callbacks=interrupt)
-    features = {"row_features": problem.F1[:-NEW], "col_features": problem.F2} if sides == "both" else {}
-    with pytest.raises(KeyboardInterrupt):  # so that a search ends, too
-        model.fit(problem.M[:-NEW], **features)
-    assert model.status_ is Status.INTERRUPTED and not model.converged_ and len(model.history_) == iterations
-    assert np.isfinite(model.low_rank_.dense()).all() and np.isfinite(model.components_).all()
-    scores = model.transform(problem.M[-NEW:])
-    close(model.inverse_transform(scores), problem.L[-NEW:], 0.1)  # the corruption trimmed even so
-    assert np.isfinite(model.score(problem.M[-NEW:]))
-    assert model.decompose(problem.M[-NEW:]).rank == 2
-    assert "interrupted by Ctrl-C" in model.summary().splitlines()[0]
-
-
 def test_a_model_without_S(problem, monkeypatch):
     def diverge(*arguments, **options):
         return dataclasses.replace(irpca.solve(*arguments, **options), S=None, status=Status.DIVERGED)
@@ -638,12 +509,3 @@ def test_features_that_the_solver_does_not_use_predict_nothing(problem):
     assert not hasattr(model, "predict")
     with pytest.raises(ValueError, match="or its solver ignores them"):
         model.transform(problem.M, row_features=problem.F1)
-
-
-def test_all_ones_and_a_single_two():
-    M = np.ones((40, 30))
-    M[3, 4] = 2
-    model = InductiveRobustPCA().fit(M)
-    assert_allclose(model.low_rank_.dense(), 1, rtol=1e-12)
-    (outlier,) = model.outliers()
-    assert (outlier["row"], outlier["column"]) == (3, 4) and outlier["difference"] == pytest.approx(1)

@@ -8,7 +8,6 @@ import pytest
 from numpy.testing import assert_array_equal
 from scipy.sparse import coo_array
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.model_selection import cross_val_score
 
 from irpca import InductiveRobustPCA, LongTable
 
@@ -154,14 +153,6 @@ def test_all_kinds_of_holes_are_the_same(exact, with_zeros, kind):
         assert sorted(model.outlier_rows()["row"].tolist()) == list(range(len(M)))
 
 
-def test_scores_of_kinds_agree(exact):
-    """Also where scikit-learn cuts their rows."""
-    expected = cross_val_score(InductiveRobustPCA(2), exact.trained, cv=2, error_score="raise")
-    for kind in ("csr", "nullable"):
-        found = cross_val_score(InductiveRobustPCA(2), kinds_of(exact.trained)[kind], cv=2, error_score="raise")
-        assert_array_equal(found, expected)
-
-
 # Exact problems: holes cost nothing
 
 
@@ -195,19 +186,6 @@ def test_new_rows_and_columns_and_those_of_the_fit(exact, exact_model):
     close(exact_model.inverse_transform(exact_model.transform(exact.trained, row_features=F1[:-NEW])), cold)
     close(exact_model.decompose(exact.trained, row_features=F1[:-NEW]).L.dense(), cold)
     close(exact_model.decompose(exact.trained).L.dense(), cold)
-
-
-def test_batches_do_not_matter(partial, partial_model):
-    """Rows are placed one by one, whatever else is in the batch; some have holes and some have not."""
-    model, F1, M = partial_model, partial.F1[-NEW:], partial.new_rows.copy()
-    M[::3] = partial.L[-NEW:, :-NEW][::3]
-    pieces = [slice(k, k + 7) for k in range(0, NEW, 7)]
-    close(np.vstack([model.predict(F1[some]) for some in pieces]), model.predict(F1), 1e-12)
-    close(np.vstack([model.transform(M[some]) for some in pieces]), model.transform(M))
-    close(
-        np.vstack([model.transform(M[some], row_features=F1[some]) for some in pieces]),
-        model.transform(M, row_features=F1),
-    )
 
 
 # What was not seen at all
@@ -287,32 +265,6 @@ def test_the_number_of_free_directions_is_found(exact_model, partial, partial_mo
     assert partial_model.shares_["free"] == pytest.approx(0.5, abs=0.15)
     alone = fitted(partial, extra_rank=0, rank=2)
     assert alone.rank_ == 2 and rms(alone.low_rank_.dense() - partial.L[:-NEW, :-NEW]) > 5 * NOISE
-
-
-def some_of(M, count, seed=0):
-    """So many observed entries of each row, and nothing else."""
-    rng, found = np.random.default_rng(seed), np.full(M.shape, np.nan)
-    for row, kept in zip(M, found, strict=True):
-        at = rng.permutation(np.flatnonzero(~np.isnan(row)))[:count]
-        kept[at] = row[at]
-    return found
-
-
-def test_the_more_is_seen_of_a_new_row_the_better(partial, partial_model):
-    """From what features say alone to what the whole row says."""
-    model, L, F1 = partial_model, partial.L[-NEW:, :-NEW], partial.F1[-NEW:]
-
-    def error(found):
-        return np.median(np.sqrt(np.mean((found - L) ** 2, axis=1)))
-
-    rows = {count: some_of(partial.new_rows, count) for count in (3, 6, 12, 48)}
-    errors = [error(model.predict(row_features=F1))]
-    errors += [error(model.decompose(M, row_features=F1).L.dense()) for M in rows.values()]
-    assert (np.diff(errors) < 0).all()
-    assert errors[-1] < 0.5 * NOISE < 5 * NOISE < errors[0]
-    assert errors[2] < 0.3 * errors[0]  # twice as many entries as there are free directions
-    without = [error(model.inverse_transform(model.transform(M))) for M in rows.values()]
-    assert all(one < other for one, other in zip(errors[1:], without, strict=True))
 
 
 # What is refused

@@ -52,7 +52,7 @@ ROOMS = {
     "engines": {"lowrank", "arguments", "arrays", "cached", "model.maps", "threads", "engines", "wording"},
     "constants": set(),
     "result": {"lowrank", "constants", "engines.base", "engines.sparse_part", "model.calibration", "model.entry_scale"}
-    | {"model.maps"},
+    | {"model.maps", "wording"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
     "checkpoint": {"durable", "lowrank", "engines.base", ""},

@@ -78,6 +78,7 @@ def test_ctrl_c_keeps_the_best_fit_and_goes_on_up(M, whole, stage):
     assert model.status_ is Status.INTERRUPTED
     assert model.outliers()["row"][0] == "r3"
     assert np.isfinite(model.expected()).all(axis=None)
+    assert np.isfinite(model.score(M)) and len(model.transform(M)) == len(M)
 
 
 class Interrupting:

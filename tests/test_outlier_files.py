@@ -23,10 +23,7 @@ from mixed_columns import ASKED, KINDS, mixed
 import irpca
 from irpca import constants, loop, outlier_files, persistence
 from irpca.engines import choose
-from irpca.lowrank import LowRank
-from irpca.model.entry_scale import EntryScale, Judge
-from irpca.model.kinds import kind_of
-from irpca.model.maps import ColumnMaps
+from irpca.model.entry_scale import Judge
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -198,15 +195,6 @@ def test_lines_that_are_not_known_have_no_outliers(tmp_path, streamed):
     assert result.corruption == plain.corruption == pytest.approx(len(table) / result.n_observed)
 
 
-def test_a_fit_that_failed_has_no_probabilities(tmp_path, streamed):
-    rng = np.random.default_rng(0)
-    M, F1 = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20)), rng.standard_normal((30, 4))
-    result = irpca.solve(M, F1, rank=3, solver="irpca_iht", engine=Banded(M), outliers_to=tmp_path / "S.parquet")
-    assert result.status.name == "SATURATED"
-    table = pd.read_parquet(tmp_path / "S.parquet")
-    assert len(table) and table["probability"].isna().all()
-
-
 def sink_at(path, n=40, seed=0, **more):
     files = OutlierFiles.at(path, (n, n), np.dtype(float), "irpca", **more)
     rng = np.random.default_rng(seed)
@@ -237,10 +225,8 @@ def test_everybody_reads_the_folder(tmp_path):
     keys = table["row"] * 40 + table["column"]
     assert keys.is_monotonic_increasing
     assert pl.read_parquet(path).to_pandas().equals(table)
-    assert pl.scan_parquet(path).collect().height == 14
     assert pq.read_table(path).to_pandas().equals(table)
-    lazy = dd.read_parquet(path)
-    assert lazy.npartitions >= 1 and lazy.compute().reset_index(drop=True).equals(table)
+    assert dd.read_parquet(path).compute().reset_index(drop=True).equals(table)
     assert sorted(os.listdir(path)) == [f"part-{i:05d}-00000.parquet" for i in range(3)]
     assert pq.read_schema(Path(path) / "part-00002-00000.parquet").names == COLUMNS
 
@@ -507,14 +493,3 @@ def test_mapped_columns_are_written_in_units_of_M(tmp_path, monkeypatch, most, g
     at = found["row"].to_numpy(), found["column"].to_numpy()
     np.testing.assert_allclose(found["observed"], M.to_numpy()[at], rtol=1e-12)
     np.testing.assert_allclose(found["expected"], result.L.entries(*at), rtol=1e-12)
-
-
-def test_other_maps_are_another_fit(tmp_path):
-    scale = EntryScale(np.ones(9), np.ones(2), np.zeros((9, 1)), np.zeros((2, 1)))
-    L, kinds = LowRank(np.ones((9, 1)), np.eye(1), np.ones((2, 1))), [np.arange(1.0, 9), np.arange(1.0, 9) ** 2]
-    files = OutlierFiles.at(tmp_path / "S", (9, 2), np.dtype(float))
-    prints = {
-        files.of(L, Judge(1.0, scale=scale.mapped(L, ColumnMaps.of([kind_of(x, "number")] * 2)))).fingerprint
-        for x in kinds
-    }
-    assert len(prints | {files.of(L, Judge(1.0, scale=scale)).fingerprint}) == 3

@@ -26,15 +26,6 @@ def test_without_a_noise_model_the_threshold_is_the_unit(zeta):
     assert_array_equal(S.data, [3, 12, -6])  # left alone
 
 
-def test_nothing_flagged():
-    S = csr_array((4, 5))
-    assert standardised(S, Judge(3.0)).nnz == 0
-    lines = score_lines(S, 0)
-    assert_array_equal(lines["position"], range(4))
-    assert not lines["broken"].any() and not lines["score"].any() and not lines["share"].any()
-    assert np.isnan(lines["mean_size"]).all()
-
-
 # Lines
 
 

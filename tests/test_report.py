@@ -85,12 +85,8 @@ class Made:
     def _entries(self, rows, cols):
         return self._owner().entries(rows, cols)
 
-    def _std_at(self, result, rows, cols):
-        return result.scale.std_at(rows, cols)
-
-    def _bounds_at(self, result, rows, cols):
-        expected, reach = result.L.entries(rows, cols), 1.96 * result.scale.std_at(rows, cols)
-        return expected - reach, expected + reach
+    def _scale_of(self, result):
+        return replace(result.scale, left=result.L.left, right=result.L.right)
 
     def get_params(self, deep=True):
         return {}

@@ -88,18 +88,6 @@ def test_the_summary_opens_with_whether_to_use_it(status, doubted, usable, why):
     assert result.summary().splitlines()[0] == f"{usable}: {why}"
 
 
-@pytest.mark.parametrize(
-    "changes, told",
-    [
-        ({"S": None}, "Table: 4 rows × 3 columns"),
-        ({"corruption": np.nan, "explained": np.nan, "zeta": np.inf}, "Table: 4 rows × 3 columns"),
-        ({"noise": None}, "Noise: unknown to this solver"),
-    ],
-)
-def test_the_summary_can_do_with_less(changes, told):
-    assert told in a_result(**changes).summary()
-
-
 def test_the_summary_tells_choices_and_doubts_with_their_reasons():
     choices = (Choice("rank", 3, "because of the gap"), Choice("noise", 0.0123456, "from the core"))
     text = a_result(choices=choices).summary()

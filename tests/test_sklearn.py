@@ -1,7 +1,5 @@
 """The estimator inside scikit-learn: its own checks, pipelines, searches, routing."""
 
-import pickle
-
 import pandas as pd
 import pytest
 import sklearn
@@ -11,7 +9,6 @@ from sklearn.exceptions import UnsetMetadataPassedError
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils import get_tags
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 from irpca import InductiveRobustPCA
@@ -54,12 +51,6 @@ def test_scikit_learn_checks(estimator, check):
     check(estimator)
 
 
-def test_tags():
-    tags = get_tags(InductiveRobustPCA())
-    assert tags.transformer_tags.preserves_dtype == ["float64", "float32"]
-    assert tags.input_tags.allow_nan and tags.input_tags.sparse and not tags.target_tags.required
-
-
 @pytest.mark.filterwarnings("ignore::irpca.DoNotUseWarning")  # that is not the noise of the table
 def test_clones_are_alike_and_unfitted(problem):
     model = InductiveRobustPCA(2, col_features=problem.F2, tol=1e-8, solver_options={"noise": 1e-4})
@@ -68,15 +59,6 @@ def test_clones_are_alike_and_unfitted(problem):
     assert not hasattr(copy, "components_")
     assert copy.rank == 2 and copy.tol == 1e-8 and copy.solver_options == {"noise": 1e-4}
     assert_array_equal(copy.fit(problem.M, row_features=problem.F1).components_, model.components_)
-
-
-def test_pickles(problem):
-    model = InductiveRobustPCA(2).fit(problem.M, row_features=problem.F1, col_features=problem.F2)
-    again = pickle.loads(pickle.dumps(model))
-    assert_array_equal(again.transform(problem.M), model.transform(problem.M))
-    assert_array_equal(again.predict(problem.F1[:3]), model.predict(problem.F1[:3]))
-    assert_array_equal(again.outliers(), model.outliers())
-    assert again.status_ is model.status_ and again.summary() == model.summary()
 
 
 def test_names_and_frames_out(problem):
@@ -96,17 +78,6 @@ def test_names_and_frames_out(problem):
 
 def doubled(model):
     return make_pipeline(FunctionTransformer(lambda M: 2 * M), model)
-
-
-def test_in_a_pipeline(problem):
-    pipe = doubled(InductiveRobustPCA(2, col_features=problem.F2))
-    pipe.fit(problem.M, inductiverobustpca__row_features=problem.F1)
-    alone = InductiveRobustPCA(2, col_features=problem.F2).fit(2 * problem.M, row_features=problem.F1)
-    assert_array_equal(pipe[-1].W_, alone.W_)
-    assert_array_equal(pipe.transform(problem.M), alone.transform(2 * problem.M))
-    assert pipe.score(problem.M) == alone.score(2 * problem.M)
-    scores = pipe.fit_transform(problem.M, inductiverobustpca__row_features=problem.F1)
-    assert_array_equal(scores, alone.transform(2 * problem.M, row_features=problem.F1))
 
 
 def test_in_a_pipeline_with_routing(noisy):
@@ -188,16 +159,6 @@ def test_cross_validation(problem, routing):
         assert_array_equal(done["estimator"][fold].W_, alone.W_)
         F1 = problem.F1[test] if routing else None
         assert done["test_score"][fold] == alone.score(problem.M[test], row_features=F1)
-
-
-@TINY
-def test_grid_search_with_frames(noisy):
-    rows, cols = [f"r{i}" for i in range(n)], [f"c{j}" for j in range(n)]
-    M, F1 = pd.DataFrame(noisy.M, rows, cols), pd.DataFrame(noisy.F1, rows)
-    model = InductiveRobustPCA(col_features=pd.DataFrame(noisy.F2, cols))
-    found = GridSearchCV(model, {"rank": [1, 2]}, cv=2, error_score="raise").fit(M, row_features=F1)
-    assert found.best_params_ == {"rank": 2}
-    assert list(found.best_estimator_.predict(F1.iloc[:2]).index) == ["r0", "r1"]
 
 
 def test_column_features_cut_by_cross_validation_are_noticed(problem):

@@ -15,11 +15,11 @@ from scipy.special import ndtr
 import irpca
 from irpca import DoNotUseWarning, InductiveRobustPCA, LongTable, Status
 from irpca.datasets import make_problem
+from irpca.engines.sparse_part import places
 from irpca.solvers import SOLVERS
-from irpca.tables import Candidates, Criterion
+from irpca.tables import Criterion, bounds_at
 
-KNOBS = [{}, {"fdr": 0.01}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
-FAILED = pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+KNOBS = [{}, {"fdr": 0.2}, {"probability": 0.01}, {"probability": 0.99}, {"threshold": 1.0}]
 
 
 def noisy(n1, n2, seed, features=False, gross=0.03):
@@ -74,12 +74,8 @@ def exact_problem():
     [
         ({"fdr": 0.1, "threshold": 2}, "give one of fdr, probability and threshold, got fdr, threshold"),
         ({"probability": 0}, "probability must be a number, positive and at most 1; got 0"),
-        ({"probability": 1.5}, "probability must be a number, positive and at most 1; got 1.5"),
-        ({"fdr": 0}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 0"),
         ({"fdr": 5}, "fdr \\(a share of false alarms, such as 0.05\\) must be a number, positive and below 1; got 5"),
-        ({"fdr": np.nan}, "fdr \\(a share of false alarms.* got nan"),
         ({"threshold": -1}, "threshold \\(a size in units of M\\) must be a number, at least 0 and finite; got -1"),
-        ({"threshold": np.inf}, "threshold \\(a size in units of M\\) must be .* at least 0 and finite; got inf"),
     ],
 )
 def test_numbers_that_are_no_cut(model, given, message):
@@ -88,31 +84,22 @@ def test_numbers_that_are_no_cut(model, given, message):
             asked(**given)
 
 
-def test_a_cut_in_words():
-    assert str(Criterion()) == "probability above 0.5" and Criterion().default
-    assert str(Criterion(probability=0.9)) == "probability at least 0.9" and not Criterion(probability=0.9).default
-    assert str(Criterion(threshold=3)) == "a difference larger than 3"
-
-
 def test_the_more_false_alarms_are_allowed_the_more_is_listed(model):
-    lists = [model.outliers(fdr=fdr) for fdr in (0.001, 0.01, 0.05, 0.2, 0.5)]
-    for fewer, more in itertools.pairwise(lists):
-        assert cells(fewer) <= cells(more)
-    assert len(lists[0]) < len(model.outliers()) < len(lists[-1])
-    for fdr, found in zip((0.001, 0.01, 0.05, 0.2, 0.5), lists, strict=True):
+    fewer, more, most = lists = [model.outliers(fdr=fdr) for fdr in (0.001, 0.05, 0.5)]
+    assert cells(fewer) < cells(model.outliers()) < cells(most) and cells(fewer) < cells(more) < cells(most)
+    for fdr, found in zip((0.001, 0.05, 0.5), lists, strict=True):
         assert (1 - found["probability"]).mean() <= fdr
 
 
 def test_a_lower_probability_lists_more(model):
-    lists = [model.outliers(probability=p) for p in (0.0001, 0.5, 0.99)]
-    assert cells(lists[0]) > cells(lists[1]) > cells(lists[2]) and len(lists[2])
-    assert cells(lists[1]) == cells(model.outliers())  # no probability is one half to the bit
-    for p, found in zip((0.0001, 0.5, 0.99), lists, strict=True):
-        assert found["probability"].min() >= p
+    for p, more in ((0.99, {}), (0.5, {"probability": 0.0001})):
+        found = model.outliers(probability=p)
+        assert cells(found) < cells(model.outliers(**more)) and found["probability"].min() >= p
+    assert cells(found) == cells(model.outliers())  # no probability is one half to the bit
     assert len(model.outliers(probability=1)) == 0
 
 
-@pytest.mark.parametrize("threshold", [0.0, 0.5, 1.0, 3.0, 1e9])
+@pytest.mark.parametrize("threshold", [0.0, 1.0, 1e9])
 def test_a_threshold_lists_what_is_further_off(model, overlapping, threshold):
     found = model.outliers(threshold=threshold)
     off = np.abs(overlapping - model.expected())
@@ -135,25 +122,19 @@ def test_a_list_is_in_order_and_adds_up(model, overlapping, knob):
     assert_array_equal(model.outliers(**knob, most=5), found[:5])
 
 
-@pytest.mark.parametrize("knob", [{"fdr": 0.2}, {"probability": 0.3}, {"threshold": 1.0}])
-def test_more_outliers_need_the_table(model, overlapping, knob, tmp_path):
+def test_more_outliers_need_the_table(model, overlapping, tmp_path):
     model.save(tmp_path / "m.irpca")
     for again in (pickle.loads(pickle.dumps(model)), irpca.load(tmp_path / "m.irpca")):
-        with pytest.raises(ValueError, match=r"table.* as M$"):
-            again.outliers(**knob)
-        new, fitted = cells(again.outliers(overlapping, **knob)), cells(model.outliers(**knob))
-        assert len(new ^ fitted) <= 0.05 * len(fitted)  # rows are placed again
-
-
-def test_what_a_model_knows_without_the_table(model):
-    again = pickle.loads(pickle.dumps(model))
-    assert not hasattr(again, "_M")
-    assert_array_equal(again.outliers(), model.outliers())
-    assert_array_equal(again.outliers(probability=0.9), model.outliers(probability=0.9))
-    for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
-        assert_array_equal(ours, theirs)
-    with pytest.raises(ValueError, match=r"table.* as M$"):
-        again.repaired()
+        assert again._M is None
+        for knob in ({}, {"probability": 0.9}):
+            assert_array_equal(again.outliers(**knob), model.outliers(**knob))
+        for name, knob in (("repaired", {}), ("outliers", {"fdr": 0.2}), ("outliers", {"threshold": 1.0})):
+            with pytest.raises(ValueError, match=r"table.* as M$"):
+                getattr(again, name)(**knob)
+        for knob in ({"fdr": 0.2}, {"threshold": 1.0}):
+            assert_array_equal(again.outliers(overlapping, **knob), model.outliers(**knob))
+        for ours, theirs in zip(again.expected(return_std=True), model.expected(return_std=True), strict=True):
+            assert_array_equal(ours, theirs)
 
 
 def test_new_rows_come_first(model):
@@ -178,10 +159,8 @@ def kinds():
     partial = np.where(holes, np.nan, full)
     rows, cols = np.nonzero(~holes)
     yield pytest.param(full, full, id="float64")
-    yield pytest.param(full.astype(np.float32), full.astype(np.float32), id="float32")
     yield pytest.param(partial.astype(np.float32), partial.astype(np.float32), id="float32 with holes")
     yield pytest.param(full.astype(int), full.astype(int).astype(float), id="integers")
-    yield pytest.param(np.ma.masked_invalid(partial), partial, id="masked")
     yield pytest.param(csr_array((full[rows, cols], (rows, cols)), full.shape), partial, id="sparse")
     yield pytest.param(
         LongTable(rows[::-1], cols[::-1], full[rows, cols][::-1].astype(np.float32), full.shape),
@@ -219,12 +198,6 @@ def test_what_is_listed_is_what_is_repaired(model, overlapping, knob):
     assert_array_equal(marks == "missing", np.isnan(overlapping))
     assert_array_equal(np.isfinite(repaired), True)
     assert_array_equal(model.repaired(**knob), repaired)
-
-
-def test_the_table_that_was_given_is_not_changed(overlapping):
-    M = overlapping.copy()
-    InductiveRobustPCA(2).fit(M).repaired()
-    assert_array_equal(M, overlapping)
 
 
 def test_of_what_nothing_is_known_nothing_is_made(overlapping):
@@ -284,14 +257,6 @@ def test_95_percent_of_new_rows_and_columns_are_within_1_96_standard_deviations_
         assert 0.92 < np.mean(shares) < 0.98
 
 
-def test_what_features_do_not_tell_is_uncertain():
-    M, _, F1, F2 = cold(0)
-    model = InductiveRobustPCA().fit(M[:200], row_features=F1[:200], col_features=F2)
-    by_features = model.predict(F1[:200], return_std=True)[1]
-    by_data = model.expected(return_std=True)[1]
-    assert np.median(by_features) > 2 * np.median(by_data)
-
-
 def test_95_percent_of_the_holes_of_new_rows_are_within_1_96_standard_deviations():
     within = []
     for seed in (0, 1):
@@ -341,19 +306,6 @@ def test_what_is_listed_of_new_rows_is_likely_an_outlier():
     found = model.outliers(new)
     assert cells(found) == {(3, 4)}
     assert found["probability"][0] > 0.5
-
-
-@pytest.mark.parametrize("knob", KNOBS)
-def test_the_numbers_serve_for_new_rows_too(model, overlapping, knob):
-    new = model.outliers(overlapping[:30], **knob)
-    if "threshold" in knob:
-        assert (np.abs(new["difference"]) > knob["threshold"]).all()
-    if "probability" in knob:
-        assert (new["probability"] >= knob["probability"]).all()
-    if "fdr" in knob:
-        assert (1 - new["probability"]).mean() <= knob["fdr"]
-    assert_allclose(new["score"], np.abs(new["difference"]) / new["std"])
-    assert_array_equal(new["observed"], overlapping[new["row"], new["column"]])
 
 
 # Fits without a noise model, exact ones, failed ones, and such that explain nothing
@@ -417,16 +369,6 @@ def test_a_fit_that_failed_is_sure_of_nothing(exact_problem, overlapping, status
                 asked(*given, **knob)
 
 
-@FAILED
-def test_a_saturated_fit_lists_without_probabilities():
-    rng = np.random.default_rng(0)
-    M = rng.choice([-1, 1], (30, 20)) * rng.exponential(size=(30, 20))
-    model = InductiveRobustPCA(3, solver="irpca_iht").fit(M, row_features=rng.standard_normal((30, 4)))
-    assert model.status_ is Status.SATURATED
-    assert not (model.outliers()["probability"] == 1).any()
-    assert model.summary().startswith("do not use")
-
-
 def test_a_fit_that_explains_nothing():
     M = np.random.default_rng(0).standard_normal((40, 30))
     M[3, 4] = 50
@@ -442,15 +384,10 @@ def test_a_fit_that_explains_nothing():
     assert cells(model.outliers(threshold=2.0)) == where(np.abs(M) > 2)
 
 
-def test_the_summary_names_the_numbers(model):
-    for knob in ("fdr", "probability", "threshold"):
-        assert f"outliers({knob}=…)" in model.summary()
-
-
 def test_tables_too_large_for_memory_are_refused(model, monkeypatch):
     monkeypatch.setattr("irpca.tables.MOST_CELLS", 1000)
-    for what, table in (("expected", model.expected), ("repaired", model.repaired)):
-        with pytest.raises(ValueError, match=f"a table of 80 × 40 {what} values does not fit into memory"):
+    for table in (model.expected, model.interval, model.repaired):
+        with pytest.raises(ValueError, match="a table of 80 × 40 values does not fit into memory"):
             table()
 
 
@@ -477,14 +414,9 @@ def test_outliers_of_mapped_columns_have_the_interval_of_the_table(mapped, knob)
 
 def test_intervals_are_the_same_for_tensors(mapped):
     torch = pytest.importorskip("torch")
-    from irpca.engines.gpu.sparse import DeviceSparse
-
-    result, n = mapped.result_, mapped.result_.residuals.nnz
-    there = Candidates(DeviceSparse.of(result.residuals, "cpu"), result.judge, result.scale).bounds(
-        torch.arange(n), None
-    )
-    here = Candidates(result.residuals, result.judge, result.scale).bounds(np.arange(n), None)
-    for tensor, array in zip(there, here, strict=True):
+    scale, at = mapped.result_.scale, places(mapped.sparse_)
+    there = bounds_at(scale.converted(torch.as_tensor), *map(torch.as_tensor, at))
+    for tensor, array in zip(there, bounds_at(scale, *at), strict=True):
         assert_allclose(tensor.numpy(), array, rtol=1e-12)
 
 
@@ -492,3 +424,12 @@ def test_the_summary_says_what_columns_hold_by_their_labels(mapped):
     assert "Columns: income: logarithm; rent: " in mapped.summary()
     assert "Columns: 0: logarithm; 1: " in mapped.result_.summary()
     assert "of mapped values" in mapped.summary()
+
+
+def test_predictions_of_mapped_columns_are_as_uncertain_as_they_are_wrong(short_fits):
+    rng = np.random.default_rng(0)
+    F = rng.standard_normal((260, 3))
+    M = np.exp(F @ rng.standard_normal((3, 8)) + 0.1 * rng.standard_normal((260, 8)))
+    model = InductiveRobustPCA(columns=dict.fromkeys(range(8), "logarithm")).fit(M[:200], row_features=F[:200])
+    expected, std = model.predict(F[200:], return_std=True)
+    assert (np.abs(M[200:] - expected) < 1.96 * std).mean() > 0.9 and np.median(std / expected) < 0.4

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from array_api_compat import array_namespace, to_device
+from array_api_compat import to_device
 from sklearn.utils import gen_batches
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,36 +27,34 @@ from .explain import Explainer, Explanation
 from .labels import Labels, position, texts
 from .lowrank import Array, LowRank
 from .mistakes import cells_of, check_kinds, names_at, undone
-from .model.entry_scale import REACH, EntryScale, Judge
+from .model.entry_scale import EntryScale, Judge
 from .model.maps import ColumnMaps
 from .model.placement import Placed, Placement
 from .outliers import score_lines, standardised
-from .result import Result, Status
+from .result import Result
 from .tables import (
     MARKS,
-    BoundTable,
+    Answer,
     Candidates,
     Criterion,
-    DeviationTable,
-    ExpectedTable,
-    RepairedTable,
-    bound,
+    Region,
+    bounds_at,
     candidates,
     cast,
+    fill,
+    find,
     flagged,
-    in_memory,
     refuse_large,
-    width,
 )
 from .wording import few
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from .engines.sparse_part import Sparse
 
 LOOK_ENTRIES = 1 << 17  # of the fitted table: what is kept of it shall not take more memory than it
 UNKEPT = ("_M", "_device", "_said", "_explaining")  # what of a model is in no file: the table, what features say of it
+CACHED_ENTRIES = 1 << 18  # of a table in host memory that are made together
 READ_ENTRIES = 1 << 22  # of a table in chunks: those of as many are read together
 
 
@@ -77,27 +76,34 @@ class _IfFeatures:
         return MethodType(self.method, model)
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """The table that a question is about: that of the fit, or new rows."""
+
+    result: Result
+    owner: Callable[[], Engine]  # makes the owner of M
+    rows: Labels | None
+    M: Any = None  # the new rows as given; None: the table of the fit
+    prior: Array | None = None  # scores that features say of the rows
+
+
 class Answers:
     """The part of the estimator that reads a fit. What it reads is set, and new rows are placed, by the estimator."""
 
     engine: str
     result_: Result
-    low_rank_: LowRank
-    sparse_: Sparse | None
     components_: Array
-    status_: Status
-    zeta_: float
     container_: str
     _rows: Described
     _cols: Described
     _placement: Placement
     _dims: tuple[str, str]
-    _observed: Array
-    _fingerprint: str
-    _M: Any
-    _device: str
-    _said: Array
-    _explaining: tuple[Result, bool, Explainer]
+    _observed: Array | None = None  # what M holds at the outliers, once that was asked for
+    _fingerprint: str | None = None
+    _M: Any = None
+    _device: str = "cpu"  # where answers are that are tensors
+    _said: Array | None = None  # scores that features say of the rows
+    _explaining: tuple[Result, bool, Explainer] | None = None
     if TYPE_CHECKING:
         _new_rows: Callable[[Any, Any], tuple[Engine, Array | None, Labels | None]]
         _decomposed: Callable[[Engine, Array | None, Labels | None], Result]
@@ -133,14 +139,11 @@ class Answers:
             sides.append(self._fitted_factor(axis) if F is None else side.place(F))
             new.append(F is not None)
         vague = None if row_features is None else self._rows.vague(row_features)
-        scores, V = sides
+        (scores, V), which = sides, (new[0], new[1])
         like = replace(self._like_features(row_features, col_features), rows=given[0], columns=given[1])
-        which = new[0], new[1]
-        expected = self._expected(scores, V, like, which)
-        if not return_std:
-            return expected
         scale = self._placement.scale(self.result_.scale, scores, V, which, vague)
-        return expected, self._deviation(scale, like, which)
+        region = Region(replace(scale, left=scores, right=V, maps=self._maps_of(len(V), new[1])))
+        return self._expected(region, like, return_std, which)
 
     def _like_features(self, *features: Any) -> Given:
         """What predictions look like: the container of M or, if that is NumPy, of features from another library."""
@@ -170,12 +173,15 @@ class Answers:
         """
         check_is_fitted(self)
         return_std = flag(return_std, "return_std")
-        scores, V, like = self._fitted_factor(0), self._fitted_factor(1), self._like(self._rows.labels)
-        expected = self._expected(scores, V, like)
-        if not return_std:
-            return expected
-        given = (None, self._owner) if self.result_.maps is not None and hasattr(self, "_M") else None
-        return expected, self._deviation(self._known_scale(self.result_), like, given=given)
+        return self._expected(self._region(self.result_), self._like(self._rows.labels), return_std)
+
+    def _expected(self, region: Region, like: Given, std: bool, new: tuple[bool, bool] = (False, False)) -> Any:
+        """Expected values and, if asked, standard deviations; of rows and columns that are new or those of the fit."""
+        made = self._tables(region, Region.expected, like, self._fitted, new=new)
+        if std:
+            reads = self.result_.maps is not None and self._M is not None and not any(new)
+            made += self._tables(region, Region.deviation, like, self._fitted, reads=reads, new=new)
+        return _in_kind(made, like)
 
     def interval(self, coverage: float = 0.95) -> Any:
         """Between which values a clean measurement of every cell of the fitted table lies; NaN where nothing is known.
@@ -194,14 +200,9 @@ class Answers:
         """
         check_is_fitted(self)
         number(coverage, "coverage", above=0, below=1)
-        like, sides = self._like(self._rows.labels), (self._fitted_factor(0), self._fitted_factor(1))
-        if like.device == "cpu" and self._lazy() is None:
-            refuse_large(self.low_rank_.shape, "interval")
-        scale, dtypes = self._known_scale(self.result_), (self.components_.dtype,)
-        away = scale.reach(coverage)
-        tables = (BoundTable(*sides, scale, end) for end in (-away, away))
-        lower, upper = (in_kind(self._tables(table, dtypes, like)[0], like) for table in tables)
-        return lower, upper
+        region, like = self._region(self.result_), self._like(self._rows.labels)
+        answer = partial(Region.interval, reach=region.scale.reach(coverage))
+        return _in_kind(self._tables(region, answer, like, self._fitted, (self.components_.dtype,) * 2), like)
 
     def repaired(
         self,
@@ -248,25 +249,22 @@ class Answers:
         if self.result_.usable == "do not use" and not flag(force, "force"):
             why = self.result_.summary().partition("\n")[0]
             raise ValueError(f"cells are not replaced ({why}): repaired(force=True) does it all the same")
-        result, engine, rows = self._looked_at(M, row_features)
-        like, cut = self._like(rows), Criterion(fdr, probability, threshold)
-        if like.device == "cpu" and self._lazy(engine) is None:
-            refuse_large(result.L.shape, "repaired")
+        asked, cut = self._ask(M, row_features), Criterion(fdr, probability, threshold)
+        result, like = asked.result, self._like(asked.rows)
+        self._refuse_large(like, asked)
         if return_marks and like.device != "cpu":
-            refuse_large(result.L.shape, "marked")  # these are an array in host memory
-        S: Any = flagged(result, cut, engine)
+            refuse_large(result.L.shape)  # these are an array in host memory
+        if kinds is not False and (self.container_ == "torch" or self._lazy(asked) is not None):
+            raise ValueError("kinds needs a table in host memory, as an array or a frame")
+        S: Any = flagged(result, cut, asked.owner)
         if like.device == "cpu":
             S = to_host(S, f"a list of cells with {cut}")
-        columns = np.arange(result.L.shape[1])
-        scale = self._known_scale(result) if return_std else None
-        table = RepairedTable(*self._thin(result), S, columns, scale, result.maps)
-        dtypes = engine().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
-        *made, marks = self._tables(table, dtypes, like, given=(M, engine))
+        region = self._region(result, S=S, columns=np.arange(result.L.shape[1]))
+        dtypes = asked.owner().dtype, self.components_.dtype if return_std else None, np.int8 if return_marks else None
+        *made, marks = self._tables(region, partial(Region.repaired, std=return_std), like, asked, dtypes, reads=True)
         if kinds is not False:
-            if like.device != "cpu" or like.container == "torch" or self._lazy(engine) is not None:
-                raise ValueError("kinds needs a table in host memory, as an array or a frame")
             at = places(S)[0], places(S)[1].astype(np.int64)
-            cells = cells_of(result, *at, engine().entries(*at))
+            cells = cells_of(result, *at, asked.owner().entries(*at))
             names = names_at(result, *at, cells.observed)
             values = undone(cells, names, check_kinds(kinds, names.tolist()))
             some = tuple(lines[np.isfinite(values)] for lines in at)
@@ -279,18 +277,10 @@ class Answers:
             found.append(text if like.container == "torch" else in_kind(text, like))
         return tuple(found) if len(found) > 1 else found[0]
 
-    def _thin(self, result: Result) -> tuple[Array, Array]:
-        """Factors of the expected values; NaN where nothing is known."""
-        left, right = result.L.thin()
-        if result.known is None:
-            return left, right
-        left, right = (np.where(seen[:, None], B, np.nan) for B, seen in zip((left, right), result.known, strict=True))
-        return left, right
-
-    def _tensor(self, M: Any = None) -> Any:
-        """New rows as given, or the table of the fit, if it is a tensor on the device of the answers; else None."""
-        M = getattr(self, "_M", None) if M is None else M
-        return taken(M).matrix if kind_of(M) == "torch" and device_of(M) == self._where != "cpu" else None
+    def _tensor(self, asked: Asked) -> Any:
+        """M, if it is a tensor on the device of the answers; else None."""
+        M = self._M if asked.M is None else asked.M
+        return taken(M).matrix if kind_of(M) == "torch" and device_of(M) == self._device != "cpu" else None
 
     def outliers(
         self,
@@ -348,14 +338,14 @@ class Answers:
             raise ValueError(f"outliers takes a table of new rows first; for the first {M} outliers, say most={M}")
         if most is not None:
             whole(most, "most", least=0)
-        if flag(explain, "explain") and (self._where != "cpu" or self.container_ == "torch"):
+        if flag(explain, "explain") and self.container_ == "torch":
             raise ValueError("tensors hold no sentences: leave explain=True out, and ask explain(row, column)")
-        result, engine, rows = self._looked_at(M, row_features)
-        columns = self._cells(result, (M, engine), Criterion(fdr, probability, threshold), most)
+        asked = self._ask(M, row_features)
+        columns = self._cells(asked, Criterion(fdr, probability, threshold), most)
         if explain:
-            found = self._explanations(result, (M, engine), row_features, columns["row"], columns["column"], rows)
+            found = self._explanations(asked, columns["row"], columns["column"])
             columns["why"] = np.array([one.why for one in found], object)
-        return listing(columns, {"row": rows, "column": self._cols.labels}, self.container_, self._where)
+        return listing(columns, {"row": asked.rows, "column": self._cols.labels}, self.container_, self._device)
 
     def explain(self, row: Any, column: Any, M: Any = None, *, row_features: Any = None) -> Explanation:
         """Why a cell is expected to hold what it should, and what kind of mistake would explain what it holds.
@@ -376,94 +366,73 @@ class Answers:
             (:class:`irpca.explain.Explanation`).
         """
         check_is_fitted(self)
-        result, engine, rows = self._looked_at(M, row_features)
-        sides = (row, rows, "row"), (column, self._cols.labels, "column")
+        asked = self._ask(M, row_features)
+        result, sides = asked.result, ((row, asked.rows, "row"), (column, self._cols.labels, "column"))
         i, j = (np.array([position(*side[:2], n, side[2])]) for side, n in zip(sides, result.L.shape, strict=True))
         if result.known is not None and not (result.known[0][i] & result.known[1][j])[0]:
             raise ValueError(
                 f"nothing is known of row {row!r} and column {column!r}: one of them has too few cells, and no features"
             )
-        return next(self._explanations(result, (M, engine), row_features, i, j, rows))
+        return next(self._explanations(asked, i, j))
 
-    def _explanations(
-        self,
-        result: Result,
-        table: tuple[Any, Callable[[], Engine]],
-        row_features: Any,
-        rows: Array,
-        cols: Array,
-        labels: Labels | None = None,
-    ) -> Iterator[Explanation]:
-        """Explanations of some cells; the table: new rows or None, and their owner."""
+    def _explanations(self, asked: Asked, rows: Array, cols: Array) -> Iterator[Explanation]:
+        """Explanations of some cells."""
+        result, key = asked.result, (asked.result, asked.prior is None)
         if result.failed:
             raise ValueError(f"there is nothing to explain. {result.status.name}: {result.status.advice}")
         if result.calibration is None and result.noise != 0:
             raise ValueError("explain needs a model of the noise, and this solver has none: use solver='irpca'")
-        M, engine = table
-        held = getattr(self, "_explaining", None)
-        if held is not None and held[0] is result and held[1] == (row_features is None):
-            explainer = held[2]
+        if self._explaining is not None and self._explaining[:2] == key:
+            explainer = self._explaining[2]
         else:
-            prior = getattr(self, "_said", None) if M is None else self._new_rows(M, row_features)[1]
-            explainer = Explainer(result, self._placement, self._scale_of(result), engine(), prior)
-            if result is self.result_:
-                self._explaining = result, row_features is None, explainer
-        names = rows.tolist() if labels is None else list(labels.take(rows))
-        columns = self._cols.labels
-        return explainer.explain(rows, cols, (names, range(result.L.shape[1]) if columns is None else list(columns)))
+            explainer = Explainer(result, self._placement, self._scale_of(result), asked.owner(), asked.prior)
+        if result is self.result_:  # new rows are not kept
+            self._explaining = *key, explainer
+        names = rows.tolist() if asked.rows is None else list(asked.rows.take(rows))
+        columns = range(result.L.shape[1]) if self._cols.labels is None else list(self._cols.labels)
+        return explainer.explain(rows, cols, (names, columns))
 
-    def _cells(
-        self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
-    ) -> dict[str, Any]:
-        """Outliers by their positions, the most certain first. The table: new rows or None, and their owner."""
-        engine = table[1]
-        S: Any = candidates(result, cut, engine)
-        if self._where == "cpu":
+    def _cells(self, asked: Asked, cut: Criterion, most: int | None) -> dict[str, Any]:
+        """Outliers by their positions, the most certain first."""
+        result, dtype = asked.result, self.components_.dtype
+        S: Any = candidates(result, cut, asked.owner)
+        if self._device == "cpu":
             S = to_host(S, f"a list of cells with {cut}")
         advice = "ask for fewer with most=, or write them to files, with irpca.solve(…, outliers_to=…)"
-        with self._fitting(f"a list of {S.nnz:,} outliers", advice):
-            found = Candidates(S, result.judge, self._scale_of(result), self.components_.dtype)
-            chosen = found.choose(cut, most)
-            at, difference, std = places(S, chosen.at), found.difference(chosen.at), found.std(*places(S, chosen.at))
-            observed, expected = self._observed_and_expected(result, table, at, on_device(S))
-            if result.maps is not None:
-                xp = array_namespace(difference)
-                expected, std = found.observed_and_expected(chosen.at)[1], xp.abs(difference) / chosen.score
-            lower, upper = found.bounds(chosen.at, expected)
+        with _fitting(self._device, f"a list of {S.nnz:,} outliers", advice):
+            found = Candidates(S, result.judge, self._scale_of(result))
+            chosen, scale = found.choose(cut, most), found.scale
+            assert scale is not None
+            at, difference = places(S, chosen.at), found.difference(chosen.at)
+            observed, latent = self._observed_at(asked, at, on_device(S)), scale.latent_at(*at)
+            if scale.maps is None:
+                expected, std = latent, scale.std_at(*at)
+            else:
+                expected, std = scale.maps.expected(latent, at[1]), abs(difference) / chosen.score
+            lower, upper = bounds_at(scale, *at)
             columns = {
                 "row": at[0],
                 "column": at[1],
                 "observed": cast(observed, S.dtype),
                 "expected": cast(expected, S.dtype),
                 "difference": cast(difference, S.dtype),
-                "std": cast(std, self.components_.dtype),
-                "lower": cast(lower, self.components_.dtype),
-                "upper": cast(upper, self.components_.dtype),
+                "std": cast(std, dtype),
+                "lower": cast(lower, dtype),
+                "upper": cast(upper, dtype),
                 "score": chosen.score,
                 "probability": chosen.probability,
             }
-            if self._where == "cpu" and self.container_ != "torch":
-                columns["kind"] = names_at(result, at[0], at[1], observed)
+            if self.container_ != "torch":
+                columns["kind"] = names_at(result, *at, observed)
             return columns
 
-    def _observed_and_expected(
-        self, result: Result, table: tuple[Any, Callable[[], Engine]], at: tuple[Any, Any], there: bool
-    ) -> tuple[Any, Any]:
-        """M and L at some cells, whose places are on the device of M or in host memory."""
-        M, engine = table
+    def _observed_at(self, asked: Asked, at: tuple[Any, Any], there: bool) -> Any:
+        """M at some cells, whose places are on the device of M or in host memory."""
         if there:
-            from .engines.gpu.tensor_tables import entries_of, products_at
+            from .engines.gpu.tensor_tables import entries_of
 
-            return entries_of(self._tensor(M), engine, *at), products_at(*result.L.thin(), *at)
-        return self._entries(*at) if engine == self._owner else engine().entries(*at), result.L.entries(*at)
-
-    def _fitting(self, what: str, advice: str) -> AbstractContextManager[None]:
-        """Say what does not fit into the memory of the device of the answers."""
-        if self._where == "cpu":
-            return nullcontext()
-        from .engines.gpu.tensor_tables import fitting
-
-        return fitting(self._where, what, advice)
+            return entries_of(self._tensor(asked), asked.owner, *at)
+        return self._entries(*at) if asked.M is None else asked.owner().entries(*at)
 
     def outlier_rows(self, M: Any = None, *, row_features: Any = None) -> Any:
         """How many outliers each row has, the most surprising first: which days are odd, which users careless?
@@ -483,7 +452,8 @@ class Answers:
             See :func:`irpca.outliers.score_lines`; ``row`` is the label, or the position.
         """
         if M is None and row_features is None:
-            return self._outlier_lines(0, "row", self._rows.labels)
+            check_is_fitted(self)
+            return self._outlier_lines(0, self._rows.labels)
         engine, prior, labels = self._new_rows(M, row_features)
         if prior is None:
             raise ValueError("give row_features, too; without them, outliers(M) says what is wrong with new rows")
@@ -492,50 +462,51 @@ class Answers:
             raise ValueError(f"row_features of {shown} are missing or were not in the fit: leave these rows out")
         certain = Placed(prior, np.zeros((len(prior), len(self._placement.turn))), np.ones(len(prior)))
         L = LowRank.from_product(prior, self._V)
-        judge = self._judge(certain, self.zeta_, L)
+        judge = self._judge(certain, self.result_.zeta, L)
         S, _ = self._latent(engine).corruption(L, judge.candidates)
-        S = standardised(to_host(judge.outliers(S), "outlier_rows"), judge)
-        return listing(*_lines_table(S, 0, engine.counts[0], "row", labels), self.container_, self._where)
+        return self._lines(0, judge.outliers(S), judge, engine.counts[0], labels)
 
     def outlier_columns(self) -> Any:
         """How many outliers each column has, the most surprising first: which sensor is broken?"""
-        return self._outlier_lines(1, "column", self._cols.labels)
-
-    def _outlier_lines(self, axis: int, name: str, labels: Any) -> Any:
         check_is_fitted(self)
+        return self._outlier_lines(1, self._cols.labels)
+
+    def _outlier_lines(self, axis: int, labels: Labels | None) -> Any:
+        """Rows (0) or columns of the fit with their outliers."""
         self._refuse_failed()
-        S = standardised(to_host(self.result_.residuals, "this answer"), self.result_.judge)
-        columns = _lines_table(S, axis, self.result_.counts[axis], name, labels)
-        return listing(*columns, self.container_, self._where)
+        return self._lines(axis, self.result_.residuals, self.result_.judge, self.result_.counts[axis], labels)
+
+    def _lines(self, axis: int, S: Any, judge: Judge, counts: Array, labels: Labels | None) -> Any:
+        lines = score_lines(standardised(to_host(S, "this answer"), judge), axis, counts)
+        name, (_, *others) = ("row", "column")[axis], lines.dtype.names or ()
+        columns = {name: lines["position"], **{other: lines[other] for other in others}}
+        return listing(columns, {name: labels}, self.container_, self._device)
 
     def summary(self) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check, the clearest outliers."""
         check_is_fitted(self)
-        lines = [self.result_.summary(texts(self._cols.labels, self.low_rank_.shape[1]))]
-        if self.sparse_ is not None and self.sparse_.nnz:
-            lines += ["Clearest outliers (row, column):", *self._clearest(5)]
+        lines = [self.result_.summary(texts(self._cols.labels, self.result_.L.shape[1]))]
+        if self.result_.S is not None and self.result_.S.nnz:
+            found = self._cells(self._fitted, Criterion(), 5)
+            sides = ((self._rows.labels, found["row"].tolist()), (self._cols.labels, found["column"].tolist()))
+            names = [at if labels is None else labels.take(at).texts() for labels, at in sides]
+            cells = zip(*names, found["observed"].tolist(), found["expected"].tolist(), strict=True)
+            lines.append("Clearest outliers (row, column):")
+            lines += [f"  {row}, {col}: {seen:.4g} observed, {value:.4g} expected" for row, col, seen, value in cells]
         for side in (self._rows, self._cols):
             if side.encoder is not None:
                 lines += [f"{side.name}, as encoded:", *(f"  - {note}" for note in side.encoder.notes_)]
         return "\n".join(lines)
 
-    def _clearest(self, most: int) -> list[str]:
-        table = None, self._owner
-        cells = {name: column.tolist() for name, column in self._cells(self.result_, table, Criterion(), most).items()}
-        labels = zip((self._rows.labels, self._cols.labels), (cells["row"], cells["column"]), strict=True)
-        rows, cols = (at if names is None else names.take(at).texts() for names, at in labels)
-        found = zip(rows, cols, cells["observed"], cells["expected"], strict=True)
-        return [f"  {row}, {col}: {seen:.4g} observed, {expected:.4g} expected" for row, col, seen, expected in found]
-
     @property
     def _sparse(self) -> csr_array:
         """S in host memory."""
         self._refuse_failed()
-        return to_host(self.sparse_, "this answer")
+        return to_host(self.result_.S, "this answer")
 
     def _refuse_failed(self) -> None:
-        if self.sparse_ is None:
-            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
+        if self.result_.S is None:
+            raise ValueError(f"there are no outliers. {self.result_.status.name}: {self.result_.status.advice}")
 
     def _latent(self, engine: Engine) -> Engine:
         """The owner of the latent values of a table, where columns are mapped; else of the table itself."""
@@ -544,38 +515,25 @@ class Answers:
     def _known(self, axis: int) -> Array:
         """Of which rows (0), or columns, of the fit something is known."""
         known = self.result_.known
-        return np.ones(self.low_rank_.shape[axis], bool) if known is None else known[axis]
+        return np.ones(self.result_.L.shape[axis], bool) if known is None else known[axis]
 
     def _fitted_factor(self, axis: int) -> Array:
         """Scores of the rows (0), or components at the columns, of the fit; NaN where nothing is known."""
-        left, right = self.low_rank_.thin()
+        left, right = self.result_.L.thin()
         factor, known = (left @ (right.T @ self._V), self._V)[axis], self._known(axis)
         return factor if known.all() else np.where(known[:, None], factor, np.nan)
 
     def _like(self, rows: Labels | None) -> Given:
         """What answers look like: the container of M, and its columns."""
-        return Given(None, rows, self._cols.labels, self.container_, self._dims, device=self._where)
+        return Given(None, rows, self._cols.labels, self.container_, self._dims, device=self._device)
 
-    @property
-    def _where(self) -> str:
-        """The device of answers that are tensors; of a model from a file it is the CPU."""
-        return getattr(self, "_device", "cpu")
-
-    def _lazy(self, owner: Callable[[], Engine] | None = None) -> Any:
+    def _lazy(self, asked: Asked) -> Any:
         """The engine, if tables are to be computed chunk by chunk as M itself is: a dask array. Else None."""
         if self.container_ not in ("numpy", "xarray"):
             return None
-        engine: Any = getattr(self, "_M", None) if owner is None or owner == self._owner else owner()
+        engine: Any = self._M if asked.M is None else asked.owner()
         chunked = is_engine(engine) and engine.source is not None
         return engine if chunked and engine.source.name == "dask array" else None
-
-    def _expected(self, scores: Array, V: Array, like: Given, new: tuple[bool, bool] = (False, False)) -> Any:
-        """Expected values from factors of rows and columns, that are new or those of the fit."""
-        if not any(new) and like.device == "cpu" and self._lazy() is None:
-            refuse_large(self.low_rank_.shape, "expected")
-        table = ExpectedTable(scores, V, self._maps_of(len(V), new[1]))
-        (made,) = self._tables(table, (self.components_.dtype,), like, new)
-        return in_kind(made, like)
 
     def _maps_of(self, n2: int, new: bool) -> ColumnMaps | None:
         """The maps of fitted columns; of new ones, if all columns of the fit have the same."""
@@ -589,80 +547,75 @@ class Answers:
             )
         return maps.cut(slice(None), np.zeros(n2, np.intp))
 
-    def _deviation(
-        self,
-        scale: EntryScale,
-        like: Given,
-        new: tuple[bool, bool] = (False, False),
-        given: tuple[Any, Callable[[], Engine]] | None = None,
-    ) -> Any:
-        """Standard deviations of clean measurements, of the same cells; ``given``: M, where it is at hand."""
-        (made,) = self._tables(DeviationTable(scale), (self.components_.dtype,), like, new, given)
-        return in_kind(made, like)
+    def _refuse_large(self, like: Given, asked: Asked) -> None:
+        if like.device == "cpu" and self._lazy(asked) is None:
+            refuse_large(asked.result.L.shape)
 
     def _tables(
         self,
-        table: Any,
-        dtypes: tuple[Any, ...],
+        region: Region,
+        answer: Answer,
         like: Given,
-        new: tuple[bool, bool] = (False, False),
-        given: tuple[Any, Callable[[], Engine]] | None = None,
+        asked: Asked,
+        dtypes: tuple[Any, ...] = (),  # None for what is not wanted; empty: that of the model
+        *,
+        reads: bool = False,  # whether the answer needs M
+        new: tuple[bool, bool] = (False, False),  # whether rows, and columns, are not those of M
     ) -> list[Any]:
-        """Tables in kind of M: chunk by chunk if M is a dask array, on its device if it is a tensor.
-
-        They have these types, None for what is not wanted, and are of rows and columns that are new or those of the
-        fit. ``given``, where M is needed: new rows or None, and what makes their owner.
-        """
-        M, owner = given or (None, None)
-        if (engine := self._lazy(owner)) is not None:
+        """What a region answers: chunk by chunk if M is a dask array, as tensors if it is one on a device."""
+        dtypes = dtypes or (self.components_.dtype,)
+        (n1, n2), engine = (len(region.scale.rows), len(region.scale.cols)), self._lazy(asked)
+        if engine is not None:
             from .engines.distributed.lazy_tables import lazily
 
-            edges = _edges_of(engine, tuple(len(side[0]) for side in table.sides), new)
-            return lazily(table, dtypes, edges, None if given is None else engine.source)
-        if like.device != "cpu":
-            from .engines.gpu.tensor_tables import rows_of, tensors_of
+            ends = (engine.source.row_edges, engine.source.col_edges)
+            rows, cols = (
+                _steps(n, int(np.diff(edges).max())) if other else edges
+                for n, edges, other in zip((n1, n2), ends, new, strict=True)
+            )
+            return lazily(region, answer, dtypes, (rows, cols), engine.source if reads else None)
+        if not any(new):
+            self._refuse_large(like, asked)
+        most = CACHED_ENTRIES if like.device == "cpu" else LARGEST_BLOCK
+        blocks: Iterable[tuple[slice, Any]] = ((some, None) for some in gen_batches(n1, max(1, most // n2)))
+        tensor = self._tensor(asked) if reads else None
+        if reads and tensor is None:
+            blocks = in_batches(asked.owner(), most)
+        if like.device == "cpu":
+            return fill(region, answer, dtypes, blocks)
+        from .engines.gpu.tensor_tables import moved, rows_of
 
-            rows = None if owner is None else rows_of(self._tensor(M), owner, like.device)
-            return tensors_of(table, dtypes, like.device, rows)
-        return in_memory(table, dtypes, None if owner is None else _values_of(owner()))
-
-    def _std_at(self, result: Result, rows: Array, cols: Array) -> Array:
-        """The standard deviation of clean measurements about the expected values of a result, at some cells."""
-        scale = self._scale_of(result)
-        std: Array = scale.std_at(rows, cols)
-        if scale.maps is not None:
-            std = width(scale.maps, scale.latent_at(rows, cols), std, cols)
-        return std.astype(self.components_.dtype, copy=False)
-
-    def _bounds_at(self, result: Result, rows: Array, cols: Array) -> tuple[Array, Array]:
-        """Between which values 95 % of the clean measurements of some cells lie."""
-        scale = self._scale_of(result)
-        middle = result.L.entries(rows, cols) if scale.maps is None else scale.latent_at(rows, cols)
-        std = REACH * scale.std_at(rows, cols)
-        return bound(middle, -std, scale.maps, cols), bound(middle, std, scale.maps, cols)
+        with _fitting(like.device, f"a table of {n1} × {n2} values", "take some cells, with low_rank_.entries"):
+            if tensor is not None:
+                rows_there = rows_of(tensor, like.device)
+                blocks = ((some, rows_there(some)) for some, _ in blocks)
+            else:
+                blocks = ((some, None if M is None else moved(M, like.device)) for some, M in blocks)
+            return fill(region.converted(lambda A: moved(A, like.device)), answer, dtypes, blocks)
 
     def _scale_of(self, result: Result) -> EntryScale:
-        """How far clean cells of a result scatter; of solvers without a model of the noise, by its size."""
-        if result.scale is not None:
-            return result.scale
-        left, right = result.L.thin()
-        scores = left @ (right.T @ self._V)
-        return self._placement.scale(None, scores, self._V, (result is not self.result_, False))
+        """How far clean cells of a result scatter, and about what; without a model of the noise, by its size."""
+        (left, right), scale = result.L.thin(), result.scale
+        if scale is None:
+            scores = left @ (right.T @ self._V)
+            scale = self._placement.scale(None, scores, self._V, (result is not self.result_, False))
+        return replace(scale, left=left, right=right)
 
-    def _known_scale(self, result: Result) -> EntryScale:
-        """The same, NaN in rows and columns of which nothing is known."""
+    def _region(self, result: Result, **more: Any) -> Region:
+        """All that is known of the cells of a result."""
         scale = self._scale_of(result)
-        if result.known is None:
-            return scale
-        rows, cols = (np.where(*side, np.nan) for side in zip(result.known, (scale.rows, scale.cols), strict=True))
-        return replace(scale, rows=rows, cols=cols)
+        if result.known is not None:
+            rows, cols = (np.where(side, 1.0, np.nan) for side in result.known)
+            left, right = scale.left * rows[:, None], scale.right * cols[:, None]
+            scale = replace(scale, rows=scale.rows * rows, cols=scale.cols * cols, left=left, right=right)
+        return Region(scale, **more)
 
     def _remember(self) -> None:
         """Keep of M what answers need when it is gone: its outliers, and how to recognise it."""
-        if not hasattr(self, "_M"):
+        if self._M is None:
             return
         self._at_outliers()
-        if not hasattr(self, "_fingerprint"):
+        if self._fingerprint is None:
             self._fingerprint = fingerprint_of(choose(self._M))
 
     def _kept(self) -> dict[str, Any]:
@@ -674,72 +627,50 @@ class Answers:
         return held | {"sparse_": result.S, "result_": result}
 
     def _at_outliers(self) -> Array:
-        """The outliers of the fit as M has them, in the order of S; of an M in chunks from one read, when needed."""
-        if not hasattr(self, "_observed"):
+        """The outliers of the fit as M has them, in the order of S; found when they are needed."""
+        if self._observed is None:
             found = np.zeros(0)
-            if self.sparse_ is not None:
+            if self.result_.S is not None:
                 rows, cols = places(self._sparse)
-                found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.sparse_.dtype)
+                found = self._owner().entries(rows, cols.astype(np.int64)).astype(self.result_.S.dtype)
             self._observed = found
         return self._observed
 
-    def _looked_at(self, M: Any, row_features: Any) -> tuple[Result, Callable[[], Engine], Labels | None]:
-        """The result, what makes the owner of M, and labels: of the fit, or of new rows."""
-        if M is not None:
-            engine, prior, rows = self._new_rows(M, row_features)
-            if engine.shape == self.low_rank_.shape and self._is_fitted_table(engine):
-                return self.result_, lambda: engine, rows  # as after loading a model
-            return self._decomposed(engine, prior, rows), lambda: engine, rows
-        if row_features is not None:
-            raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
-        if self.sparse_ is None:
-            raise ValueError(f"there are no outliers. {self.status_.name}: {self.status_.advice}")
-        return self.result_, self._owner, self._rows.labels
+    @property
+    def _fitted(self) -> Asked:
+        """The table of the fit."""
+        return Asked(self.result_, self._owner, self._rows.labels, prior=self._said)
 
-    def _is_fitted_table(self, engine: Engine) -> bool:
-        if np.prod(engine.shape) > constants.BUDGET.memory:  # of so many cells there is no fingerprint
-            return False
-        self._remember()
-        return self.sparse_ is not None and self._fingerprint != "" and (fingerprint_of(engine) == self._fingerprint)
+    def _ask(self, M: Any, row_features: Any) -> Asked:
+        """The table of the fit, or new rows."""
+        if M is None:
+            if row_features is not None:
+                raise ValueError("row_features was given without M: they belong to new rows, so pass those, too")
+            self._refuse_failed()
+            return self._fitted
+        engine, prior, rows = self._new_rows(M, row_features)
+        same = self.result_.S is not None and engine.shape == self.result_.L.shape
+        if same and (found := fingerprint_of(engine)):  # as after loading a model
+            self._remember()
+            if found == self._fingerprint:
+                return Asked(self.result_, lambda: engine, rows, M, prior)
+        return Asked(self._decomposed(engine, prior, rows), lambda: engine, rows, M, prior)
 
     def _owner(self) -> Engine:
         """An owner of the M that was fitted."""
-        if not hasattr(self, "_M"):
+        if self._M is None:
             raise ValueError("a saved model does not hold its table: pass the table as M")
         # To move an array to the GPU again takes longer than to look at it where it is.
         return choose(self._M, "auto" if is_engine(self._M) or self.engine == "gpu" else self.engine)
 
     def _entries(self, rows: Array, cols: Array) -> Array:
         """Observed values of the M that was fitted; of a model without it, those of the outliers."""
-        if hasattr(self, "_M") and not is_engine(self._M):
+        if self._M is not None and not is_engine(self._M):
             return self._owner().entries(rows, cols)
-        S, n2 = self._sparse, self.low_rank_.shape[1]
-        held = places(S)[0] * n2 + S.indices
-        order, wanted = np.argsort(held), rows * n2 + cols
-        at = np.searchsorted(held, wanted, sorter=order)
-        if hasattr(self, "_M") and not np.array_equal(held[order[np.minimum(at, len(held) - 1)]], wanted):
-            return self._owner().entries(rows, cols)  # some are no outliers by themselves
-        return self._at_outliers()[order[at]]
-
-    @property
-    def row_labels_(self) -> Labels | None:
-        check_is_fitted(self)
-        return self._rows.labels
-
-    @property
-    def col_labels_(self) -> Labels | None:
-        check_is_fitted(self)
-        return self._cols.labels
-
-    @property
-    def row_encoder_(self) -> Any:
-        check_is_fitted(self)
-        return self._rows.encoder
-
-    @property
-    def col_encoder_(self) -> Any:
-        check_is_fitted(self)
-        return self._cols.encoder
+        at = find(self._sparse, rows, cols)
+        if (at < 0).any():
+            return self._owner().entries(rows, cols)
+        return self._at_outliers()[at]
 
     @property
     def _V(self) -> Array:
@@ -753,38 +684,31 @@ def _text_of(marks: Any) -> Array:
     return text
 
 
-def _values_of(engine: Engine) -> Array:
-    """All of M, NaN where it is not observed."""
-    values = np.empty(engine.shape, engine.dtype)
-    for some, piece in in_batches(engine, LARGEST_BLOCK):
-        values[some] = piece
-    return values
+@contextmanager
+def _fitting(device: str, what: str, advice: str) -> Iterator[None]:
+    """Say what does not fit into the memory of a device, and what to do."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # of torch, which need not be there
+            raise
+        raise MemoryError(f"{what} does not fit into the memory that is free on {device}: {advice}") from error
 
 
-def _lines_table(
-    S: csr_array, axis: int, counts: Array, name: str, labels: Labels | None
-) -> tuple[dict[str, Array], dict[str, Labels | None]]:
-    """Rows or columns with their outliers, and their labels."""
-    lines = score_lines(S, axis, counts)
-    _, *others = lines.dtype.names or ()
-    columns = {name: lines["position"], **{other: lines[other] for other in others}}
-    return columns, {name: labels}
+def _in_kind(made: list[Any], like: Given) -> Any:
+    """A table, or several, in the kind of M."""
+    found = tuple(in_kind(table, like) for table in made)
+    return found if len(found) > 1 else found[0]
 
 
 def owned(M: Any, engine: str = "auto") -> Given:
-    """M as :func:`~irpca.containers.taken`; if it is in chunks, with the engine that reads these, and its labels.
-
-    A dask DataFrame whose columns are called row, column and value, or alike, is a long table. Any other has a column
-    for each of M: it is brought into memory, if it has at most 2²⁴ cells.
-    """
+    """M as :func:`~irpca.containers.taken`; if it is in chunks, with the engine that reads these, and its labels."""
     if kind_of(M) == "dask" and hasattr(M, "columns"):
-        from .engines.distributed.lazy_tables import from_frame
+        from .engines.distributed.lazy_tables import opened
 
-        if (found := from_frame(M, constants.BUDGET.memory)) is not None:
-            owner, labels = found
-            return Given(choose(owner, engine), Labels.of(labels[0]), Labels.of(labels[1]), "pandas", chunked=True)
-    given = taken(M)
-    if not given.chunked or is_engine(given.matrix):
+        M = opened(M, constants.BUDGET.memory)
+    given = Given(M, chunked=True) if is_engine(M) else taken(M)
+    if not given.chunked or isinstance(M, Given):
         return given
     matrix: Any = choose(given.matrix, engine)
     rows, columns = (None if ids is None else Labels.of(ids) for ids in matrix.source.labels)
@@ -795,63 +719,38 @@ def owned(M: Any, engine: str = "auto") -> Given:
 
 def in_batches(engine: Engine, most: int) -> Iterator[tuple[slice, Array]]:
     """Which rows, and M there, with about ``most`` entries at a time; what is in the same chunks is read together."""
-    (n1, n2), edges = engine.shape, _edges(engine)[0] if engine.dear else None
+    n1, n2 = engine.shape
     step, largest = max(1, most // n2), max(1, LARGEST_BLOCK // n2)
-    reads = _steps(n1, min(step, largest)) if edges is None else _joined(edges, max(1, READ_ENTRIES // n2), largest)
+    if engine.dear:
+        reads = _joined(engine.source.row_edges, max(1, READ_ENTRIES // n2), largest)
+    else:
+        reads = _steps(n1, min(step, largest))
     for first, last in pairwise(reads):
         values = engine.block(np.arange(first, last), np.arange(n2))
         for some in gen_batches(len(values), step):
             yield slice(first + some.start, first + some.stop), values[some]
 
 
-def _edges(engine: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Where the chunks of M end."""
-    return engine.source.row_edges, engine.source.col_edges
-
-
-def _edges_of(engine: Any, shape: tuple[int, ...], new: tuple[bool, bool]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """The same of a table of fitted or new rows and columns."""
-    rows, cols = (
-        _steps(n, int(np.diff(ends).max())) if other else ends
-        for n, ends, other in zip(shape, _edges(engine), new, strict=True)
-    )
-    return rows, cols
-
-
 def _steps(n: int, step: int) -> tuple[int, ...]:
     return *range(0, n, step), n
 
 
-def _joined(edges: tuple[int, ...], wanted: int, most: int) -> list[int]:
+def _joined(edges: tuple[int, ...], wanted: int, most: int) -> tuple[int, ...]:
     """Where to end reads: with chunks, several of which make up to ``wanted`` rows; those of over ``most`` are cut."""
     found = [0]
     for k, end in enumerate(edges[1:], 1):
         if k + 1 < len(edges) and edges[k + 1] - found[-1] <= wanted:
             continue
         found += [*range(found[-1] + most, end, most), end]
-    return found
-
-
-class _Fingerprint:
-    """The same for the same table, and for no other."""
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self._found = hashlib.blake2b(repr(tuple(map(int, shape))).encode(), digest_size=16)
-
-    def add(self, rows: Array) -> None:
-        values = np.asarray(rows, np.float64)
-        self._found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
-
-    @property
-    def text(self) -> str:
-        return self._found.hexdigest()
+    return tuple(found)
 
 
 def fingerprint_of(engine: Engine) -> str:
-    """That of a table; empty where that would be read for long."""
+    """The same for the same table, and for no other; empty where that would be read for long."""
     if np.prod(engine.shape) > constants.BUDGET.memory:
         return ""
-    found = _Fingerprint(engine.shape)
-    for _, values in in_batches(engine, LOOK_ENTRIES):
-        found.add(values)
-    return found.text
+    found = hashlib.blake2b(repr(tuple(map(int, engine.shape))).encode(), digest_size=16)
+    for _, rows in in_batches(engine, LOOK_ENTRIES):
+        values = np.asarray(rows, np.float64)
+        found.update(np.where(np.isnan(values), np.nan, values + 0.0).tobytes())  # one NaN, no negative zero
+    return found.hexdigest()

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 import numpy as np
 
@@ -33,16 +33,7 @@ def naming(name: str) -> Iterator[None]:
         raise kind(f"{name}: {error}") from error
 
 
-class Limits(TypedDict, total=False):
-    """Between what a number has to be."""
-
-    above: float
-    least: float
-    below: float
-    most: float
-
-
-_LIMITS = {
+_LIMITS = {  # what a number may have to be
     "above": ("larger than", operator.gt),
     "least": ("at least", operator.ge),
     "below": ("below", operator.lt),
@@ -69,8 +60,8 @@ def reads_as_number(value: Any) -> bool:
     return True
 
 
-def number(value: Any, name: str, **limits: Unpack[Limits]) -> Any:
-    """Return the value, if it is a real number; with limits, a finite one within them.
+def number(value: Any, name: str, **limits: float) -> Any:
+    """Return the value, if it is a real number; with limits (above, least, below, most), a finite one within them.
 
     Examples
     --------
@@ -82,13 +73,13 @@ def number(value: Any, name: str, **limits: Unpack[Limits]) -> Any:
     return value
 
 
-def whole(value: Any, name: str, **limits: Unpack[Limits]) -> int:
+def whole(value: Any, name: str, **limits: float) -> int:
     """Return the value as an int, if it is a whole number within the limits."""
     _check_limits(value, name, "a whole number", is_whole(value), limits)
     return int(value)
 
 
-def _check_limits(value: Any, name: str, kind: str, fits: bool, limits: Any) -> None:
+def _check_limits(value: Any, name: str, kind: str, fits: bool, limits: dict[str, float]) -> None:
     fits = fits and (not limits or abs(value) != math.inf)
     if fits and all(_LIMITS[key][1](value, limit) for key, limit in limits.items()):
         return

@@ -21,26 +21,15 @@ from .wording import few
 
 @dataclass(frozen=True, eq=False)
 class Described:
-    """One side of a model.
+    """One side of a model."""
 
-    Attributes
-    ----------
-    name : of the features, as users know them
-    lines : "rows" or "columns"
-    labels : Labels or None
-    columns : names of the features, if they came in a frame
-    encoder : how numbers are made of the features, if they are no numbers
-    by_index : whether features are made from the labels
-    expected : what features say of the factor of L. None without features
-    """
-
-    name: str
-    lines: str
+    name: str  # of the features, as users know them
+    lines: str  # "rows" or "columns"
     labels: Labels | None
-    columns: Labels | None = None
-    encoder: Encoder | None = None
-    by_index: bool = False
-    expected: Expected | None = None
+    columns: Labels | None = None  # names of the features, if they came in a frame
+    encoder: Encoder | None = None  # how numbers are made of the features, if they are no numbers
+    by_index: bool = False  # whether features are made from the labels
+    expected: Expected | None = None  # what features say of the factor of L; None without features
 
     @classmethod
     def of(cls, F: Any, name: str, lines: str, labels: Labels | None) -> Described:
@@ -67,9 +56,8 @@ class Described:
         if self.expected is None:
             advice = "rows but their data. Leave the features out, and pass the rows to outliers, repaired or transform"
             raise ValueError(
-                f"{self.name} was given, but this model was fitted without (or its solver ignores "
-                "them): it knows nothing "
-                "about new " + (advice if self.lines == "rows" else "columns")
+                f"{self.name} was given, but this model was fitted without (or its solver ignores them): it knows "
+                "nothing about new " + (advice if self.lines == "rows" else "columns")
             )
         return self.expected(self._numbers(F, labels))
 

@@ -6,11 +6,10 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -28,7 +27,6 @@ from .containers import Given, device_of, kind_of, tensor_of
 from .described import Described
 from .engines import choose, is_engine, observed
 from .engines.base import Engine, title
-from .engines.sparse_part import on_device, places
 from .features import Features
 from .labels import Labels, match
 from .loop import explained, left_over, solve
@@ -42,9 +40,6 @@ from .sample import check_scale, rounding_floor
 from .solvers import SOLVERS, solver_named
 from .verdict import labelled as with_labels
 from .wording import count, few
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 CHUNK_ENTRIES = 1 << 21  # of new rows that are looked at together
 FOLDS = 5  # score() predicts each fifth of the columns from the others
@@ -122,22 +117,14 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
     sparse_ : csr_array of shape (n1, n2), or DeviceSparse
         S, the outliers; :meth:`outliers` makes it a table. Of a tensor on a GPU with more than 2²⁴ cells it stays
         there, see :class:`irpca.Result`.
-    W_ : array of shape (d1, d2), or None
-        In the coordinates of the features as given. A side without features has one coordinate per row or
-        column of M; None without any features.
     components_ : array of shape (r, n2)
         Orthonormal directions of the rows of L, the strongest first, the largest entry of each positive.
     singular_values_ : array of shape (r,)
         Those of L.
-    rank_, noise_, corruption_, zeta_, explained_ : int, float, float, float, float
-        Rank of L, standard deviation of the noise, share of the entries in S, size beyond which a typical entry is an
-        outlier, share of the energy of the other entries that L explains.
-    shares_ : dict
-        Which part of L holds which share of its energy, such as "features" and "free"; empty if it has but one.
-    status_, converged_, n_iter_, history_ : Status, bool, int, History
-        How the fit went.
+    W_, rank_, noise_, corruption_, zeta_, explained_, shares_, status_, converged_, n_iter_, history_
+        As in :class:`irpca.Result`.
     result_ : Result
-        All of it, as :func:`irpca.solve` returned it; doubts name labels, where M has some.
+        What :func:`irpca.solve` returned; doubts name labels, where M has some.
     row_labels_, col_labels_ : Labels or None
         Of the rows and columns of M, if it has some.
     row_encoder_, col_encoder_ : Encoder or None
@@ -263,21 +250,12 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
             options["imperfect"] = True
         F1 = Features.of(rows.array(row_features), matrix.shape[0], "row_features", "rows")
         F2 = Features.of(cols.array(col_features), matrix.shape[1], "col_features", "columns")
-        with _labelling_columns(given.columns):
-            result = solve(
-                matrix,
-                F1,
-                F2,
-                rank=self.rank,
-                solver=self.solver,
-                engine=self.engine,
-                tol=self.tol,
-                max_iter=self.max_iter,
-                callbacks=self._callbacks(),
-                resume=resume,
-                random_state=self.random_state,
-                **options,
-            )
+        asked = {name: getattr(self, name) for name in ("rank", "solver", "engine", "tol", "max_iter", "random_state")}
+        try:
+            result = solve(matrix, F1, F2, callbacks=self._callbacks(), resume=resume, **asked, **options)
+        except ColumnError as error:  # knows columns by their positions
+            column = error.column if given.columns is None else list(given.columns)[error.column]
+            raise ColumnError(column, error.wanted, error.why) from None
         self._M, self.container_, self._dims = matrix, given.container, given.dims
         U, s, V = _principal(result.L)
         if not SOLVERS[self.solver].features:  # L need not lie in their span, so they predict nothing
@@ -287,19 +265,10 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         expected = [None if say is None or F.F is None else say(F.F) for say, F in zip(said, (F1, F2), strict=True)]
         self._placement = Placement.of(result, U * s, V, (expected[0], expected[1]))
         self._keep(replace(result, doubts=with_labels(result.doubts, given.rows, given.columns), fit=None))
-        for name in ("_fingerprint", "_observed", "_device", "_said", "_explaining"):  # of an earlier fit
-            self.__dict__.pop(name, None)
-        if expected[0] is not None:
-            self._said = expected[0]
-        if given.device != "cpu":
-            self._device = given.device
+        self._said, self._device = expected[0], given.device
+        self._fingerprint = self._observed = self._explaining = None
         if given.chunked:
             matrix.forget()
-        elif is_tensor(matrix):
-            if not on_device(result.S):  # else when they are needed
-                self._at_outliers()
-        elif not is_engine(matrix):
-            self._observed = np.zeros(0) if result.S is None else _values_at(matrix, result.S)
         dtype = np.dtype(float) if result.S is None else result.S.dtype
         self.components_, self.singular_values_ = V.T.astype(dtype), s.astype(dtype)
         if result.status is Status.INTERRUPTED:
@@ -510,24 +479,20 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         M = given.matrix
         if given.chunked and not is_engine(M):
             raise ValueError("M is in chunks, and here all of it is needed in memory: pass it as an array")
-        if is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__"):
-            with naming("M"):
-                validate_data(self, M, reset=reset, skip_check_array=True)
-            return M
-        least = 2 if reset else 1
-        with naming("M"), warnings.catch_warnings():
+        checks: dict[str, Any] = {"skip_check_array": True}
+        if not (is_engine(M) or is_tensor(M) or isinstance(M, np.ma.MaskedArray) or hasattr(M, "__irpca_observed__")):
+            least = 2 if reset else 1
+            checks = {
+                "accept_sparse": True,
+                "dtype": [np.float64, np.float32],
+                "ensure_all_finite": False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
+                "ensure_min_samples": least,
+                "ensure_min_features": least,
+            }
+        with naming("M"), warnings.catch_warnings():  # scikit-learn speaks of X
             if given.columns is not None:  # which _check_columns compares
                 warnings.filterwarnings("ignore", "X does not have valid feature names")
-            return validate_data(  # it speaks of X
-                self,
-                M,
-                reset=reset,
-                accept_sparse=True,
-                dtype=[np.float64, np.float32],
-                ensure_all_finite=False,  # the engine sees to it on reads that it makes anyway; NaN is a hole
-                ensure_min_samples=least,
-                ensure_min_features=least,
-            )
+            return validate_data(self, M, reset=reset, **checks)
 
     def _options(self, labels: Labels | None, n2: int) -> dict[str, Any]:
         """What the solver is told; a free part, and kinds of columns, only if it knows them."""
@@ -562,12 +527,15 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
         return given
 
     def _keep(self, result: Result) -> None:
+        """Set the attributes that repeat others."""
         self.result_ = result
         self.W_, self.low_rank_, self.sparse_ = result.W, result.L, result.S
         self.rank_, self.noise_, self.corruption_ = result.rank, result.noise, result.corruption
         self.zeta_, self.explained_, self.shares_ = result.zeta, result.explained, result.shares
         self.status_, self.converged_ = result.status, result.converged
         self.n_iter_, self.history_ = result.n_iter, result.history
+        self.row_labels_, self.col_labels_ = self._rows.labels, self._cols.labels
+        self.row_encoder_, self.col_encoder_ = self._rows.encoder, self._cols.encoder
 
     def _new_rows(self, M: Any, row_features: Any) -> tuple[Engine, Array | None, Labels | None]:
         """An owner of rows as they are used, their scores as far as features tell them, and their labels."""
@@ -596,9 +564,8 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _scores(self, engine: Engine, prior: Array | None) -> Placed:
         """Scores of rows, from what features say of them (NaN: nothing) and from themselves."""
-        known = prior is not None and not np.isnan(prior).any()
-        if prior is not None and known and self._explained_by_features:
-            return self._placement.given(prior)
+        if prior is not None and self._explained_by_features and not np.isnan(prior).any():
+            return self._placement.given(prior)  # M need not be read
         pieces = [
             self._placed(piece, prior if prior is None else prior[rows])
             for rows, piece in in_batches(engine, CHUNK_ENTRIES)
@@ -607,40 +574,29 @@ class InductiveRobustPCA(Answers, ClassNamePrefixFeaturesOutMixin, TransformerMi
 
     def _placed(self, X: Array, prior: Array | None, kept: Array | None = None) -> Placed:
         """The same of some rows, across the columns ``kept``."""
-        largest = np.abs(X).max(where=np.isfinite(X), initial=1.0)  # smaller ones do no harm
-        check_scale(float(largest))
-        if prior is None or not (vague := np.isnan(prior).any(axis=1)).any():
-            return self._placement.place(X, prior, kept)
-        alone = self._placement.place(X[vague], None, kept)
-        if vague.all():
-            return alone
-        others = self._placement.given(prior[~vague]) if self._explained_by_features else None
-        others = others or self._placement.place(X[~vague], prior[~vague], kept)
-        found = Placed(*(np.empty((len(X), *part.shape[1:])) for part in alone))
-        for whole, some, rest in zip(found, alone, others, strict=True):
-            whole[vague], whole[~vague] = some, rest
+        check_scale(float(np.abs(X).max(where=np.isfinite(X), initial=1.0)))  # smaller values do no harm
+        alone = np.ones(len(X), bool) if prior is None else np.isnan(prior).any(axis=1)
+        parts = []
+        if alone.any():
+            parts.append((alone, self._placement.place(X[alone], None, kept)))
+        if prior is not None and not alone.all():
+            told, explained = prior[~alone], self._explained_by_features
+            place = self._placement.given(told) if explained else self._placement.place(X[~alone], told, kept)
+            parts.append((~alone, place))
+        found = Placed(*(np.empty((len(X), *part.shape[1:])) for part in parts[0][1]))
+        for rows, placed in parts:
+            for whole, part in zip(found, placed, strict=True):
+                whole[rows] = part
         return found
 
     def _held_out(self, M: Array, prior: Array | None) -> Array:
         """Every entry as features and other columns of its row predict it."""
-        if prior is not None and self._explained_by_features and not np.isnan(prior).any():
-            return prior @ self._V.T
         expected = np.empty(M.shape)
         for fold in range(min(FOLDS, M.shape[1])):
             out = np.arange(M.shape[1]) % FOLDS == fold
             found = self._placed(M[:, ~out], prior, np.flatnonzero(~out))
             expected[:, out] = found.scores @ self._V[out].T
         return expected
-
-
-@contextmanager
-def _labelling_columns(labels: Labels | None) -> Iterator[None]:
-    """What a column cannot be is said of its label, where it has one."""
-    try:
-        yield
-    except ColumnError as error:
-        column = error.column if labels is None else list(labels)[error.column]
-        raise ColumnError(column, error.wanted, error.why) from None
 
 
 def _kinds_of_columns(columns: Any, labels: Labels | None, n2: int) -> str | list[str]:
@@ -681,28 +637,6 @@ def _said(result: Result, F1: Features, F2: Features, U: Array, V: Array) -> tup
         rows and Expected(rows.offset @ to_rows, rows.coefficients @ to_rows) if F1.given else None,
         cols and Expected(cols.offset @ to_cols, cols.coefficients @ to_cols) if F2.given else None,
     )
-
-
-def _values_at(matrix: Any, S: csr_array) -> Array:
-    """The entries of M where S has some, in the order of S, as they were given."""
-    rows, cols = places(S)
-    cols = cols.astype(np.int64)
-    if hasattr(matrix, "__irpca_observed__"):
-        i, j, values, _ = matrix.__irpca_observed__()
-    elif hasattr(matrix, "tocoo"):
-        listed = matrix.tocoo()
-        i, j, values = listed.row, listed.col, listed.data
-    else:
-        return np.ma.getdata(matrix)[rows, cols].astype(S.dtype)
-    wanted = rows * S.shape[1] + cols
-    order = np.argsort(wanted)
-    given = i.astype(np.int64) * S.shape[1] + j
-    at = np.searchsorted(wanted, given, sorter=order)
-    there = at < len(wanted)
-    there[there] = wanted[order[at[there]]] == given[there]
-    found = np.empty(S.nnz, S.dtype)
-    found[order[at[there]]] = values[there]
-    return found
 
 
 def _check_columns(given: Labels | None, fitted: Labels | None) -> None:

@@ -33,7 +33,7 @@ from .engines.sparse_part import on_device, places, to_host
 from .lowrank import Array
 from .model.maps import ColumnMaps
 from .result import TEXT, Doubt, Mistakes, Result, about_cells
-from .tables import width
+from .tables import find, width
 from .wording import few
 
 COMMON = {"× 10": 10.0, ": 10": 0.1, "sign": -1.0, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001}
@@ -635,9 +635,8 @@ def names_at(result: Result, rows: Array, cols: Array, observed: Array) -> Array
         return np.full(len(rows), "", TEXT)
     if result.mistakes is None:
         return kinds_of(cells_of(result, rows, cols, observed))[0].texts
-    in_rows, in_cols = places(result.S)
-    S = Cells(in_rows, in_cols, observed, observed, observed, result.L.shape)  # for no more than the places
-    at = S.find(rows, cols)
+    S: Any = result.S
+    at = find(S, rows, cols)
     texts: Array = np.where(at >= 0, np.append(result.mistakes.texts, "")[at], "")
     return texts
 
@@ -657,9 +656,8 @@ def cells_of(
     if result.scale is None:
         unit = std = np.full(len(rows), result.residual)
     else:
-        unit = std = result.scale.std_at(rows, cols)
-        if maps is not None:
-            std = width(maps, latent, std, cols)
+        unit = result.scale.std_at(rows, cols)
+        std = width(maps, latent, unit, cols)
         if result.calibration is not None:
             unit, below = replace(result.scale, tail=1.0).std_at(rows, cols), result.calibration.below
             residuals = (observed if maps is None else maps.latent(observed, cols)) - latent

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +38,16 @@ class OutlierFiles:
 
     It may be pickled, and used in other processes and on other machines that see the same folder. One piece may be
     written several times, also at once.
-
-    Attributes
-    ----------
-    target : path of the finished folder
-    shape, dtype : those of M
-    solver : its name
-    labels : pair of pyarrow arrays, or None where rows or columns have no labels
-    judge : says which candidates are outliers, and how probable that is
-    fingerprint : the same for the same fit, and for no other
-    counting : whether nothing is written
     """
 
-    target: Path
-    shape: tuple[int, int]
+    target: Path  # of the finished folder
+    shape: tuple[int, int]  # of M, as dtype
     dtype: np.dtype[Any]
     solver: str = ""
-    labels: tuple[Any, Any] = (None, None)
-    judge: Judge = field(default_factory=lambda: Judge(0.0))
-    fingerprint: str = ""
-    counting: bool = False
+    labels: tuple[Any, Any] = (None, None)  # arrays of pyarrow, None where there are no labels
+    judge: Judge = field(default_factory=lambda: Judge(0.0))  # says which candidates are outliers, and how probably
+    fingerprint: str = ""  # the same for the same fit, and for no other
+    counting: bool = False  # whether nothing is written
 
     @classmethod
     def at(
@@ -91,11 +82,8 @@ class OutlierFiles:
         """The same for one fit. ``edges`` are those of the pieces of M, if it comes in pieces."""
         parts: list[Any] = [self.shape, self.dtype.str, judge.exact, judge.limit, L.left, L.core, L.right]
         parts += [*map(np.asarray, edges or ()), *(judge.known or ())]
-        if (scale := judge.scale) is not None:
-            parts += [scale.rows, scale.cols, scale.row_spread, scale.col_spread]
-            parts += [] if scale.maps is None else [scale.maps.knots, scale.maps.limits]
-        if judge.calibration is not None:
-            parts += [judge.calibration.edges, judge.calibration.levels]
+        parts += chain(*judge.scale.sides) if judge.scale else ()
+        parts += [judge.calibration.edges, judge.calibration.levels] if judge.calibration else ()
         for side in self.labels:
             parts.append(None if side is None else str(side.type))
             parts += () if side is None else (np.frombuffer(part or b"", np.uint8) for part in side.buffers())
@@ -106,15 +94,20 @@ class OutlierFiles:
         """Where the files are until all are there."""
         return self.target.with_name(f"{self.target.name}.part")
 
+    @property
+    def _plan(self) -> dict[str, Any]:
+        """What fit the files are of."""
+        fit = {"shape": list(self.shape), "dtype": self.dtype.str, "solver": self.solver}
+        return {"format": FORMAT, **fit, "fingerprint": self.fingerprint}
+
     def begin(self) -> None:
         """Make the folder, or go on with what an earlier run of the same fit has left there."""
         self._refuse_foreign(("fingerprint",))
         with self._explain_errors():
             (self.folder / PARTS).mkdir(parents=True, exist_ok=True)
             self._sweep()
-            plan = {"format": FORMAT, "shape": self.shape, "dtype": self.dtype.str, "solver": self.solver}
             with write_whole(self.folder / PLAN, TEMPORARY) as file:
-                file.write(json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1).encode())
+                file.write(json.dumps(self._plan, indent=1).encode())
 
     def trial(self) -> OutlierFiles:
         """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
@@ -209,9 +202,7 @@ class OutlierFiles:
             return False
         try:
             plan = json.loads((self.folder / PLAN).read_text())
-            mine = {"shape": list(self.shape), "dtype": self.dtype.str, "solver": self.solver}
-            mine["fingerprint"] = self.fingerprint
-            return bool(plan["format"] != FORMAT or any(plan[name] != mine[name] for name in names))
+            return any(plan[name] != self._plan[name] for name in ("format", *names))
         except (OSError, ValueError, KeyError, TypeError):
             return True
 

@@ -25,18 +25,9 @@ ROUNDS = 50  # of estimating the usual share without broken lines; a handful is 
 LEAST = 1e-280  # a probability below this is near underflow: its logarithm is taken another way
 
 LINE = np.dtype(
-    [
-        ("position", np.intp),
-        ("observed", np.intp),
-        ("flagged", np.intp),
-        ("share", float),
-        ("expected", float),
-        ("score", float),
-        ("q_value", float),
-        ("broken", bool),
-        ("mean_size", float),
-        ("mean_signed", float),
-    ]
+    [(name, np.intp) for name in ("position", "observed", "flagged")]
+    + [(name, float) for name in ("share", "expected", "score", "q_value")]
+    + [("broken", bool), ("mean_size", float), ("mean_signed", float)]
 )
 
 

@@ -313,7 +313,7 @@ def put_together(arrays: dict[str, Array]) -> InductiveRobustPCA | Result:
     if type(found) is InductiveRobustPCA:
         _check_model(found)
         found.result_ = _with_repeated(found.result_)
-        found._keep(found.result_)  # what repeats the result
+        found._keep(found.result_)
         return found
     require(type(found) is Result, "it holds neither a model nor a result")
     _check_result(found, {})

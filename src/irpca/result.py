@@ -13,6 +13,7 @@ from .constants import MAX_ERROR_RATIO
 from .engines.base import Trim
 from .engines.sparse_part import on_device, places, to_host, with_data
 from .lowrank import Array, LowRank
+from .wording import count
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
@@ -22,49 +23,31 @@ if TYPE_CHECKING:
 
 
 class Status(Enum):
-    """How a run ended; ``advice`` says what to do about it."""
+    """How a run ended; ``meaning`` says that in words, ``advice`` also what to do about it."""
 
-    CONVERGED = "converged"
-    MAX_ITER = "max_iter"
-    STOPPED = "stopped"
-    INTERRUPTED = "interrupted"
-    SATURATED = "saturated"
-    DIVERGED = "diverged"
+    CONVERGED = "the expected values no longer change", ""
+    MAX_ITER = "the expected values were still changing after max_iter iterations", "raise max_iter, or raise tol"
+    STOPPED = (
+        "stopped by a callback or the time budget, with the best fit by then",
+        "raise the time budget and fit again",
+    )
+    INTERRUPTED = "interrupted by Ctrl-C, with the best fit by then", "fit again to the end"
+    SATURATED = (
+        "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
+        "check that the features are in the order of the table, add features, change rank=, or accept that too many "
+        "cells are wrong",
+    )
+    DIVERGED = (
+        "the numbers grew without bound",
+        "check the scale of the table and of the features, and lower the rank",
+    )
 
-    @property
-    def meaning(self) -> str:
-        return _MEANING[self][0]
-
-    @property
-    def advice(self) -> str:
-        return ": ".join(filter(None, _MEANING[self])) + "."
+    def __init__(self, meaning: str, todo: str) -> None:
+        self.meaning, self.advice = meaning, ": ".join(filter(None, (meaning, todo))) + "."
 
     @property
     def ok(self) -> bool:
         return self is Status.CONVERGED
-
-
-_MEANING = {
-    Status.CONVERGED: ("the expected values no longer change", ""),
-    Status.MAX_ITER: (
-        "the expected values were still changing after max_iter iterations",
-        "raise max_iter, or raise tol",
-    ),
-    Status.STOPPED: (
-        "stopped by a callback or the time budget, with the best fit by then",
-        "raise the time budget and fit again",
-    ),
-    Status.INTERRUPTED: ("interrupted by Ctrl-C, with the best fit by then", "fit again to the end"),
-    Status.SATURATED: (
-        "no pattern could be separated from the errors, so expected values and outliers mean nothing here",
-        "check that the features are in the order of the table, add features, change rank=, or accept that too many "
-        "cells are wrong",
-    ),
-    Status.DIVERGED: (
-        "the numbers grew without bound",
-        "check the scale of the table and of the features, and lower the rank",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -238,16 +221,11 @@ class State:
     settled : whether a small step may end the run
     converged : whether a run that this state ends has converged
     expected_corruption : the corrupted share that the final read should find, if the solver can tell
-    expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
-    shares : what part of the energy of L each of its parts holds, if it has several
-    certificate : how the fit was chosen, if several raced
-    scale : scales of the noise and the uncertainty of L, if there is a model of them, which takes the place of zeta
-    gross : about the share of gross errors, by that model
-    fit : the model with its posteriors, for new rows
+    expected, shares, certificate, scale, fit, choices, doubts : as in :class:`Result`
+    gross : about the share of gross errors, by the model of the noise
     stage, progress : what is being done before the last fit begins, and about what share of the work is done
     failure : why the result is not to be trusted, or None
     maps : of the columns, if L is of latent values of the cells
-    choices, doubts : what was chosen from the data, and what to doubt
     whole : makes this state with all that belongs to it, where that takes time and is needed only if it is the last
     """
 
@@ -332,6 +310,14 @@ class Mistakes:
         """The name of every outlier."""
         texts: Array = np.array(self.names, TEXT)[self.which]
         return texts
+
+
+def in_units_of_M(S: Sparse, scale: EntryScale) -> Sparse:
+    """What cells hold less what is expected, from the residuals of their latent values."""
+    scale = scale.converted(S.tensor_of) if on_device(S) else scale
+    observed, expected = scale.in_units_of_M(S.data, *places(S))
+    found: Sparse = with_data(S, observed - expected)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -438,13 +424,8 @@ class Result:
 
         if self.scale is None or self.scale.maps is None:
             return self if maps is None else replace(self, L=MappedLowRank(self.L, maps), S=None)
-        S = self.S
-        if S is not None:
-            scale = self.scale.converted(S.tensor_of) if on_device(S) else self.scale
-            observed, expected = scale.in_units_of_M(S.data, *places(S))
-            S = with_data(S, observed - expected)
-        L = MappedLowRank(self.L, self.scale.maps)
-        return replace(self, L=L, S=S, latent=Latent(self.L, self.S))
+        S = None if self.S is None else in_units_of_M(self.S, self.scale)
+        return replace(self, L=MappedLowRank(self.L, self.scale.maps), S=S, latent=Latent(self.L, self.S))
 
     def in_host_memory(self, what: str) -> Result:
         """The same with its outliers in host memory, for ``what`` is made of them there."""
@@ -522,7 +503,7 @@ class Result:
         if not serious:
             return "no check found anything wrong"
         first = str(serious[0]).partition(":")[0].partition(". ")[0]
-        return first if len(serious) == 1 else f"{first}; and {_counted(len(serious) - 1, 'more check')} below"
+        return first if len(serious) == 1 else f"{first}; and {count(len(serious) - 1, 'more check')} below"
 
     def summary(self, labels: Sequence[Any] | None = None) -> str:
         """Whether to use it, what was found, what was chosen and why, what to check: text for people.
@@ -539,10 +520,10 @@ class Result:
             f"{self.usable}: {self._why}",
             f"Table: {n1:,} rows × {n2:,} columns{holes}",
             f"Outliers: {self._outliers}",
-            f"Expected values: {_counted(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
+            f"Expected values: {count(self.rank, 'component')}; they explain {self.explained:.1%} of the sum of "
             "squares of all cells but outliers",
             f"Noise: {self._noise}",
-            f"Computation: {self.status.name}, {self.status.advice} {_counted(self.n_iter, 'iteration')}, "
+            f"Computation: {self.status.name}, {self.status.advice} {count(self.n_iter, 'iteration')}, "
             f"{self.seconds:.2f} s (solver {self.solver}, engine {self.engine}, {self.reads:.3g} reads of the table)",
         ]
         if self.unseen is not None:
@@ -594,7 +575,7 @@ class Result:
         if self.S is None and self.outliers_path is None:
             return "not asked for"
         n = round(self.corruption * self.n_observed) if self.S is None else self.S.nnz
-        cells = f"{_counted(n, 'cell')} ({n / max(self.n_observed, 1):.2%})"
+        cells = f"{count(n, 'cell')} ({n / max(self.n_observed, 1):.2%})"
         if self.outliers_path is not None:
             cells += f" in {self.outliers_path}"
         if self.noise == 0:
@@ -623,10 +604,6 @@ class Result:
             f"Result(shape={self.L.shape}, rank={self.rank}, corruption={self.corruption:.3g}, "
             f"status={self.status.name}, n_iter={self.n_iter})"
         )
-
-
-def _counted(n: int, what: str) -> str:
-    return f"{n:,} {what}{'' if n == 1 else 's'}"
 
 
 def _short(value: Any) -> str:

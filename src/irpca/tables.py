@@ -1,13 +1,13 @@
 """What people read and use of a fit: outliers, expected and repaired values, with how sure they are.
 
-All of it is said once, for NumPy arrays and for tensors. A table is a question about some rows and columns of M
-(:class:`~irpca.engines.base.Sided`): it is answered for all of them in memory, chunk by chunk by
-:mod:`.engines.distributed.lazy_tables`, and some rows at a time on a device by :mod:`.engines.gpu.tensor_tables`.
+All of it is said once, for NumPy arrays and for tensors. Tables as large as M are what a :class:`Region` answers: some
+rows at a time in host memory or on a device (:func:`fill`), chunk by chunk of a dask array
+(:mod:`.engines.distributed.lazy_tables`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,14 +16,16 @@ from array_api_compat import array_namespace, device
 
 from .arguments import number
 from .engines.base import Engine, Sided
-from .engines.sparse_part import on_device, only, places, with_data
+from .engines.sparse_part import on_device, only, places
 from .lowrank import Array
 from .model.calibration import discoveries, most_certain_first
 from .model.entry_scale import REACH, EntryScale, Judge
 from .model.maps import ColumnMaps
-from .result import Result
+from .result import Result, in_units_of_M
 
 if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
     from .engines.sparse_part import Sparse
 
 MOST_CELLS = 1 << 28  # of a table of expected or repaired values: 2 GB
@@ -77,29 +79,21 @@ class Criterion:
 # Outliers
 
 
-def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
-    """The cells that a cut calls outliers, M − L there, where they are.
+def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine], latent: bool = False) -> Sparse:
+    """The cells that a cut calls outliers, with M − L or, ``latent``, with the residuals that the noise is about.
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
     if cut.default:
-        return result.S
-    S = flagged_residuals(result, cut, owner)
-    return S if result.maps is None else with_data(S, Candidates(S, result.judge).difference(slice(None)))
-
-
-def flagged_residuals(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
-    """The same, where columns are mapped with the residuals of their latent values, which the judge is about."""
-    if cut.default and result.residuals is not None:  # all are more likely outliers than not
-        return result.residuals
-    found = Candidates(candidates(result, cut, owner), result.judge)
-    return found.keep(found.choose(cut))
+        found: Any = result.residuals if latent else result.S
+        return found
+    among = Candidates(candidates(result, cut, owner), result.judge)
+    S = among.keep(among.choose(cut))
+    return S if latent or result.scale is None or result.maps is None else in_units_of_M(S, result.scale)
 
 
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
-    """The cells among which a cut chooses, and perhaps others; where they are. Where columns are mapped, with the
-    residuals of their latent values.
-    """
+    """The residuals among which a cut chooses, and perhaps others; where they are."""
     exact = result.noise == 0
     if result.failed and (cut.fdr or cut.probability):
         raise ValueError(f"there are no probabilities to choose by. {result.status.name}: {result.status.advice}")
@@ -107,15 +101,12 @@ def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> S
         raise ValueError(
             "fdr and probability need a model of the noise, and this solver has none: use solver='irpca', or threshold"
         )
-    assert result.residuals is not None
-    return result.residuals if exact or cut.default or _suffices(result, cut) else _read_beyond(result, cut, owner())
-
-
-def _suffices(result: Result, cut: Criterion) -> bool:
-    """Whether the outliers of the fit hold all that the cut asks for."""
-    if cut.threshold is not None:
-        return result.scale is None and cut.threshold >= result.zeta
-    return cut.probability is not None and cut.probability > 0.5
+    sure = cut.probability is not None and cut.probability > 0.5
+    large = cut.threshold is not None and result.scale is None and cut.threshold >= result.zeta
+    if exact or cut.default or sure or large:  # the outliers of the fit hold all that the cut asks for
+        found: Any = result.residuals
+        return found
+    return _read_beyond(result, cut, owner())
 
 
 def _read_beyond(result: Result, cut: Criterion, engine: Engine) -> Sparse:
@@ -158,20 +149,13 @@ class Cells(NamedTuple):
 
 
 class Candidates:
-    """Cells among which a criterion chooses, and how probable it is that they are outliers; where S is.
+    """Residuals among which a criterion chooses outliers, where they are.
 
-    Parameters
-    ----------
-    S : csr_array or DeviceSparse
-        M − L there.
-    judge : Judge
-    scale : EntryScale or None
-        The standard deviations of clean measurements, if scores are in units of these.
-    dtype : NumPy's, of standard deviations
+    Scores are in units of the standard deviations of ``scale``, if there is one.
     """
 
-    def __init__(self, S: Any, judge: Judge, scale: EntryScale | None = None, dtype: Any = float) -> None:
-        self.S, self.judge, self.scale, self.dtype = S, judge, scale, dtype
+    def __init__(self, S: Any, judge: Judge, scale: EntryScale | None = None) -> None:
+        self.S, self.judge, self.scale = S, judge, scale
         if on_device(S):
             self.judge, self.scale = judge.converted(S.tensor_of), scale and scale.converted(S.tensor_of)
 
@@ -195,33 +179,16 @@ class Candidates:
         residuals, at = self.S.data[some], places(self.S, some)
         size = abs(self.judge.standardised(residuals, *at))
         plain = self.judge.scale is None or self.scale is None or self.scale.maps is not None
-        score = size if plain else abs(residuals) / self.std(*at)
+        score = size if plain or self.scale is None else abs(residuals) / cast(self.scale.std_at(*at), self.S.dtype)
         positions = array_namespace(residuals).arange(some.start, some.stop, device=device(residuals))
         return Cells(positions, size, score, self.judge.probability(residuals, *at))
 
-    def std(self, rows: Any, cols: Any) -> Any:
-        """The standard deviation of clean measurements at some cells."""
-        assert self.scale is not None
-        return cast(self.scale.std_at(rows, cols), self.dtype)
-
-    def observed_and_expected(self, at: Any) -> tuple[Any, Any]:
-        """What some of the cells hold and should hold, where columns are mapped."""
-        assert self.judge.scale is not None
-        return self.judge.scale.in_units_of_M(self.S.data[at], *places(self.S, at))
-
-    def bounds(self, at: Any, expected: Any) -> tuple[Any, Any]:
-        """Between which values 95 % of the clean measurements of some of the cells lie."""
-        assert self.scale is not None
-        rows, cols = places(self.S, at)
-        std = self.scale.std_at(rows, cols)
-        middle = expected if self.scale.maps is None else self.scale.latent_at(rows, cols)
-        return bound(middle, -REACH * std, self.scale.maps, cols), bound(middle, REACH * std, self.scale.maps, cols)
-
     def difference(self, at: Any) -> Any:
         """Observed less expected, of some of the cells, in units of M."""
-        if self.judge.scale is None or self.judge.scale.maps is None:
-            return self.S.data[at]
-        observed, expected = self.observed_and_expected(at)
+        residuals, scale = self.S.data[at], self.judge.scale
+        if scale is None or scale.maps is None:
+            return residuals
+        observed, expected = scale.in_units_of_M(residuals, *places(self.S, at))
         return observed - expected
 
     def keep(self, chosen: Cells) -> Sparse:
@@ -232,71 +199,18 @@ class Candidates:
         return found
 
 
-# Tables
+def find(S: csr_array, rows: Array, cols: Array) -> Array:
+    """Which entries of S some cells are; −1: none."""
+    if not S.nnz:
+        return np.full(len(rows), -1)
+    (in_rows, in_cols), n2 = places(S), S.shape[1]
+    held, wanted = in_rows * n2 + in_cols, rows * n2 + cols
+    order = np.argsort(held)
+    at = order[np.minimum(np.searchsorted(held, wanted, sorter=order), S.nnz - 1)]
+    return np.where(held[at] == wanted, at, -1)
 
 
-def cast(values: Any, dtype: Any) -> Any:
-    """An array or tensor in a precision that NumPy names; no copy if it has that."""
-    xp = array_namespace(values)
-    return xp.astype(values, getattr(xp, np.dtype(dtype).name), copy=False)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedTable(Sided):
-    """``left @ right.T``, or what belongs to these latent values; NaN in lines of which nothing is known."""
-
-    PAIRS = (("left", "right"),)
-    left: Any
-    right: Any
-    maps: ColumnMaps | None = None
-
-    def answer(self, M: Any = None) -> tuple[Any, ...]:
-        latent = self.left @ self.right.T
-        return (latent if self.maps is None else self.maps.expected(latent),)
-
-
-@dataclass(frozen=True, eq=False)
-class DeviationTable(Sided):
-    """The standard deviation of clean measurements, NaN in lines of which nothing is known.
-
-    Where columns are mapped, it depends on how far a cell is from what is expected: the difference divided by it is
-    that of the latent values, standardised.
-    """
-
-    scale: EntryScale
-
-    def answer(self, M: Any = None) -> tuple[Any, ...]:
-        std, maps = self.scale.std_table(), self.scale.maps
-        if maps is None:
-            return (std,)
-        xp, latent = array_namespace(std), self.scale.latent_table()
-        std = width(maps, latent, std)
-        if M is not None:
-            residuals = maps.latent(M) - latent
-            away, size = xp.abs(M - maps.expected(latent)), xp.abs(residuals) / self.scale.unit_table(residuals)
-            std = xp.where(
-                away > 0, xp.where(size > 0, away / xp.where(size > 0, size, 1.0), xp.maximum(std, away)), std
-            )
-        return (std,)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundTable(Sided):
-    """What clean measurements exceed with a given probability, NaN in lines of which nothing is known.
-
-    Attributes
-    ----------
-    away : standard deviations from what is expected
-    """
-
-    PAIRS = (("left", "right"),)
-    left: Any
-    right: Any
-    scale: EntryScale
-    away: float
-
-    def answer(self, M: Any = None) -> tuple[Any, ...]:
-        return (bound(self.left @ self.right.T, self.away * self.scale.std_table(), self.scale.maps),)
+# Values of cells. A scale has factors of what is expected, ``left`` and ``right``, also where columns are not mapped.
 
 
 def bound(middle: Any, away: Any, maps: ColumnMaps | None, cols: Any = None) -> Any:
@@ -304,44 +218,70 @@ def bound(middle: Any, away: Any, maps: ColumnMaps | None, cols: Any = None) -> 
     return middle + away if maps is None else maps.expected(middle + away, cols)
 
 
-def width(maps: ColumnMaps, latent: Any, std: Any, cols: Any = None) -> Any:
-    """Half of what one standard deviation on both sides of some latent values is in units of M."""
-    return 0.5 * (maps.expected(latent + std, cols) - maps.expected(latent - std, cols))
+def width(maps: ColumnMaps | None, latent: Any, std: Any, cols: Any = None) -> Any:
+    """A standard deviation in units of M; where columns are mapped, half of what it is on both sides of ``latent``."""
+    return std if maps is None else 0.5 * (maps.expected(latent + std, cols) - maps.expected(latent - std, cols))
+
+
+def bounds_at(scale: EntryScale, rows: Any, cols: Any) -> tuple[Any, Any]:
+    """Between which values 95 % of the clean measurements of some cells lie."""
+    middle, away = scale.latent_at(rows, cols), REACH * scale.std_at(rows, cols)
+    return bound(middle, -away, scale.maps, cols), bound(middle, away, scale.maps, cols)
 
 
 @dataclass(frozen=True, eq=False)
-class RepairedTable(Sided):
-    """M with outliers and holes replaced by what is expected there, where that is known; and what was replaced.
+class Region(Sided):
+    """Some rows and columns of a table. What it answers are tuples of tables; M is NaN where it is not observed."""
 
-    The second table has the standard deviations about what was replaced, and 0 elsewhere; without a scale it is None.
-    The third, of positions in MARKS, has 1 where an outlier and 2 where a hole was replaced, and 2 where a hole stays,
-    too.
+    PAIRS = (("S", "columns"),)
+    scale: EntryScale  # NaN in lines of which nothing is known
+    S: Any = None  # the outliers of these rows
+    columns: Any = None  # of S that are meant: positions that follow each other
 
-    Attributes
-    ----------
-    left, right : factors of the expected values, NaN in lines of which nothing is known
-    S, columns : the outliers, and which columns of these are meant: positions that follow each other
-    scale : EntryScale or None
-    """
+    def expected(self, M: Any = None) -> tuple[Any, ...]:
+        """What is expected."""
+        latent, maps = self.scale.latent_table(), self.scale.maps
+        return (latent if maps is None else maps.expected(latent),)
 
-    PAIRS = (("left", "right"), ("S", "columns"))
-    left: Any
-    right: Any
-    S: Any
-    columns: Any
-    scale: EntryScale | None = None
-    maps: ColumnMaps | None = None
+    def deviation(self, M: Any = None) -> tuple[Any, ...]:
+        """The standard deviation of clean measurements.
 
-    def answer(self, M: Any) -> tuple[Any, ...]:
-        xp, latent = array_namespace(M), self.left @ self.right.T
-        expected = latent if self.maps is None else self.maps.expected(latent, held=True)
+        Where columns are mapped, it depends on how far a cell is from what is expected: the difference divided by it
+        is that of the latent values, standardised.
+        """
+        std, maps = self.scale.std_table(), self.scale.maps
+        if maps is None:
+            return (std,)
+        latent = self.scale.latent_table()
+        std = width(maps, latent, std)
+        if M is not None:
+            xp, residuals = array_namespace(std), maps.latent(M) - latent
+            away, size = xp.abs(M - maps.expected(latent)), xp.abs(residuals) / self.scale.unit_table(residuals)
+            std = xp.where(
+                away > 0, xp.where(size > 0, away / xp.where(size > 0, size, 1.0), xp.maximum(std, away)), std
+            )
+        return (std,)
+
+    def interval(self, M: Any = None, *, reach: float) -> tuple[Any, ...]:
+        """What is so many standard deviations below what is expected, and above it."""
+        latent, away = self.scale.latent_table(), reach * self.scale.std_table()
+        return tuple(bound(latent, end, self.scale.maps) for end in (-away, away))
+
+    def repaired(self, M: Any, *, std: bool) -> tuple[Any, ...]:
+        """M with outliers and holes replaced by what is expected there, where that is known; and what was replaced.
+
+        The second table has the standard deviations about what was replaced, and 0 elsewhere; None without ``std``. The
+        third, of positions in MARKS, has 1 where an outlier and 2 where a hole was replaced, and 2 where a hole stays.
+        """
+        xp, maps, latent = array_namespace(M), self.scale.maps, self.scale.latent_table()
+        expected = latent if maps is None else maps.expected(latent, held=True)
         outlier, missing, known = self._outliers(M), xp.isnan(M), xp.isfinite(expected)
         marks = xp.where(outlier, cast(known, np.int8), 2 * cast(missing, np.int8))
         made = xp.where((outlier | missing) & known, expected, M)
-        std = None if self.scale is None else self.scale.std_table()
-        if std is not None and self.maps is not None:
-            std = width(self.maps, latent, std)
-        return made, None if std is None else xp.where(marks > 0, std, xp.zeros_like(std)), marks
+        if not std:
+            return made, None, marks
+        away = width(maps, latent, self.scale.std_table())
+        return made, xp.where(marks > 0, away, xp.zeros_like(away)), marks
 
     def _outliers(self, M: Any) -> Any:
         """Where S has entries."""
@@ -353,15 +293,38 @@ class RepairedTable(Sided):
         return found
 
 
-def in_memory(table: Any, dtypes: tuple[Any, ...], M: Array | None = None) -> list[Any]:
-    """What a table answers for all rows and columns, in these types; None for what is not wanted."""
-    return [dtype and cast(made, dtype) for made, dtype in zip(table.answer(M), dtypes, strict=True)]
+Answer = Callable[[Region, Any], tuple[Any, ...]]  # what a region says, M there being known or None
 
 
-def refuse_large(shape: tuple[int, int], what: str) -> None:
+def fill(region: Region, answer: Answer, dtypes: tuple[Any, ...], blocks: Iterable[tuple[slice, Any]]) -> list[Any]:
+    """What a region answers, where its arrays are; in these types, None for what is not wanted.
+
+    ``blocks``: the rows that are answered for together, and M there, if the answer needs it.
+    """
+    rows, cols = region.scale.rows, region.scale.cols
+    xp, shape, there = array_namespace(rows), (len(rows), len(cols)), device(rows)
+    made = [None if dtype is None else xp.empty(shape, dtype=_type_of(xp, dtype), device=there) for dtype in dtypes]
+    for some, M in blocks:
+        for whole, part in zip(made, answer(region.cut(some, slice(None)), M), strict=True):
+            if whole is not None:
+                whole[some] = part
+    return made
+
+
+def cast(values: Any, dtype: Any) -> Any:
+    """An array or tensor in a precision that NumPy names; no copy if it has that."""
+    xp = array_namespace(values)
+    return xp.astype(values, _type_of(xp, dtype), copy=False)
+
+
+def _type_of(xp: Any, dtype: Any) -> Any:
+    return getattr(xp, np.dtype(dtype).name)
+
+
+def refuse_large(shape: tuple[int, int]) -> None:
     if shape[0] * shape[1] > MOST_CELLS:
         raise ValueError(
-            f"a table of {shape[0]} × {shape[1]} {what} values does not fit into memory; take some cells, with "
+            f"a table of {shape[0]} × {shape[1]} values does not fit into memory; take some cells, with "
             "low_rank_.entries(rows, columns), some rows of low_rank_.thin(), or the cells of outliers(). Fitted to a "
             "dask array, it is one that is computed chunk by chunk"
         )

@@ -15,9 +15,10 @@ from ..engines.sparse_part import places, to_host
 from ..labels import Labels, position, texts
 from ..lowrank import Array
 from ..model.calibration import most_certain_first
+from ..model.entry_scale import EntryScale
 from ..outliers import score_lines, standardised
 from ..result import Result
-from ..tables import Criterion, flagged, flagged_residuals
+from ..tables import Criterion, bounds_at, flagged, width
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -95,7 +96,7 @@ class Fitted:
 
     @property
     def has_table(self) -> bool:
-        return self.M is not None or hasattr(self.model, "_M")
+        return self.M is not None or self.model._M is not None
 
     @cached_property
     def engine(self) -> Engine:
@@ -147,16 +148,16 @@ class Fitted:
         """The outliers, observed less expected; empty for a fit that failed."""
         from scipy.sparse import csr_array
 
-        return csr_array(self.shape) if self.result.S is None else self._listed(flagged)
+        return csr_array(self.shape) if self.result.S is None else self._listed()
 
     @cached_property
     def residuals(self) -> csr_array:
         """The same, where columns are mapped of latent values: the noise and probabilities are about these."""
-        return self.S if self.result.maps is None or self.result.S is None else self._listed(flagged_residuals)
+        return self.S if self.result.maps is None or self.result.S is None else self._listed(latent=True)
 
-    def _listed(self, listed: Any) -> csr_array:
+    def _listed(self, latent: bool = False) -> csr_array:
         owner = self.model._owner if self.M is None else lambda: self.engine
-        return to_host(listed(self.result, self.cut, owner), f"a list of cells with {self.cut}")
+        return to_host(flagged(self.result, self.cut, owner, latent), f"a list of cells with {self.cut}")
 
     @property
     def outliers(self) -> csr_array:
@@ -209,6 +210,12 @@ class Fitted:
         """Of which rows and columns L is known."""
         return self.result.known or (np.ones(self.shape[0], bool), np.ones(self.shape[1], bool))
 
+    @cached_property
+    def scale(self) -> EntryScale:
+        """How far clean cells scatter, and about what."""
+        scale: EntryScale = self.model._scale_of(self.result)
+        return scale
+
     def expected_at(self, rows: Array, cols: Array) -> Array:
         """L at scattered entries; NaN where it is not known."""
         known = self.known
@@ -224,11 +231,13 @@ class Fitted:
 
     def std_at(self, rows: Array, cols: Array) -> Array:
         """Standard deviation of a clean measurement; where columns are mapped, half of what it makes on both sides."""
-        return np.asarray(self.model._std_at(self.result, *np.broadcast_arrays(rows, cols)))
+        at, scale = np.broadcast_arrays(rows, cols), self.scale
+        std: Array = width(scale.maps, scale.latent_at(*at), scale.std_at(*at), at[1])
+        return std
 
     def bounds_at(self, rows: Array, cols: Array) -> tuple[Array, Array]:
         """Between which values 95 % of clean measurements lie; NaN where nothing is known."""
         at, across = np.broadcast_arrays(rows, cols)
         known = self.known[0][at] & self.known[1][across]
-        lower, upper = (np.where(known, end, np.nan) for end in self.model._bounds_at(self.result, at, across))
+        lower, upper = (np.where(known, end, np.nan) for end in bounds_at(self.scale, at, across))
         return lower, upper

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..answers import Asked
 from ..engines.base import LARGEST_BLOCK
 from ..lowrank import Array
 from ..plots.fitted import SIDES, Fitted
@@ -111,8 +112,9 @@ def _why(case: Fitted, rows: Array, cols: Array) -> list[str]:
     known = result.calibration is not None or result.noise == 0
     if not case.has_table or not known or not hasattr(case.model, "explain") or not len(rows):
         return []
-    cells = rows[:most], cols[:most]
-    return [one.why for one in case.model._explanations(result, (case.M, lambda: case.engine), None, *cells)]
+    prior = case.model._said if case.M is None else case.model._new_rows(case.M, None)[1]
+    asked = Asked(result, lambda: case.engine, None, prior=prior)
+    return [one.why for one in case.model._explanations(asked, rows[:most], cols[:most])]
 
 
 def _rest(case: Fitted) -> dict[str, Any] | None:

@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from ...lowrank import Array
 from ..pieces import Listed
 from .distributed_engine import DistributedEngine
 from .sources import Edges, Source, required, source_of, tasks
 
 
-def from_frame(M: Any, most: int) -> tuple[DistributedEngine, tuple[Any, Any]] | None:
-    """The engine of a dask DataFrame, and the labels of its rows and columns; None of one that fits into memory.
+def opened(M: Any, most: int) -> Any:
+    """The engine of a dask DataFrame, with its labels; one that fits into memory is brought there.
 
     A frame with columns that are called row, column and value, or alike, is a long table. Any other has a column for
-    each of M, and is small if it has at most ``most`` cells.
+    each of M, and fits if it has at most ``most`` cells.
     """
     required("a dask DataFrame", "dask.dataframe", "pyarrow")
     from . import observations
 
     if observations.named_columns(list(M.columns)) is not None:
-        source = observations.from_frame(M)
-        return DistributedEngine(source), source.labels
+        return DistributedEngine(observations.from_frame(M))
     lengths = tuple(int(n) for n in M.map_partitions(len).compute())
     if sum(lengths) * len(M.columns) <= most:
-        return None
-    found = source_of(M.to_dask_array(lengths=lengths))
-    assert found is not None
-    return DistributedEngine(found), (M.index.compute(), M.columns)
+        return M.compute()
+    found: Any = source_of(M.to_dask_array(lengths=lengths))
+    return DistributedEngine(replace(found, labels=(M.index.compute(), M.columns)))
 
 
-def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source: Source | None = None) -> list[Any]:
-    """Dask arrays, each of whose chunks is computed when it is needed.
+def lazily(
+    region: Any, answer: Callable[..., Any], dtypes: Sequence[Any], edges: tuple[Edges, Edges], source: Source | None
+) -> list[Any]:
+    """What a region of :mod:`irpca.tables` answers, as dask arrays with these ends of chunks.
 
-    Parameters
-    ----------
-    table : a question about some rows and columns, as those of :mod:`irpca.tables`
-        What it says of rows and of columns is put into the graph once.
-    dtypes : of its answers, None for what is not wanted
-    edges : where the chunks end
-    source : M, if the table needs it; then these are its edges
+    ``dtypes``: None for what is not wanted; ``source``: M, if the answer needs it.
     """
     import dask
     import dask.array as da
 
-    def said(side: list[Any], name: str, ends: Edges) -> list[Any]:
+    def held(side: list[Any], name: str, ends: Edges) -> list[Any]:  # in the graph once, not in every task
         name = f"irpca-{name}-{uuid.uuid4().hex}"
         return [
             dask.delayed(
@@ -59,26 +53,28 @@ def lazily(table: Any, dtypes: Sequence[Any], edges: tuple[Edges, Edges], source
             for k, span in enumerate(pairwise(ends))
         ]
 
-    of_rows, of_cols = map(said, table.sides, ("rows", "columns"), edges)
-    call = tasks(partial(_answer, table.converted(lambda _: None), tuple(dtypes)), "irpca-table")
-    shapes = [np.diff(ends).tolist() for ends in edges]
+    of_rows, of_cols = map(held, region.sides, ("rows", "columns"), edges)
+    call = tasks(partial(_answer, region.converted(lambda _: None), answer, tuple(dtypes)), "irpca-table")
     found = [
         [call(None if source is None else source.read(i, j), row, col) for j, col in enumerate(of_cols)]
         for i, row in enumerate(of_rows)
     ]
+    heights, widths = (np.diff(ends).tolist() for ends in edges)
 
     def blocks(k: int, dtype: Any) -> Any:
         return da.block(
             [
-                [da.from_delayed(one[k], (shapes[0][i], shapes[1][j]), dtype) for j, one in enumerate(band)]
+                [da.from_delayed(one[k], (heights[i], widths[j]), dtype) for j, one in enumerate(band)]
                 for i, band in enumerate(found)
             ]
         )
 
-    return [dtype and blocks(k, dtype) for k, dtype in enumerate(dtypes)]
+    return [None if dtype is None else blocks(k, dtype) for k, dtype in enumerate(dtypes)]
 
 
-def _answer(table: Any, dtypes: tuple[Any, ...], block: Any, rows: Any, cols: Any) -> list[Array]:
+def _answer(
+    region: Any, answer: Callable[..., Any], dtypes: tuple[Any, ...], block: Any, rows: Any, cols: Any
+) -> list[Any]:
     M = Listed(block).whole() if hasattr(block, "tocsr") else block
-    answers = table.with_sides(rows, cols).answer(M)
-    return [dtype and answer.astype(dtype, copy=False) for answer, dtype in zip(answers, dtypes, strict=True)]
+    made = answer(region.with_sides(rows, cols), M)
+    return [dtype and table.astype(dtype, copy=False) for table, dtype in zip(made, dtypes, strict=True)]

@@ -2,7 +2,7 @@
 
 :mod:`.gpu_engine` asks slabs of M, and :mod:`.storage` says where these are. :mod:`.slabs` answers in torch, and
 :mod:`.triton_kernels` in Triton, in one read of device memory: both hold the same three functions. :mod:`.sparse` is S
-on the device, and :mod:`.tensor_tables` makes tables of the size of M there.
+on the device, and :mod:`.tensor_tables` brings there what tables of the size of M are made of.
 """
 
 from .gpu_engine import GPUEngine
