@@ -68,17 +68,10 @@ KINDS = KindsOfColumns()
 class NamedMistakes:
     """When an outlier has a name: the section Named mistakes of docs/design.md."""
 
-    near: float = 2.0  # standard deviations from what is expected, of a corrected value: 95 % of clean cells are nearer
-    near_group: float = 4.0  # the same, of further cells of a group that was found: clean ones are hardly farther
-    chance: float = 0.15  # by which a name may be wrong: of 4,700 such names on 50 spoilt tables 99 % were right
     any_size: float = 1e6  # half of the wrong values are of a size even in its logarithm, as many times as COMMON goes
-    copied: float = 0.02  # the same of copies: of 1,400 on these tables 3 were wrong, of those above it every tenth
-    far: float = 4.0  # standard deviations that a factor shared by many must move a cell: as many as a usual outlier
-    group: int = 5  # cells that share a factor, or a row with another: more than usual patterns fit. A choice
-    code: int = 3  # cells that share a code. A choice: two may be equal by chance
-    swapped: int = 3  # rows in which the same columns are swapped. A choice, as for codes
-    run: int = 5  # equal cells, one below the other. A choice: the chance of the run decides
-    run_chance: float = 0.01  # of a run as long anywhere in the table: one false alarm in a hundred tables
+    group: int = 5  # cells that share a factor, a run, or a row with another: more than usual patterns fit. A choice
+    few: int = 3  # cells that share a code, or rows in which columns are swapped: two may by chance. A choice
+    chance: float = 0.01  # of a group anywhere in the table: one false alarm in a hundred tables
     columns: int = 32  # in which equal rows are looked for: to sort more takes longer than it helps. A choice
     rounding: float = 1e-6  # relative: the numbers may have been in single precision
 

@@ -33,14 +33,14 @@ from .mistakes import (
     DIGITS,
     NONE,
     SINGLE,
-    Cells,
+    SWAPPED,
+    OutlierCells,
     broad_of,
     cells_of,
     chances_of,
     kinds_of,
     odds_of,
     outliers_of,
-    probabilities,
     too_many,
 )
 from .model.entry_scale import REACH, EntryScale
@@ -60,7 +60,7 @@ FITS = {
     DIGITS: "with two of its digits swapped it would fit",
     BESIDE: "it is the value of the cell beside it",
     ABOVE: "it is the value of the cell above it",
-    "swapped": "it and the cell beside it are swapped",
+    SWAPPED: "it and the cell beside it are swapped",
     "copied row": "the row is a copy of another one",
     "stuck": "the column holds this value many times in a row",
 }
@@ -200,11 +200,11 @@ class Explainer:
         self.squares = squares.reshape(len(squares), -1)
         self.noise = np.array([*noise.shares, noise.gross, noise.broad, noise.heavy])
         self.broad = broad_of(result)
-        self.listed: Cells | None = None
+        self.listed: OutlierCells | None = None
         self.nameless = 0.5
         if result.S is not None and 0 < result.S.nnz <= constants.BUDGET.sample:
             self.listed = outliers_of(result.in_host_memory("explanations"), table, self.broad)
-            self.chances, self.nameless = probabilities(self.listed)
+            self.chances, self.nameless = self.listed.chances
             self.mistakes = result.mistakes or kinds_of(self.listed)[0]
             if too_many(result):
                 self.chances, self.nameless = 0 * self.chances, 1.0
