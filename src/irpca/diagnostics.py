@@ -8,22 +8,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from scipy.sparse import csc_array, csr_array
+from scipy.sparse import csr_array
 
-from .arguments import generator, naming, number, text
-from .arrays import as_numpy
+from .arguments import generator, naming, number
 from .engines import as_matrix, choose
 from .engines.base import Engine
 from .engines.sparse_part import flagged
 from .features import Features
-from .lowrank import Array, LowRank, squared_lengths
+from .lowrank import Array, LowRank
 from .result import Result
 from .wording import count
 
 if TYPE_CHECKING:
     from .engines.sparse_part import Sparse
 
-Method = Literal["exact", "sketch"]
 Seed = int | np.random.Generator | None
 
 WIDTH = 100
@@ -200,45 +198,30 @@ def _alone(F: Any, name: str) -> Features:
     """Features of a table that is not there."""
     if isinstance(F, Features):
         return F
-    F = as_numpy(F, name)
-    return Features.of(F, len(F) if F.ndim else 0, name)
+    F = as_matrix(F, name)
+    return Features.of(F, len(F), name)
 
 
-def leverage_scores(F: Any, method: Method = "exact", random_state: Seed = 0) -> Array:
+def leverage_scores(F: Any) -> Array:
     """Squared row lengths of an orthonormal basis of the columns of F, n×d; they sum to its rank.
-
-    Parameters
-    ----------
-    method : {"exact", "sketch"}
-        ``"exact"``: QR, 4 n d² flops. ``"sketch"``: after Drineas et al. (2012), 80 n d flops, and 0.1 n d²
-        for the twentieth that looks largest. Those are off by about √(1/(8 d)), the others by a quarter.
-
-    Notes
-    -----
-    The sketch is a sparse sign matrix (8 entries per row of F, 16 d rows), then a Gaussian one (32 columns).
-    For n = 10⁶ and d = 100 it took 0.6 s where QR took 6.5 s, for d = 200 1.2 s and 15 s (one thread). The
-    normal equations, which lose digits as κ² grows, took 1.0 s and 3.3 s: little is gained over them.
 
     Examples
     --------
     >>> leverage_scores([[1.0], [1.0], [2.0], [0.0]]).round(3)
     array([0.167, 0.167, 0.667, 0.   ])
     """
-    return _leverage(F, method, random_state)[0]
+    return _alone(F, "F").leverage
 
 
-def incoherence(F: Any, method: Method = "exact", random_state: Seed = 0) -> float:
+def incoherence(F: Any) -> float:
     """μ of Assumption 2, ``max_i ‖e_iᵀ V_F‖ √(n/d)``: 1 is best, √(n/d) worst.
-
-    Methods are those of :func:`leverage_scores`.
 
     Examples
     --------
     >>> round(incoherence(np.ones((16, 1))), 12)
     1.0
     """
-    scores, rank = _leverage(F, method, random_state)
-    return float(np.sqrt(scores.max() * len(scores) / rank))
+    return _alone(F, "F").mu
 
 
 def energy_outside(M: Any, F1: Any, F2: Any, result: Result | None = None) -> float:
@@ -328,42 +311,6 @@ def _blocks(A: Any, entries: int = 1 << 18) -> Iterator[Array]:
     for first in range(0, A.shape[0], height):
         last = min(first + height, A.shape[0])
         yield A.rows(np.arange(first, last)) if isinstance(A, LowRank) else A[first:last]
-
-
-def _leverage(F: Any, method: str, random_state: Seed) -> tuple[Array, int]:
-    """Leverage scores, and the rank of F."""
-    if text(method, "method") not in ("exact", "sketch"):
-        raise ValueError(f"method={method!r} is unknown; choose 'exact' or 'sketch'")
-    F = as_matrix(F, "F").astype(float, copy=False)
-    if not np.isfinite(F).all() or not F.any():
-        raise ValueError("F holds NaN or infinite values, or nothing but zeros")
-    F = F / np.abs(F).max()  # squares of the smallest numbers are zero
-    if method == "exact" or len(F) <= 32 * F.shape[1]:  # hardly taller than its sketch
-        B = _whitener(F)
-        return squared_lengths(F, B), B.shape[1]
-    rng = generator(random_state)
-    B = _whitener(_sign_sketch(F, rng))
-    scores = squared_lengths(F, B @ rng.standard_normal((B.shape[1], 32)) / np.sqrt(32))
-    scale = B.shape[1] / scores.sum()  # scores sum to the rank: most of the bias of the sketch goes
-    top = np.argpartition(scores, -len(F) // 20)[-len(F) // 20 :]
-    scores[top] = squared_lengths(F[top], B)
-    return np.minimum(scores * scale, 1.0), B.shape[1]
-
-
-def _whitener(F: Array) -> Array:
-    """B, d×rank, such that the columns of F B are orthonormal and span those of F."""
-    size = np.linalg.norm(F, axis=0)
-    size[size == 0] = 1.0
-    _, s, vt = np.linalg.svd(np.linalg.qr(F / size, mode="r"), full_matrices=False)
-    rank = int((s > s[0] * max(F.shape) * 8 * np.finfo(float).eps).sum())
-    return (vt[:rank].T / s[:rank]) / size[:, None]
-
-
-def _sign_sketch(F: Array, rng: np.random.Generator) -> Array:
-    """16 d random signed sums of rows of F; every row takes part in 8."""
-    n, d = F.shape
-    signs, rows = rng.choice([-1.0, 1.0], size=8 * n), rng.integers(16 * d, size=8 * n)
-    return csc_array((signs, rows, np.arange(0, 8 * n + 1, 8)), shape=(16 * d, n)) @ F
 
 
 class _Outside:
