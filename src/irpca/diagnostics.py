@@ -131,9 +131,9 @@ def check_assumptions(
 
     *incoherence* (Assumption 2): the limit is where Assumption 3, whitened, allows one gross error per row.
 
-    *row* and *column sparsity* (Assumption 3) come as printed (κ, and n1 for rows), as the proof needs them
-    (κ², and n2 for rows) and for ``variant="whitened"``, where κ is 1. *Joint sparsity* is weaker and enough:
-    without the detour through symmetric matrices, ‖E‖₂ <= √(rows · columns) ‖E‖∞ is all the proof needs.
+    *row* and *column sparsity* (Assumption 3) come as printed. *Joint sparsity* is weaker and enough, as the proof
+    needs it (κ²) and for ``variant="whitened"``, where κ is 1: without the detour through symmetric matrices,
+    ‖E‖₂ <= √(rows · columns) ‖E‖∞ is all the proof needs.
 
     *noise* is ‖N‖∞ / max|L| against 1/(40 μ² d κ²). The paper bounds ‖N‖∞ itself, which changes with the
     units of M, and then never uses the bound. μ², d and κ² stand for μ1 μ2, √(d1 d2) and κ1 κ2.
@@ -145,7 +145,7 @@ def check_assumptions(
     >>> result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
     >>> found = check_assumptions(problem.M, problem.F1, problem.F2, result)
     >>> found
-    Assumptions(14 of 15 sufficient conditions hold; print() explains them)
+    Assumptions(10 of 11 sufficient conditions hold; print() explains them)
     >>> found["joint sparsity, whitened"].verdict
     'holds'
     >>> found["feasibility"].meaning
@@ -314,44 +314,43 @@ def _blocks(A: Any, entries: int = 1 << 18) -> Iterator[Array]:
 
 
 class _Outside:
-    """X = (M − S) − P1 (M − S) P2, the part outside the span of the features, as an operator. Making it reads M once.
+    """X − P1 X P2, the part of X = M − S = T + L outside the span of the features, as an operator.
 
-    M − S = T + L. The problem is transposed where columns have no features, so that Q2 is given if any features are.
+    Making it reads M once. The problem is transposed where columns have no features: Q2 is given if any features are.
     """
 
     def __init__(self, engine: Engine, L: LowRank, zeta: float, F1: Features, F2: Features) -> None:
         self.ask = lambda X: engine.products(L, zeta, X)[::2]  # T X and what was trimmed
         self.ask_back = lambda Y: engine.products(L, zeta, Y=Y)[1:]  # Tᵀ Y and that
-        U, V = L.thin()
+        self.U, self.V = L.thin()
         if F2.Q is None:
-            F1, F2, U, V, self.ask, self.ask_back = F2, F1, V, U, self.ask_back, self.ask
-        self.Q1, self.Q2 = Q1, Q2 = F1.Q, np.zeros((F2.n, 0)) if F2.Q is None else F2.Q
-        product, self.trim = self.ask(np.hstack([Q2, V]))
-        TQ2, TV = np.split(product.astype(float), [Q2.shape[1]], axis=1)
-        self.G = TQ2 if Q1 is None else Q1.T @ TQ2
-        # The part of L outside: A Bᵀ = (U − P1 U) Vᵀ + P1 U (V − P2 V)ᵀ. Rounding, for most solvers.
-        P1U, V_in = U if Q1 is None else Q1 @ (Q1.T @ U), Q2.T @ V
-        self.A, self.B = np.hstack([U - P1U, P1U]), np.hstack([V, V - Q2 @ V_in])
-        TB = np.hstack([TV, TV - TQ2 @ V_in])
-        self.total = self.trim.energy + 2 * float(np.sum(U * TV)) + _energy(U, V)
-        energy = self.trim.energy - np.sum(self.G**2) + 2 * np.sum(self.A * TB) + _energy(self.A, self.B)
-        self.energy = 0.0 if F2.Q is None else max(float(energy), 0.0)  # the identity spans everything
+            F1, F2, self.U, self.V, self.ask, self.ask_back = F2, F1, self.V, self.U, self.ask_back, self.ask
+        self.Q1, self.Q2 = F1.Q, np.zeros((F2.n, 0)) if F2.Q is None else F2.Q
+        product, self.trim = self.ask(np.hstack([self.Q2, self.V]))
+        TQ2, TV = np.split(product.astype(float), [self.Q2.shape[1]], axis=1)
+        self.inside = self._to_Q1(TQ2 + self.U @ (self.V.T @ self.Q2))
+        U, V = self.U, self.V
+        self.total = self.trim.energy + 2 * float(np.sum(U * TV)) + float(np.sum((U.T @ U) * (V.T @ V)))
+        # The identity spans everything.
+        self.energy = 0.0 if F2.Q is None else max(self.total - float(np.sum(self.inside**2)), 0.0)
 
     @property
     def share(self) -> float:
         return self.energy / self.total if self.total > 0 else 0.0
 
+    def _to_Q1(self, U: Array) -> Array:
+        return U if self.Q1 is None else self.Q1.T @ U
+
     def times(self, V: Array) -> Array:
-        GV = self.G @ (self.Q2.T @ V)
-        return self.ask(V)[0] - (GV if self.Q1 is None else self.Q1 @ GV) + self.A @ (self.B.T @ V)
+        inside = self.inside @ (self.Q2.T @ V)
+        return self.ask(V)[0] + self.U @ (self.V.T @ V) - (inside if self.Q1 is None else self.Q1 @ inside)
 
     def t_times(self, U: Array) -> Array:
-        GU = self.G.T @ (U if self.Q1 is None else self.Q1.T @ U)
-        return self.ask_back(U)[0] - self.Q2 @ GU + self.B @ (self.A.T @ U)
+        return self.ask_back(U)[0] + self.V @ (self.U.T @ U) - self.Q2 @ (self.inside.T @ self._to_Q1(U))
 
     def directions(self, rng: np.random.Generator, most: int = 8) -> tuple[int, float]:
         """The number of components stronger than noise, and the energy in them. Reads M four times."""
-        n1, n2 = len(self.A), len(self.B)
+        n1, n2 = len(self.U), len(self.V)
         U = self.times(rng.standard_normal((n2, min(most, n1, n2))))
         U = self.times(np.linalg.qr(self.t_times(np.linalg.qr(U)[0]))[0])
         found, rest = 0, self.energy
@@ -361,11 +360,6 @@ class _Outside:
                 break
             found, rest = found + 1, max(rest - s**2, 0.0)
         return found, float(self.energy - rest)
-
-
-def _energy(U: Array, V: Array) -> float:
-    """‖U Vᵀ‖²_F."""
-    return float(np.sum((U.T @ U) * (V.T @ V)))
 
 
 def _feasibility(outside: _Outside | None, rng: np.random.Generator) -> Check:
@@ -411,34 +405,28 @@ SOURCES = {
 
 
 def _sparsity(S: Sparse | None, F1: Features, F2: Features) -> Iterator[Check]:
-    rows = cols = joint = None
-    if S is not None:
-        rows, cols = (int(flagged(S, axis).max()) for axis in (0, 1))
-        joint = float(np.sqrt(rows * cols))
+    """Bounds on the outliers in a row and in a column, and the weaker one on the geometric mean of both."""
+    rows, cols = (None, None) if S is None else (int(flagged(S, axis).max()) for axis in (0, 1))
     mu, kappa = max(F1.mu, F2.mu), max(F1.kappa, F2.kappa)
-    limit1, limit2 = F1.n / (20 * mu**2 * F1.d), F2.n / (20 * mu**2 * F2.d)
-    both = float(np.sqrt(F1.n * F2.n / (F1.d * F2.d))) / (20 * F1.mu * F2.mu)
-    yield _sparse("row", "printed", rows, limit1 / kappa)
-    yield _sparse("column", "printed", cols, limit2 / kappa)
-    for source, square, product in ("proved", kappa**2, F1.kappa * F2.kappa), ("whitened", 1.0, 1.0):
-        yield _sparse("row", source, rows, limit2 / square)
-        yield _sparse("column", source, cols, limit1 / square)
-        yield _sparse("joint", source, joint, both / product)
-
-
-def _sparse(kind: str, source: str, value: float | None, limit: float) -> Check:
-    """One bound on the number of outliers in a row, in a column, or on the geometric mean of both."""
-    name, allowed = f"{kind} sparsity, {source}", f"the theorem, {SOURCES[source]}, allows {limit:.3g}."
-    if value is None:
-        return Check(
-            name, None, limit, f"The outliers (S) were not computed; {allowed}", "Pass M, or solve with sparse=True"
-        )
-    if kind == "joint":
-        found = f"The geometric mean of the most outliers in a row and in a column is {value:.3g}"
-        allowed = f"this condition is weaker than the two on rows and columns and enough for the proof; {allowed}"
-    else:
-        found = f"No {kind} has more than {count(int(value), 'outlier')}"
-    return Check(name, value, limit, f"{found}; {allowed}", WORST_CASE)
+    joint = float(np.sqrt(F1.n * F2.n / (F1.d * F2.d))) / (20 * F1.mu * F2.mu)
+    for kind, source, limit in (
+        ("row", "printed", F1.n / (20 * mu**2 * F1.d * kappa)),
+        ("column", "printed", F2.n / (20 * mu**2 * F2.d * kappa)),
+        ("joint", "proved", joint / (F1.kappa * F2.kappa)),
+        ("joint", "whitened", joint),
+    ):
+        name, allowed = f"{kind} sparsity, {source}", f"the theorem, {SOURCES[source]}, allows {limit:.3g}."
+        if rows is None or cols is None:
+            found = f"The outliers (S) were not computed; {allowed}"
+            yield Check(name, None, limit, found, "Pass M, or solve with sparse=True")
+            continue
+        value = {"row": rows, "column": cols, "joint": float(np.sqrt(rows * cols))}[kind]
+        if kind != "joint":
+            found = f"No {kind} has more than {count(int(value), 'outlier')}"
+        else:
+            found = f"The geometric mean of the most outliers in a row and in a column is {value:.3g}"
+            allowed = f"this condition is weaker than the two on rows and columns and enough for the proof; {allowed}"
+        yield Check(name, value, limit, f"{found}; {allowed}", WORST_CASE)
 
 
 def _bounded(F1: Features, F2: Features, result: Result) -> Check:
