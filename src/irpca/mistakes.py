@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import logsumexp, ndtr
 
 from . import constants
@@ -41,6 +42,7 @@ COMMON["× 2.54"] = 2.54
 DIGITS, BESIDE, ABOVE, SWAPPED = "digits swapped", "neighbour's value", "copied from above", "swapped"
 SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE, SWAPPED)  # that a cell may show by itself
 NONE = "none of these"
+SMALLEST_LISTED = 0.001  # probability of a mistake, and of a kind of it
 MOST_DECIMALS = 6  # of a number whose digits are looked at: with more it is computed, not written
 POINTS = (10.0, 100.0, 1000.0)  # a misplaced decimal point
 UNITS = (2.54, 0.3048, 1.609344, 0.45359237, 60.0, 3600.0)  # inches, feet, miles, pounds, minutes, hours
@@ -153,13 +155,30 @@ class OutlierCells:
         return np.where(best == 0, *beside), both.max(axis=1)
 
     @cached_property
+    def odds(self) -> Array:
+        """How much better every kind in SINGLE explains each cell than a wrong value of any size does."""
+        factors, odds = np.array(list(COMMON.values())), np.zeros((len(self.rows), len(SINGLE)))
+        some = np.flatnonzero(np.isfinite(self.observed) & (self.scatter.wrong > SMALLEST_LISTED))
+        if not len(some):
+            return odds
+        scatter, observed = self.scatter.some(some), self.observed[some]
+        odds[some, : len(factors)] = scatter.odds(observed[:, None] / factors, observed, factors)
+        others = digit_swaps(observed)
+        found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
+        odds[some, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
+        for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
+            odds[:, SINGLE.index(name)] += _copied(self, down, right)
+        odds[:, SINGLE.index(SWAPPED)] = self.swaps[1]
+        return odds
+
+    @cached_property
     def chances(self) -> tuple[Array, float]:
         """The probability of every kind in SINGLE, one row for each outlier, and the share that none of them explains.
 
         What is missing to 1 in a row is the probability of none. The share is that of these cells, and of one more on
         either side.
         """
-        odds, share = odds_of(self), 0.5
+        odds, share = self.odds, 0.5
         for _ in range(constants.MAX_STEPS):
             before, chances = share, chances_of(odds, self.scatter.wrong, share)
             share = float(len(odds) - chances.sum() + 1) / (len(odds) + 2)
@@ -240,23 +259,6 @@ def chances_of(odds: Array, wrong: Array, nameless: float) -> Array:
     none = nameless / np.maximum(wrong, 1e-300)  # nothing is wrong, or something else
     chances: Array = odds / (odds.sum(axis=1) + none)[:, None]
     return chances
-
-
-def odds_of(cells: OutlierCells) -> Array:
-    """How much better every kind in SINGLE explains some cells than a wrong value of any size does."""
-    scatter, factors = cells.scatter, np.array(list(COMMON.values()))
-    odds = np.zeros((len(cells.rows), len(SINGLE)))
-    some = np.flatnonzero(np.isfinite(cells.observed) & (scatter.wrong > 0))
-    if len(some):
-        scatter, observed = scatter.some(some), cells.observed[some]
-        odds[some, : len(factors)] = scatter.odds(observed[:, None] / factors, observed, factors)
-        others = digit_swaps(observed)
-        found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
-        odds[some, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
-        for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
-            odds[:, SINGLE.index(name)] += _copied(cells, down, right)
-        odds[:, SINGLE.index(SWAPPED)] = cells.swaps[1]
-    return odds
 
 
 def _copied(cells: OutlierCells, down: int, right: int) -> Array:
@@ -504,8 +506,9 @@ def too_many(result: Result) -> bool:
 
 
 def outliers_of(result: Result, table: Engine, broad: Array | None = None) -> OutlierCells:
-    """All cells of S, which is in host memory."""
-    rows, cols = places(result.S)
+    """All cells of S, which is in host memory; none if there is no S, or if they are too many to look at."""
+    S: Any = result.S if result.S is not None and result.S.nnz <= constants.BUDGET.sample else csr_array(result.L.shape)
+    rows, cols = places(S)
     cols = cols.astype(np.int64)
     at_hand = table if _at_hand(table) else None
     return cells_of(result, rows, cols, table.entries(rows, cols), at_hand, broad)
