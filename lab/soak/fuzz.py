@@ -315,10 +315,7 @@ CALLS: list[Call] = [
     Call(
         "irpca.diagnostics.check_assumptions",
         {"M": "M", "F1": "F1", "F2": "F2", "result": "result"},
-        {
-            **{"M": "table", "F1": "features", "F2": "features", "result": "object"},
-            **{"epsilon": "number", "random_state": "seed"},
-        },
+        {"M": "table", "F1": "features", "F2": "features", "result": "object", "random_state": "seed"},
     ),
     Call(
         "irpca.diagnostics.iteration_bound",

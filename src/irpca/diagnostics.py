@@ -97,9 +97,7 @@ def _explained(check: Check, again: bool) -> str:
     return f"{check.name}: {value}, limit {limit}, {verdict}\n{body}"
 
 
-def check_assumptions(
-    M: Any, F1: Any, F2: Any, result: Result, *, epsilon: float = 1e-6, random_state: Seed = None
-) -> Assumptions:
+def check_assumptions(M: Any, F1: Any, F2: Any, result: Result, *, random_state: Seed = None) -> Assumptions:
     """Check the conditions under which the paper's theorems guarantee recovery, and explain what they mean.
 
     The conditions are sufficient, not necessary, and their constants are worst cases: most real tables are beyond most
@@ -113,8 +111,6 @@ def check_assumptions(
     F1, F2 : array of shape (n1, d1) and (n2, d2), or None
     result : Result
         What ``solve`` returned. Its L and S stand for the true ones: where they are wrong, so is the answer.
-    epsilon : float
-        Accuracy for the iteration bound, in units of max|L|.
     random_state : int, Generator or None
         For the random projections of M.
 
@@ -145,7 +141,7 @@ def check_assumptions(
     >>> result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
     >>> found = check_assumptions(problem.M, problem.F1, problem.F2, result)
     >>> found
-    Assumptions(10 of 11 sufficient conditions hold; print() explains them)
+    Assumptions(10 of 10 sufficient conditions hold; print() explains them)
     >>> found["joint sparsity, whitened"].verdict
     'holds'
     >>> found["feasibility"].meaning
@@ -153,7 +149,6 @@ def check_assumptions(
     """
     if not isinstance(result, Result):
         raise ValueError(f"result must be what irpca.solve returns, got a {type(result).__name__}")
-    number(epsilon, "epsilon", above=0)
     engine, S, outside = None if M is None else choose(M), result.S, None
     A, B = _sides(F1, F2, engine, result)
     noise = None if result.noise is None else result.noise * np.sqrt(2 * np.log(A.n * B.n))
@@ -163,9 +158,8 @@ def check_assumptions(
         noise = outside.trim.largest
     largest = max(float(np.abs(block).max()) for block in _blocks(result.L))
     rng = generator(random_state)
-    checks = [_feasibility(outside, rng), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)]
-    checks += [*_noise(noise, largest, A, B), _iterations(A, B, result, epsilon * largest)]
-    return Assumptions(tuple(checks))
+    checks = _feasibility(outside, rng), *_incoherence(A, B), *_sparsity(S, A, B), _bounded(A, B, result)
+    return Assumptions((*checks, *_noise(noise, largest, A, B)))
 
 
 def iteration_bound(F1: Any, F2: Any, c_W: float, epsilon: float) -> int:
@@ -460,14 +454,3 @@ def _noise(noise: float | None, largest: float, F1: Features, F2: Features) -> I
             "Nothing to do: typical errors are far smaller than this bound; expected(return_std=True) estimates them"
         )
         yield Check(name, share, 1 / (40 * factor), meaning, advice)
-
-
-def _iterations(F1: Features, F2: Features, result: Result, epsilon: float) -> Check:
-    bounded = _bounded(F1, F2, result)
-    c_W = bounded.limit or bounded.value
-    T = iteration_bound(F1, F2, c_W, epsilon) if c_W and epsilon > 0 else None
-    enough = T is not None and result.solver == "irpca_iht" and result.n_iter >= T
-    needed = "" if T is None else f"Theorem 1 promises an accuracy of {epsilon:.3g} after {T} iterations of irpca_iht; "
-    meaning = f"{needed}{result.solver} made {result.n_iter}."
-    advice = "Nothing to do: a solver stops once the answer no longer changes, often earlier"
-    return Check("iterations", T, result.n_iter if enough else None, meaning, advice)  # fewer may have been enough
