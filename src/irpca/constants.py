@@ -69,8 +69,7 @@ class NamedMistakes:
     """When an outlier has a name: the section Named mistakes of docs/design.md."""
 
     any_size: float = 1e6  # half of the wrong values are of a size even in its logarithm, as many times as COMMON goes
-    group: int = 5  # cells that share a factor, a run, or a row with another: more than usual patterns fit. A choice
-    few: int = 3  # cells that share a code, or rows in which columns are swapped: two may by chance. A choice
+    group: int = 3  # cells that share a code, a factor, a run or a row with another: two may do so by chance. A choice
     chance: float = 0.01  # of a group anywhere in the table: one false alarm in a hundred tables
     columns: int = 32  # in which equal rows are looked for: to sort more takes longer than it helps. A choice
     rounding: float = 1e-6  # relative: the numbers may have been in single precision
@@ -189,6 +188,5 @@ MIN_NOISE_GROWTH = (
     1.5  # in size, over the quarters of L: below, the limit of an outlier is less than half off. A choice
 )
 MAX_OUTLIER_SHARE = 0.45  # of the entries: with more, a fit to the outliers is hardly worse than one to the others
-MIN_FEATURE_R2 = 0.05  # adjusted: below, features narrow a prediction by less than 3 %, 1 − sqrt(1 − R²)
 MIN_SMALLER_HALF_ENERGY = 0.02  # in the half of the lines that has the least; of normal deviations it would be 7 %
 NOISE_EDGE_FACTOR = 1.1  # times the largest singular value of noise of these variances: larger ones are structure

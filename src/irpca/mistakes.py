@@ -241,7 +241,7 @@ def copies(cells: OutlierCells, free: Array) -> Found:
         if name == SWAPPED:
             left = some[cells.cols[cells.swaps[0][some]] > cells.cols[some]]
             for col, here in _by_line(cells.cols, left):
-                if len(here) >= MISTAKES.few:
+                if len(here) >= MISTAKES.group:
                     template = (
                         f"in {len(here)} rows the cells of the columns {{columns}} are swapped (rows {{rows}}): each "
                         "holds what is expected of the other. Swap them back"
@@ -392,14 +392,14 @@ def repeated(cells: OutlierCells, free: Array) -> Found:
                 )
                 yield "stuck", some, about_cells("stuck", template, np.arange(first, end), np.array([col]))
         far, ordered = _far_outside(column, cells.rows[here])
-        for k, some in _by_line(which, here[far & free[here] & (counts[which[here]] >= MISTAKES.few)]):
+        for k, some in _by_line(which, here[far & free[here] & (counts[which[here]] >= MISTAKES.group)]):
             most = not ordered and len(some) > constants.MAJORITY * np.count_nonzero(far)
             nines = re.fullmatch(r"-?99+", f"{values[k]:.15g}") is not None
             if (most or nines) and len(some) > constants.MAJORITY * np.count_nonzero(column == values[k]):
                 codes.setdefault(k, []).append(some)
     for k, found in codes.items():
         some, name = np.concatenate(found), f"{values[k]:g}"
-        if len(some) >= MISTAKES.few:
+        if len(some) >= MISTAKES.group:
             template = (
                 f"{len(some)} outliers are exactly {name}, far from all other values (columns {{columns}}): a code for "
                 "missing, or a limit of the instrument. Set them to NaN and fit again"

@@ -406,7 +406,7 @@ def hardly_predicted(case: Case) -> Iterator[Doubt]:
             for A in ((side.mean - side.expected)[seen], (side.mean - side.mean[seen].mean(axis=0))[seen])
         )
         predicted = 1 - away / max(all_of_it, 1e-300) * (int(seen.sum()) - 1) / freedom
-        if predicted < constants.MIN_FEATURE_R2:
+        if predicted < LEAST_SKILL:  # not closer by a tenth
             name, line = ("row_features", "col_features")[axis], SIDES[axis]
             yield Doubt(
                 "hardly-predicted",
