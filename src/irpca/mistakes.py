@@ -37,8 +37,8 @@ from .result import TEXT, Doubt, Mistakes, Result, about_cells
 from .tables import width
 from .wording import few
 
-COMMON = {"× 10": 10.0, ": 10": 0.1, "sign": -1.0, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001}
-COMMON["× 2.54"] = 2.54
+COMMON = {"× 10": 10.0, ": 10": 0.1, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001, "× 2.54": 2.54}
+COMMON["sign"] = -1.0
 DIGITS, BESIDE, ABOVE, SWAPPED = "digits swapped", "neighbour's value", "copied from above", "swapped"
 SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE, SWAPPED)  # that a cell may show by itself
 NONE = "none of these"
@@ -79,11 +79,6 @@ class Scatter:
     cols: Array
     below: Callable[[Array], Array] = ndtr
     maps: ColumnMaps | None = None
-
-    def some(self, at: Array) -> Scatter:
-        return replace(
-            self, **{name: getattr(self, name)[at] for name in ("expected", "unit", "broad", "wrong", "cols")}
-        )
 
     def odds(self, values: Array, observed: Array, factor: Array | float = 1.0) -> Array:
         """How much more dense clean cells are at some values than wrong ones are at what was observed.
@@ -157,15 +152,16 @@ class OutlierCells:
     @cached_property
     def odds(self) -> Array:
         """How much better every kind in SINGLE explains each cell than a wrong value of any size does."""
-        factors, odds = np.array(list(COMMON.values())), np.zeros((len(self.rows), len(SINGLE)))
-        some = np.flatnonzero(np.isfinite(self.observed) & (self.scatter.wrong > SMALLEST_LISTED))
-        if not len(some):
+        odds, scatter, observed = np.zeros((len(self.rows), len(SINGLE))), self.scatter, self.observed
+        if not (scatter.wrong > SMALLEST_LISTED).any():
             return odds
-        scatter, observed = self.scatter.some(some), self.observed[some]
-        odds[some, : len(factors)] = scatter.odds(observed[:, None] / factors, observed, factors)
+        factors = np.array(list(COMMON.values()))
+        odds[:, : len(factors)] = (
+            scatter.odds(observed[:, None] / factors, observed, factors) * (observed != 0)[:, None]
+        )
         others = digit_swaps(observed)
         found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
-        odds[some, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
+        odds[:, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
         for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
             odds[:, SINGLE.index(name)] += _copied(self, down, right)
         odds[:, SINGLE.index(SWAPPED)] = self.swaps[1]
@@ -325,9 +321,9 @@ def undone(cells: OutlierCells, names: Array, kinds: set[str]) -> Array:
     for name in kinds & set(names.tolist()):
         some = np.flatnonzero(names == name)
         if name == DIGITS:
-            values = digit_swaps(cells.observed[some])
-            odds = np.nan_to_num(cells.scatter.some(some).odds(values, cells.observed[some]))
-            found[some] = values[np.arange(len(some)), odds.argmax(axis=1)]
+            values = digit_swaps(cells.observed)
+            best = np.nan_to_num(cells.scatter.odds(values, cells.observed)).argmax(axis=1)
+            found[some] = values[some, best[some]]
         elif name == SWAPPED:
             other = cells.swaps[0][some]
             found[some] = np.where(other >= 0, cells.observed[other], np.nan)
@@ -442,26 +438,29 @@ def other_units(cells: OutlierCells, free: Array) -> Found:
     Of the outliers of a line any share may be in another unit, or none: the Bayes factor of the two has to be beyond
     chance. Beside the known factors there is one of each column, which most of its outliers share.
     """
-    observed, free, (factors, offsets) = cells.observed.astype(float), free.copy(), np.array(list(KNOWN.values())).T
-    factors = np.column_stack([np.broadcast_to(factors, (len(free), len(factors))), _shared_ratio(cells)])
-    odds = cells.scatter.odds((observed[:, None] - np.append(offsets, 0.0)) / factors, observed, factors)
-    odds = np.nan_to_num(odds) * (1 - cells.chances[0].sum(axis=1, keepdims=True)) / cells.chances[1]  # of all kinds
+    observed, free = cells.observed.astype(float), free.copy()
+    factors = [*(np.full(len(free), factor) for factor, _ in KNOWN.values()), _shared_ratio(cells)]
+    odds = np.zeros((len(factors), len(free)))
+    for k, (factor, (_, offset)) in enumerate(zip(factors, [*KNOWN.values(), (np.nan, 0.0)], strict=True)):
+        values = (observed - offset)[:, None] / factor[:, None]
+        odds[k] = np.nan_to_num(cells.scatter.odds(values, observed, factor[:, None])[:, 0])
+    odds *= (1 - cells.chances[0].sum(axis=1)) / cells.chances[1]  # against all other explanations
     points = 2 * len(POINTS)  # the first ones; others are nearer to 1, where tails of the noise reach
-    odds[np.abs(observed - cells.expected) < 2 * constants.REPORTED_THRESHOLD * cells.std, points:] = 0.0
+    odds[points:, np.abs(observed - cells.expected) < 2 * constants.REPORTED_THRESHOLD * cells.std] = 0.0
     for axis, lines in ((1, cells.cols), (0, cells.rows)):
-        kinds, n = np.where(free, odds.T[: len(KNOWN) + axis], 1.0), int(lines.max()) + 1
-        evidence = np.array([[np.bincount(lines, np.log1p(q * (kind - 1)), n) for kind in kinds] for q in SHARES])
-        total = logsumexp(evidence, axis=0) - np.log(len(SHARES))
-        total[len(KNOWN) :] -= np.log(np.maximum(np.bincount(lines, minlength=n), 1))  # any ratio could be the factor
+        kinds = odds[: len(KNOWN) + axis]
+        total = np.array([_evidence(np.where(free, kind, 1.0), lines) for kind in kinds])
+        total[len(KNOWN) :] -= np.log(np.maximum(np.bincount(lines), 1))  # any of their ratios could be the factor
         found = np.argwhere(total > np.log(total.size / MISTAKES.chance))
         for k, line in found[np.argsort(-total[tuple(found.T)])].tolist():
-            q, here = SHARES[evidence[:, k, line].argmax()], np.flatnonzero((lines == line) & free)
-            some = here[q * odds[here, k] > 1 - q]
+            here = np.flatnonzero((lines == line) & free)
+            q = SHARES[np.log1p(np.outer(SHARES, odds[k, here] - 1)).sum(axis=1).argmax()]
+            some = here[q * odds[k, here] > 1 - q]
             if len(some) < max(MISTAKES.group, 0 if k < points else 1 + constants.MAJORITY * len(here)):
                 continue
-            factor = float(factors[some[0], k])
-            name = (*KNOWN, _named(factor))[k]
-            with_it = observed[some] - factor * cells.expected[some]
+            one = float(factors[k][some[0]])
+            name = (*KNOWN, _named(one))[k]
+            with_it = observed[some] - one * cells.expected[some]
             if name in ("× 1", ": 1") or 2 * with_it.std() > (observed[some] - cells.expected[some]).std():
                 continue  # to add a constant would do nearly as well
             free[some] = False
@@ -472,6 +471,13 @@ def other_units(cells: OutlierCells, free: Array) -> Found:
             )
             both = np.unique(cells.rows[some]), np.unique(cells.cols[some])
             yield name, some, about_cells("other-unit", template, *both)
+
+
+def _evidence(odds: Array, lines: Array) -> Array:
+    """The logarithm of the Bayes factor of each line: of some share of its outliers being of a kind, against none."""
+    logs = [np.bincount(lines, np.log1p(share * (odds - 1))) for share in SHARES]
+    found: Array = logsumexp(logs, axis=0) - np.log(len(SHARES))
+    return found
 
 
 def _shared_ratio(cells: OutlierCells) -> Array:
