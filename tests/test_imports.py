@@ -63,17 +63,17 @@ ROOMS = {
     "regression": FOUNDATION,
     "problem": {"cached", "constants", "engines", "features", "lowrank", "model.columns", "model.maps", "sample"},
     "solvers": BELOW_SOLVERS | {"solvers", "engines.base", "threads"},
-    "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.choice"}
-    | {"model.entry_scale", "result", "sample"},
-    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "model.maps", "result"}
-    | {"tables", "wording"},
+    "verdict": {"cached", "lowrank", "constants", "engines.base", "features", "labels", "model.entry_scale"}
+    | {"result", "sample", "wording"},
+    "mistakes": {"cached", "lowrank", "constants", "engines.base", "engines.sparse_part", "model.entry_scale"}
+    | {"model.maps", "result", "tables", "wording"},
     "explain": FOUNDATION | {"labels", "mistakes", "tables"},
     "loop": FOUNDATION | {"callbacks", "checkpoint", "mistakes", "solvers", "verdict", "outliers", "outlier_files"},
     "datasets": {"datasets", "arguments", "containers"},
     "longtable": {"arguments", "lowrank", "labels", "wording"},
     "outliers": {"lowrank", "engines.base", "engines.sparse_part", "model", "wording"},
     "outlier_files": {"lowrank", "durable", "engines.base", "model.entry_scale", "outliers", "wording"},
-    "diagnostics": FOUNDATION | {"arrays"},
+    "diagnostics": FOUNDATION,
     # What people hand in and get back.
     "labels": {"arguments", "lowrank", "wording"},
     "dates": {"lowrank"},

@@ -7,7 +7,7 @@ from numpy.testing import assert_array_equal
 import irpca
 from irpca import InductiveRobustPCA
 from irpca.engines import choose
-from irpca.mistakes import Cells, kinds_of
+from irpca.mistakes import OutlierCells, Scatter, kinds_of
 
 SHAPE = (200, 16)
 GROUPS = {"stuck", "code", "other-unit", "swapped", "copied-row"}
@@ -21,14 +21,21 @@ def table(digits=2):
     return L, (L + 0.05 * rng.standard_normal(SHAPE)).round(digits)
 
 
+def cells_at(rows, cols, observed, expected, std, shape, table=None):
+    """Outliers of which clean values are Gaussian."""
+    std, sizes = np.full(len(rows), std), np.abs(observed - expected)
+    scatter = Scatter(
+        expected, std, np.full(len(rows), np.median(sizes) if len(rows) else 1.0), np.ones(len(rows)), cols
+    )
+    return OutlierCells(rows, cols, observed, expected, std, shape, scatter, table)
+
+
 def look(L, M, limit=0.2, std=0.05, at_hand=True):
     """The outliers of M, their names as a table, and the doubts."""
     rows, cols = np.nonzero(np.abs(M - L) > limit)
     place = np.random.default_rng(0).permutation(len(rows))  # no order is asked for
     rows, cols = rows[place], cols[place]
-    cells = Cells(
-        rows, cols, M[rows, cols], L[rows, cols], np.full(len(rows), std), M.shape, choose(M) if at_hand else None
-    )
+    cells = cells_at(rows, cols, M[rows, cols], L[rows, cols], std, M.shape, choose(M) if at_hand else None)
     mistakes, doubts = kinds_of(cells)
     kinds = np.full(M.shape, "", object)
     kinds[rows, cols] = mistakes.texts
@@ -53,7 +60,7 @@ def look(L, M, limit=0.2, std=0.05, at_hand=True):
 )
 def test_a_single_cell(observed, expected, std, kind):
     cell = np.zeros(1, int)
-    mistakes, doubts = kinds_of(Cells(cell, cell, *(np.array([x]) for x in (observed, expected, std)), SHAPE))
+    mistakes, doubts = kinds_of(cells_at(cell, cell, np.array([observed]), np.array([expected]), std, SHAPE))
     assert mistakes.texts.tolist() == [kind] and doubts == ()
 
 
@@ -126,6 +133,16 @@ def test_outliers_of_all_sizes_have_no_common_factor():
     L, M = table()
     M[100:160, 6] *= np.linspace(1.05, 1.65, 60)  # the tail of a skewed noise reaches 1.609
     assert look(L, M, limit=4.0, std=1.0)[1] == ()
+
+
+def test_what_a_constant_explains_as_well_is_no_factor():
+    """About a million no factor that is told as 1 is one, nor any that adds the same to all cells."""
+    rng = np.random.default_rng(0)
+    L = 1e6 + 20 * rng.standard_normal((300, 8))
+    for factor in (1 + 2e-5, 1.001):
+        M = L + rng.standard_normal(L.shape)
+        M[40:80, 2] *= factor
+        assert look(L, M, limit=5.0, std=1.0)[1] == ()
 
 
 @pytest.mark.parametrize("at_hand", [True, False])
@@ -205,7 +222,7 @@ def test_chunks_are_not_read_for_it():
     model = InductiveRobustPCA(columns="as they are").fit(da.from_array(M, chunks=(50, 16)))
     reads = model.result_.reads
     found = model.outliers()
-    assert set(found["kind"]) == {"", "code -999", "× 10"} and model.result_.mistakes is None
+    assert set(found["kind"]) == {"", "× 10"} and model.result_.mistakes is None
     assert GROUPS.isdisjoint({doubt.kind for doubt in model.result_.doubts}) and model.result_.reads == reads
 
 

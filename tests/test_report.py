@@ -275,7 +275,12 @@ def test_the_page_loads_nothing(fitted):
     ("kinds", "status", "word", "meaning"),
     [
         ((), Status.CONVERGED, "Usable", "No check found anything serious."),
-        (("code", "one-sided"), Status.CONVERGED, "Use with care", "Read these points before you rely on the numbers."),
+        (
+            ("code", "noisy-rows"),
+            Status.CONVERGED,
+            "Use with care",
+            "Read these points before you rely on the numbers.",
+        ),
         (("intervals",), Status.CONVERGED, "Do not use", "The points below say why, and what to do."),
         ((), Status.MAX_ITER, "Do not use", "The points below say why, and what to do."),
     ],

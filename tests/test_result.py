@@ -74,12 +74,17 @@ def test_the_summary_tells_the_numbers():
     [
         (Status.CONVERGED, (), "usable", "no check found anything wrong"),
         (Status.CONVERGED, ("code", "unknown-lines"), "usable", "no check found anything wrong"),
-        (Status.CONVERGED, ("one-sided", "noise-grows"), "use with care", "one-sided was seen; and 1 more check below"),
-        (Status.CONVERGED, ("one-sided", "intervals"), "do not use", "intervals was seen"),
-        (Status.CONVERGED, ("out-of-range",), "do not use", "out-of-range was seen"),
+        (
+            Status.CONVERGED,
+            ("noisy-rows", "noise-grows"),
+            "use with care",
+            "noisy-rows was seen; and 1 more check below",
+        ),
+        (Status.CONVERGED, ("noisy-rows", "intervals"), "do not use", "intervals was seen"),
+        (Status.CONVERGED, ("too-small",), "do not use", "too-small was seen"),
         (Status.SATURATED, ("failure",), "do not use", Status.SATURATED.meaning),
         (Status.MAX_ITER, (), "do not use", Status.MAX_ITER.meaning),
-        (Status.STOPPED, ("one-sided",), "do not use", Status.STOPPED.meaning),
+        (Status.STOPPED, ("noisy-rows",), "do not use", Status.STOPPED.meaning),
     ],
 )
 def test_the_summary_opens_with_whether_to_use_it(status, doubted, usable, why):
@@ -93,7 +98,7 @@ def test_the_summary_tells_choices_and_doubts_with_their_reasons():
     text = a_result(choices=choices).summary()
     chosen = text[text.index("Chosen from the data:") :].splitlines()
     assert chosen[1:] == ["  rank = 3: because of the gap", "  noise = 0.0123: from the core"]
-    doubts = (Doubt("one-sided", "this may be wrong"), *(Doubt("code", f"and {k}", rows=(k,)) for k in range(3)))
+    doubts = (Doubt("noisy-rows", "this may be wrong"), *(Doubt("code", f"and {k}", rows=(k,)) for k in range(3)))
     text = a_result(doubts=doubts).summary()
     details = ["Details:", "  - and 0. 2 more like this"]
     assert text.splitlines()[-4:] == ["What to check:", "  - this may be wrong", *details]

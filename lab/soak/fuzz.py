@@ -315,22 +315,15 @@ CALLS: list[Call] = [
     Call(
         "irpca.diagnostics.check_assumptions",
         {"M": "M", "F1": "F1", "F2": "F2", "result": "result"},
-        {
-            **{"M": "table", "F1": "features", "F2": "features", "result": "object"},
-            **{"epsilon": "number", "random_state": "seed"},
-        },
+        {"M": "table", "F1": "features", "F2": "features", "result": "object", "random_state": "seed"},
     ),
     Call(
         "irpca.diagnostics.iteration_bound",
         {"F1": "F1", "F2": "F2", "c_W": "1.0", "epsilon": "0.1"},
         {"F1": "features", "F2": "features", "c_W": "number", "epsilon": "number"},
     ),
-    Call(
-        "irpca.diagnostics.leverage_scores",
-        {"F": "F1"},
-        {"F": "features", "method": "name", "random_state": "seed"},
-    ),
-    Call("irpca.diagnostics.incoherence", {"F": "F1"}, {"F": "features", "method": "name", "random_state": "seed"}),
+    Call("irpca.diagnostics.leverage_scores", {"F": "F1"}, {"F": "features"}),
+    Call("irpca.diagnostics.incoherence", {"F": "F1"}, {"F": "features"}),
     Call(
         "irpca.diagnostics.energy_outside",
         {"M": "M", "F1": "F1", "F2": "F2"},

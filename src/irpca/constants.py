@@ -68,17 +68,9 @@ KINDS = KindsOfColumns()
 class NamedMistakes:
     """When an outlier has a name: the section Named mistakes of docs/design.md."""
 
-    near: float = 2.0  # standard deviations from what is expected, of a corrected value: 95 % of clean cells are nearer
-    near_group: float = 4.0  # the same, of further cells of a group that was found: clean ones are hardly farther
-    chance: float = 0.15  # by which a name may be wrong: of 4,700 such names on 50 spoilt tables 99 % were right
     any_size: float = 1e6  # half of the wrong values are of a size even in its logarithm, as many times as COMMON goes
-    copied: float = 0.02  # the same of copies: of 1,400 on these tables 3 were wrong, of those above it every tenth
-    far: float = 4.0  # standard deviations that a factor shared by many must move a cell: as many as a usual outlier
-    group: int = 5  # cells that share a factor, or a row with another: more than usual patterns fit. A choice
-    code: int = 3  # cells that share a code. A choice: two may be equal by chance
-    swapped: int = 3  # rows in which the same columns are swapped. A choice, as for codes
-    run: int = 5  # equal cells, one below the other. A choice: the chance of the run decides
-    run_chance: float = 0.01  # of a run as long anywhere in the table: one false alarm in a hundred tables
+    group: int = 3  # cells that share a code, a factor, a run or a row with another: two may do so by chance. A choice
+    chance: float = 0.01  # of a group anywhere in the table: one false alarm in a hundred tables
     columns: int = 32  # in which equal rows are looked for: to sort more takes longer than it helps. A choice
     rounding: float = 1e-6  # relative: the numbers may have been in single precision
 
@@ -177,6 +169,7 @@ UNSEEN_FACTOR = 1.5  # times the largest residual of a fit: nothing of the kind 
 STUDENT_TAILS = (0.02, 0.66, 17)  # 1 / degrees of freedom, likewise: 50 … 1.5 of them
 LOG_NORMAL_SPREADS = (0.15, 0.95, 9)  # Gaussian times exp(s · normal), likewise: unequal noise
 TUKEY_FENCE = 2.0  # log2 of the fence in clean medians: 4 of them are Tukey's fence of 1.5 interquartile ranges
+SKEWNESS_ERROR = 1.07  # over √n: standard error of Bowley's skewness for Gaussian noise, by simulation
 MAX_MEDIAN_SHIFT = 1.45  # log2 of (median of all / of the clean): 40 % far errors in Student noise of 2 df give 1.38
 NOISE_DENSITY_ERROR = 0.02  # relative, per bin: more than 1 / 0.02² entries add no certainty
 EXCESS_PENALTY = 0.6  # Occam factor of a free excess, log-uniform over 2 decades: log(log(100) / sqrt(2 pi)) = 0.61
@@ -191,16 +184,9 @@ FOLDS = 5  # a fit to four fifths of the cells is much like one to all of them, 
 MAX_ERROR_RATIO = 0.9  # of expected values to column medians, with which they are worth using: closer by a tenth
 MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain
 COVERED_BY_INTERVALS = (0.90, 0.98)  # of unseen cells, that 95 % intervals may hold: 2 to 10 % are outside
-MAX_SKEWNESS = 0.15  # of a gamma distribution of shape 8: beyond 3 standard deviations, 4 times a Gaussian's
-SKEWNESS_ERROR = 1.07  # over √n: standard error of this skewness for Gaussian noise, by simulation
-MIN_NOISE_GROWTH = 1.25  # in size; below, the limit of an outlier is less than a quarter off. A choice
-MAX_SIZE_CORRELATION = 0.15  # rank, of |residual| and |L|: noise that doubles over the range of L has about 0.25
-MAX_OUTLIER_SHARE = 0.25  # of the entries ...
-MAX_SEPARATED_OUTLIER_SHARE = 0.45  # ... or as many, if hardly any residual is near the limit
-NEAR_LIMIT_FACTOR = 1.5  # within which a residual is near the limit
-MAX_NEAR_LIMIT_SHARE = 0.05  # relative to the number of outliers: as many of even errors up to 18 times the limit
-MIN_FEATURE_ADVANTAGE = 2.0  # times the share of L that as many random features explain
-MIN_FEATURE_R2 = 0.05  # adjusted: below, features narrow a prediction by less than 3 %, 1 − sqrt(1 − R²)
+MIN_NOISE_GROWTH = (
+    1.5  # in size, over the quarters of L: below, the limit of an outlier is less than half off. A choice
+)
+MAX_OUTLIER_SHARE = 0.45  # of the entries: with more, a fit to the outliers is hardly worse than one to the others
 MIN_SMALLER_HALF_ENERGY = 0.02  # in the half of the lines that has the least; of normal deviations it would be 7 %
 NOISE_EDGE_FACTOR = 1.1  # times the largest singular value of noise of these variances: larger ones are structure
-MAX_EXTRAPOLATION = 1.0  # times the range of the entries, beyond it

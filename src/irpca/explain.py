@@ -16,13 +16,13 @@ this is of latent values, and shares are turned into units of M in proportion.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from . import constants
 from .engines.arithmetic import weigh
 from .engines.base import Engine
 from .labels import text_of
@@ -33,25 +33,23 @@ from .mistakes import (
     DIGITS,
     NONE,
     SINGLE,
-    Cells,
+    SMALLEST_LISTED,
+    SWAPPED,
     broad_of,
     cells_of,
     chances_of,
     kinds_of,
-    odds_of,
     outliers_of,
-    probabilities,
     too_many,
 )
 from .model.entry_scale import REACH, EntryScale
 from .model.placement import Placement
-from .result import TEXT, Result
+from .result import Result
 from .tables import bound
 from .wording import as_given, count, measured, percent
 
 TOLD, LISTED = 3, 10  # columns that a sentence names, and a list
 SMALLEST_TOLD = 0.1  # of the sum of the sizes of all shares
-SMALLEST_LISTED = 0.001  # probability of a kind of mistake
 AT_ONCE = 1 << 20  # cells of rows that are looked at together
 FEATURES = "the features of the row"
 UNEXPLAINED = "no common mistake explains it"
@@ -60,7 +58,7 @@ FITS = {
     DIGITS: "with two of its digits swapped it would fit",
     BESIDE: "it is the value of the cell beside it",
     ABOVE: "it is the value of the cell above it",
-    "swapped": "it and the cell beside it are swapped",
+    SWAPPED: "it and the cell beside it are swapped",
     "copied row": "the row is a copy of another one",
     "stuck": "the column holds this value many times in a row",
 }
@@ -200,14 +198,10 @@ class Explainer:
         self.squares = squares.reshape(len(squares), -1)
         self.noise = np.array([*noise.shares, noise.gross, noise.broad, noise.heavy])
         self.broad = broad_of(result)
-        self.listed: Cells | None = None
-        self.nameless = 0.5
-        if result.S is not None and 0 < result.S.nnz <= constants.BUDGET.sample:
-            self.listed = outliers_of(result.in_host_memory("explanations"), table, self.broad)
-            self.chances, self.nameless = probabilities(self.listed)
-            self.mistakes = result.mistakes or kinds_of(self.listed)[0]
-            if too_many(result):
-                self.chances, self.nameless = 0 * self.chances, 1.0
+        self.listed = outliers_of(result.in_host_memory("explanations"), table, self.broad)
+        self.names = (result.mistakes or kinds_of(self.listed)[0]).texts.tolist()
+        self.groups = Counter(self.names)
+        self.nameless = 1.0 if too_many(result) else self.listed.chances[1]
 
     def explain(self, rows: Array, cols: Array, labels: tuple[Sequence[Any], Sequence[Any]]) -> Iterator[Explanation]:
         """Explanations of some cells; ``labels``: of their rows, and of all columns."""
@@ -265,7 +259,7 @@ class Explainer:
             scale = scale * (maps.expected(usual + step, cols) - base) / step
             usual, expected = base, maps.expected(expected, cols)
         shares, features, observed = shares * scale[:, None], features * scale, M[every, cols]
-        kinds, wrong = self._kinds(rows, cols, observed, (Z - L)[every, cols])
+        kinds, wrong = self._kinds(rows, cols, observed)
         numbers = zip(*(part.tolist() for part in (expected, lower, upper, wrong, usual, features)), strict=True)
         for k, (of_row, j, (value, low, high, p, base, said)) in enumerate(
             zip(of_rows, cols.tolist(), numbers, strict=True)
@@ -277,29 +271,23 @@ class Explainer:
             parts, values = (dict(zip(names, part[k, there].tolist(), strict=True)) for part in (shares, M))
             yield Explanation(of_row, of_columns[j], held, value, low, high, p, base, said, parts, kinds[k], values)
 
-    def _kinds(
-        self, rows: Array, cols: Array, observed: Array, residuals: Array
-    ) -> tuple[list[dict[str, float]], Array]:
+    def _kinds(self, rows: Array, cols: Array, observed: Array) -> tuple[list[dict[str, float]], Array]:
         """The probability of every kind of mistake, and of an outlier, of some cells."""
         chances, wrong = np.zeros((len(rows), len(SINGLE))), np.full(len(rows), np.nan)
-        names, counts, new = np.full(len(rows), "", TEXT), np.zeros(len(rows), int), ~np.isnan(observed)
-        if self.listed is not None:
-            at = self.listed.find(rows, cols)
-            some, at, new = at >= 0, at[at >= 0], new & (at < 0)
-            chances[some], wrong[some], which = self.chances[at], self.listed.scatter.wrong[at], self.mistakes.which
-            names[some], counts[some] = self.mistakes.texts[at], np.bincount(which)[which[at]]
-        if new.any():  # of an exact fit all outliers are listed
-            judge, exact = self.result.judge, self.result.calibration is None
-            wrong[new] = 0.0 if exact else judge.probability(residuals[new], rows[new], cols[new])
-        if (new := new & (wrong > SMALLEST_LISTED)).any():
-            table = None if self.listed is None else self.listed.table
-            more = cells_of(self.result, rows[new], cols[new], observed[new], table, self.broad)
-            chances[new] = chances_of(odds_of(more), wrong[new], self.nameless)
+        at = self.listed.find(rows, cols)
+        new = np.flatnonzero((at < 0) & ~np.isnan(observed))
+        more = cells_of(self.result, rows[new], cols[new], observed[new], self.listed.table, self.broad)
+        for some, cells, which in ((at >= 0, self.listed, at[at >= 0]), (new, more, slice(None))):
+            wrong[some] = cells.scatter.wrong[which]
+            chances[some] = chances_of(cells.odds[which], wrong[some], self.nameless)
+        if self.result.calibration is None:  # of an exact fit all outliers are listed
+            wrong[new], chances[new] = 0.0, 0.0
         found = []
-        for k, (name, n) in enumerate(zip(names.tolist(), counts.tolist(), strict=True)):
+        for k, place in enumerate(at.tolist()):
+            name = self.names[place] if place >= 0 else ""
             kinds = dict(zip(SINGLE, chances[k].tolist(), strict=True)) | {NONE: 1 - float(chances[k].sum())}
             if name and max(kinds, key=lambda kind: kinds[kind]) != name:  # of a group of n: by the rule of succession
-                rest = 1 - kinds.pop(name, 0.0)
+                n, rest = self.groups[name], 1 - kinds.pop(name, 0.0)
                 kinds = {kind: p / rest / (n + 2) for kind, p in kinds.items()} | {name: (n + 1) / (n + 2)}
             found.append({} if np.isnan(observed[k]) else dict(sorted(kinds.items(), key=lambda kind: -kind[1])))
         return found, wrong

@@ -31,7 +31,7 @@ from .problem import Problem
 from .result import Doubt, History, Result, State, Status
 from .sample import stored_precision
 from .solvers import Solver, solver_named
-from .verdict import Case, Places, doubts_of
+from .verdict import Case, doubts_of, looks
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -274,7 +274,7 @@ class _Run:
         """The final read of M: candidates of S, or S written to files, and then how many each line has."""
         owner, L = self.owner, state.L
         if owner.asynchronous:  # the device will be busy with S while a fit is checked
-            owner.survey(Places(owner.shape, self.seeds["check"]).looks())
+            owner.survey(list(looks(owner.shape, self.seeds["check"])))
         if sink is None:
             S, trim = owner.corruption(L, judge.candidates)
             return S, None, trim
@@ -380,12 +380,12 @@ def _looks(
     method: Solver, problem: Problem, options: dict[str, Any], seeds: dict[str, np.random.SeedSequence]
 ) -> list[Look]:
     """Where M will be looked at, from the glance at the start to the checks at the end."""
-    looks = [
+    found = [
         Look(size=constants.BUDGET.few, seed=seeds["glance"]),
         Look(size=constants.BUDGET.sample, seed=seeds["calibration"]),
-        *Places(problem.shape, seeds["check"]).looks(),
+        *looks(problem.shape, seeds["check"]),
     ]
-    return looks + (method.looks(problem, **options) if method.looks else [])
+    return found + (method.looks(problem, **options) if method.looks else [])
 
 
 Outliers = tuple["Sparse | None", tuple[Array, Array] | None, Trim]  # S, or how many there are per line; the others

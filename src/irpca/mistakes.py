@@ -3,14 +3,15 @@
 Every kind of mistake says which value the cell should have held, so it explains the cell as well as this value fits
 what is expected there (Bayes):
 
-    P(kind) ∝ prior · density of a clean cell at the corrected value / (|factor| · density of a wrong value of any size)
+    odds(kind) = density of a clean cell at the corrected value / (|factor| · density of a wrong value of any size)
 
 Wrong values are Cauchy about what is expected, of the median size of the outliers, or of any size (even in its
 logarithm), half of them each. A copy of another cell leaves nothing to chance, so its odds are one over the share of
-cells that would be equal anyway. All kinds have the same prior, and the share that none explains is estimated from the
-outliers of the table. A kind that is more probable than all else is the name of the mistake. Beside that there are
-groups of cells that one thing explains (a code, a run, swapped columns, a factor): they are found from all outliers,
-their name comes first, and it is a doubt, too.
+cells that would be equal anyway. Two neighbours that are swapped explain each other: their odds are multiplied. By
+itself a cell has the kind that is more probable than all else, all kinds being equally likely before; the share of the
+outliers that none explains is estimated from the table. What several cells of a row or column show together comes
+first, and is a doubt, too: a code, a sensor that was stuck, a copied row, and another unit, which some unknown share of
+the outliers of a line is in (the Bayes factor of that against none).
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.sparse import csr_array
+from scipy.special import logsumexp, ndtr
 
 from . import constants
 from .cached import cached_property
@@ -31,20 +31,22 @@ from .constants import KINDS, MISTAKES
 from .engines.base import Engine
 from .engines.sparse_part import on_device, places, to_host
 from .lowrank import Array
+from .model.entry_scale import REACH
 from .model.maps import ColumnMaps
 from .result import TEXT, Doubt, Mistakes, Result, about_cells
 from .tables import find, width
 from .wording import few
 
-COMMON = {"× 10": 10.0, ": 10": 0.1, "sign": -1.0, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001}
-COMMON["× 2.54"] = 2.54
-DIGITS, BESIDE, ABOVE = "digits swapped", "neighbour's value", "copied from above"
-SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE)  # that a cell may show by itself
+COMMON = {"× 10": 10.0, ": 10": 0.1, "× 100": 100.0, ": 100": 0.01, "× 1000": 1000.0, ": 1000": 0.001, "× 2.54": 2.54}
+COMMON["sign"] = -1.0
+DIGITS, BESIDE, ABOVE, SWAPPED = "digits swapped", "neighbour's value", "copied from above", "swapped"
+SINGLE = (*COMMON, DIGITS, BESIDE, ABOVE, SWAPPED)  # that a cell may show by itself
 NONE = "none of these"
+SMALLEST_LISTED = 0.001  # probability of a mistake, and of a kind of it
 MOST_DECIMALS = 6  # of a number whose digits are looked at: with more it is computed, not written
 POINTS = (10.0, 100.0, 1000.0)  # a misplaced decimal point
-SWAPPED = "swapped"
 UNITS = (2.54, 0.3048, 1.609344, 0.45359237, 60.0, 3600.0)  # inches, feet, miles, pounds, minutes, hours
+SHARES = np.arange(0.05, 1.0, 0.1)  # of the outliers of a line, that may be in another unit
 
 
 def _named(factor: float) -> str:
@@ -77,11 +79,6 @@ class Scatter:
     cols: Array
     below: Callable[[Array], Array] = ndtr
     maps: ColumnMaps | None = None
-
-    def some(self, at: Array) -> Scatter:
-        return replace(
-            self, **{name: getattr(self, name)[at] for name in ("expected", "unit", "broad", "wrong", "cols")}
-        )
 
     def odds(self, values: Array, observed: Array, factor: Array | float = 1.0) -> Array:
         """How much more dense clean cells are at some values than wrong ones are at what was observed.
@@ -117,16 +114,16 @@ def _cauchy(away: Array, broad: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
-    """Outliers in the order of rows, then columns, and the table that they are from.
+class OutlierCells:
+    """Outliers, and the table that they are from.
 
     Attributes
     ----------
     rows, cols : positions
     observed, expected, std : M, what is expected there, and the standard deviation of clean cells about it
     shape : of M
+    scatter : how clean and wrong cells scatter
     table : M, if it is in memory; None: no more of it is looked at than these cells
-    given : how clean and wrong cells scatter, if there is a model of that
     """
 
     rows: Array
@@ -135,87 +132,78 @@ class Cells:
     expected: Array
     std: Array
     shape: tuple[int, int]
+    scatter: Scatter
     table: Engine | None = None
-    given: Scatter | None = None
-
-    @cached_property
-    def scatter(self) -> Scatter:
-        if self.given is not None:
-            return self.given
-        broad = np.full(len(self.rows), np.median(np.abs(self.observed - self.expected)))
-        return Scatter(self.expected, self.std, broad, np.ones(len(self.rows)), self.cols)
-
-    @cached_property
-    def away(self) -> Array:
-        """How far they are from what is expected, in standard deviations."""
-        return np.abs(self.observed - self.expected) / self.std
-
-    @cached_property
-    def _ordered(self) -> tuple[Array, Array]:
-        """The outliers in the order of rows, then columns, and one number for the place of each."""
-        keys = self.rows * self.shape[1] + self.cols
-        order = np.argsort(keys, kind="stable")
-        return order, keys[order]
 
     def find(self, rows: Array, cols: Array) -> Array:
         """Which of the outliers some cells are; −1: none."""
-        (order, keys), wanted = self._ordered, rows * self.shape[1] + cols
-        if not len(keys):
-            return np.full(len(wanted), -1)
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        inside = (rows >= 0) & (cols >= 0) & (cols < self.shape[1])
-        return np.where(inside & (keys[at] == wanted), order[at], -1)
+        return _find(self.rows, self.cols, rows, cols, self.shape)
 
-    def beside(self, down: int, right: int) -> Array:
-        """What the cells hold that are so many rows and columns away; NaN outside of M, and where it is not known."""
-        rows, cols = self.rows + down, self.cols + right
-        inside = (rows >= 0) & (rows < self.shape[0]) & (cols >= 0) & (cols < self.shape[1])
-        found = np.full(len(rows), np.nan)
-        if self.table is not None:
-            found[inside] = self.table.entries(rows[inside], cols[inside])
-            return found
-        at = self.find(rows, cols)
-        return np.where(at >= 0, self.observed[at], found)
+    @cached_property
+    def swaps(self) -> tuple[Array, Array]:
+        """The outlier beside each one that it is most probably swapped with, and the odds of that; −1 and 0: none."""
+        beside = [self.find(self.rows, self.cols + right) for right in (1, -1)]
+        values = np.column_stack([np.where(other >= 0, self.observed[other], np.nan) for other in beside])
+        fits = np.nan_to_num(self.scatter.odds(values, self.observed))
+        both = np.column_stack([fits[:, k] * np.where(beside[k] >= 0, fits[beside[k], 1 - k], 0.0) for k in (0, 1)])
+        best = both.argmax(axis=1)
+        return np.where(best == 0, *beside), both.max(axis=1)
+
+    @cached_property
+    def odds(self) -> Array:
+        """How much better every kind in SINGLE explains each cell than a wrong value of any size does."""
+        odds, scatter, observed = np.zeros((len(self.rows), len(SINGLE))), self.scatter, self.observed
+        if not (scatter.wrong > SMALLEST_LISTED).any():
+            return odds
+        factors = np.array(list(COMMON.values()))
+        odds[:, : len(factors)] = (
+            scatter.odds(observed[:, None] / factors, observed, factors) * (observed != 0)[:, None]
+        )
+        others = digit_swaps(observed)
+        found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
+        odds[:, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
+        for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
+            odds[:, SINGLE.index(name)] += _copied(self, down, right)
+        odds[:, SINGLE.index(SWAPPED)] = self.swaps[1]
+        return odds
+
+    @cached_property
+    def chances(self) -> tuple[Array, float]:
+        """The probability of every kind in SINGLE, one row for each outlier, and the share that none of them explains.
+
+        What is missing to 1 in a row is the probability of none. The share is that of these cells, and of one more on
+        either side.
+        """
+        odds, share = self.odds, 0.5
+        for _ in range(constants.MAX_STEPS):
+            before, chances = share, chances_of(odds, self.scatter.wrong, share)
+            share = float(len(odds) - chances.sum() + 1) / (len(odds) + 2)
+            if abs(share - before) < constants.COMPARISON_TOLERANCE:
+                break
+        return chances, share
 
     def column(self, col: int) -> Array:
         assert self.table is not None
         values: Array = self.table.block(np.arange(self.shape[0]), np.array([col]))[:, 0]
         return values
 
-    def corrected(self, factor: float, offset: float = 0.0) -> tuple[Array, Array, Array]:
-        """Without a factor and an offset: the distance from what is expected, in std, and the chance that it is small.
 
-        The third says where the mistake would be far outside of the noise.
-        """
-        value = (self.observed - offset) / factor
-        chance = 2 * self.std / np.maximum(np.abs(value), self.std)
-        moved = factor * self.expected + offset - self.expected
-        far = np.abs(moved) - MISTAKES.near * abs(factor) * self.std >= MISTAKES.far * self.std
-        return np.abs(value - self.expected) / self.std, np.minimum(chance, 1.0), far
+def _find(rows: Array, cols: Array, wanted_rows: Array, wanted_cols: Array, shape: tuple[int, int]) -> Array:
+    """Which of some cells others are; −1: none."""
+    keys, wanted = np.append(rows * shape[1] + cols, -1), wanted_rows * shape[1] + wanted_cols
+    order = np.argsort(keys, kind="stable")
+    at = order[np.minimum(np.searchsorted(keys, wanted, sorter=order), len(rows))]
+    inside = (wanted_rows >= 0) & (wanted_cols >= 0) & (wanted_cols < shape[1])
+    return np.where(inside & (keys[at] == wanted), at, -1)
 
 
 Found = Iterator[tuple[str, Array, Doubt | None]]  # a name, which outliers have it, and what is to be said of them
 
 
-def kinds_of(cells: Cells) -> tuple[Mistakes, tuple[Doubt, ...]]:
-    """The name of the mistake of every outlier, and doubts about groups of them.
-
-    Examples
-    --------
-    >>> cell = np.zeros(1, int)
-    >>> kinds_of(Cells(cell, cell, np.array([520.0]), np.array([51.6]), np.array([0.5]), (9, 9)))[0].texts.tolist()
-    ['× 10']
-    """
+def kinds_of(cells: OutlierCells) -> tuple[Mistakes, tuple[Doubt, ...]]:
+    """The name of the mistake of every outlier, and doubts about groups of them."""
     which, found, doubts = np.zeros(len(cells.rows), np.int32), {"": 0}, list[Doubt]()
-    chances = probabilities(cells)[0] if len(which) else np.zeros((0, len(SINGLE)))
-    likely = np.where(chances.max(axis=1) > constants.MAJORITY, chances.argmax(axis=1), -1)
-
-    def named(cells: Cells, free: Array, kinds: tuple[str, ...] = SINGLE) -> Found:
-        for name in kinds:
-            yield name, np.flatnonzero(free & (likely == SINGLE.index(name))), None
-
-    copies = partial(named, kinds=(BESIDE, ABOVE))
-    searches = (codes, stuck, copied_rows, swapped, copies, other_units, named)  # the first name counts
+    searches = (repeated, copied_rows, copies, other_units, by_themselves)  # the first name counts
     for search in searches if len(which) else (copied_rows,):
         for name, some, doubt in search(cells, which == 0):
             if len(some):
@@ -228,26 +216,34 @@ def _by_line(lines: Array, some: Array) -> Iterator[tuple[int, Array]]:
     """Some of the outliers, in groups of one row or column each."""
     some = some[np.argsort(lines[some], kind="stable")]
     found, starts = np.unique(lines[some], return_index=True)
-    for line, first, last in zip(found.tolist(), starts, np.append(starts, len(some))[1:], strict=True):
-        yield line, some[first:last]
+    yield from zip(found.tolist(), np.split(some, starts[1:]), strict=False)
 
 
 # One cell by itself
 
 
-def probabilities(cells: Cells) -> tuple[Array, float]:
-    """The probability of every kind in SINGLE, one row for each outlier, and the share that none of them explains.
+def by_themselves(cells: OutlierCells, free: Array, kinds: Sequence[str] = SINGLE) -> Found:
+    chances = cells.chances[0]
+    likely = np.where(chances.max(axis=1) > constants.MAJORITY, chances.argmax(axis=1), -1)
+    for name in kinds:
+        some = np.flatnonzero(free & (likely == SINGLE.index(name)))
+        yield name, some, None
 
-    What is missing to 1 in a row is the probability of none. The share is that of these cells, and of one more on
-    either side.
-    """
-    odds, share = odds_of(cells), 0.5
-    for _ in range(constants.MAX_STEPS):
-        before, chances = share, chances_of(odds, cells.scatter.wrong, share)
-        share = float(len(odds) - chances.sum() + 1) / (len(odds) + 2)
-        if abs(share - before) < constants.COMPARISON_TOLERANCE:
-            break
-    return chances, share
+
+def copies(cells: OutlierCells, free: Array) -> Found:
+    """Cells that hold what another one holds, or should hold."""
+    for name, some, _ in by_themselves(cells, free, (SWAPPED, BESIDE, ABOVE)):
+        yield name, some, None
+        if name == SWAPPED:
+            left = some[cells.cols[cells.swaps[0][some]] > cells.cols[some]]
+            for col, here in _by_line(cells.cols, left):
+                if len(here) >= MISTAKES.group:
+                    template = (
+                        f"in {len(here)} rows the cells of the columns {{columns}} are swapped (rows {{rows}}): each "
+                        "holds what is expected of the other. Swap them back"
+                    )
+                    rows, both = np.sort(cells.rows[here]), np.array([col, col + 1])
+                    yield name, here, about_cells("swapped", template, rows, both)
 
 
 def chances_of(odds: Array, wrong: Array, nameless: float) -> Array:
@@ -261,31 +257,15 @@ def chances_of(odds: Array, wrong: Array, nameless: float) -> Array:
     return chances
 
 
-def odds_of(cells: Cells) -> Array:
-    """How much better every kind in SINGLE explains some cells than a wrong value of any size does."""
-    scatter, factors = cells.scatter, np.array(list(COMMON.values()))
-    odds = np.zeros((len(cells.rows), len(SINGLE)))
-    some = np.flatnonzero(np.isfinite(cells.observed) & (scatter.wrong > 0))
-    if len(some):
-        scatter, observed = scatter.some(some), cells.observed[some]
-        corrected = observed[:, None] / factors
-        odds[some, : len(factors)] = np.where(observed[:, None] != 0, scatter.odds(corrected, observed, factors), 0.0)
-        others = digit_swaps(observed)
-        found, many = scatter.odds(others, observed), np.isfinite(others).sum(axis=1)
-        odds[some, SINGLE.index(DIGITS)] = np.nansum(found, axis=1) / np.maximum(many, 1)
-        for name, down, right in ((ABOVE, -1, 0), (BESIDE, 0, 1), (BESIDE, 0, -1)):
-            odds[:, SINGLE.index(name)] += _copied(cells, down, right)
-    return odds
-
-
-def _copied(cells: Cells, down: int, right: int) -> Array:
+def _copied(cells: OutlierCells, down: int, right: int) -> Array:
     """One over the share of cells that hold what the cell beside or above holds anyway; 0 where the cell does not."""
-    odds = np.zeros(len(cells.rows))
+    odds, rows, cols = np.zeros(len(cells.rows)), cells.rows + down, cells.cols + right
     if cells.table is None:
         return odds
-    same = np.flatnonzero(cells.beside(down, right) == cells.observed)
-    other = cells.find(cells.rows[same] + down, cells.cols[same] + right)
-    same = same[(other < 0) | (cells.away[other] < cells.away[same])]  # else the other is the copy
+    inside = np.flatnonzero((rows >= 0) & (cols >= 0) & (cols < cells.shape[1]))
+    same = inside[cells.table.entries(rows[inside], cols[inside]) == cells.observed[inside]]
+    away, other = np.abs(cells.observed - cells.expected) / cells.std, cells.find(rows[same], cols[same])
+    same = same[(other < 0) | (away[other] < away[same])]  # else the other is the copy
     for col, some in _by_line(cells.cols, same):
         own, source = cells.column(col), cells.column(col + right)
         equal = np.count_nonzero(own == (source if right else np.append(np.nan, own[:-1])))
@@ -315,20 +295,16 @@ def digit_swaps(values: Array) -> Array:
 
 def check_kinds(kinds: Any, names: Sequence[str]) -> set[str]:
     """Which of the mistakes in a table are to be undone: some kinds, or True for all that can be."""
-    possible = {name for name in (*FACTORS, DIGITS, SWAPPED, *names) if _can_be_undone(name)}
+    possible = {DIGITS, SWAPPED, *FACTORS} | {name for name in names if _factor_of(name)}
     if kinds is True:
         return possible
-    wanted = [kinds] if isinstance(kinds, str) else list(kinds or ())
-    if unknown := [kind for kind in wanted if kind not in possible]:
+    wanted = {kinds} if isinstance(kinds, str) else set(kinds or ())
+    if wanted - possible:
         raise ValueError(
-            f"kinds has {few(unknown)}, which cannot be undone or is no kind of mistake; what can be undone is "
-            f"{', '.join(map(repr, sorted(possible)))}"
+            f"kinds has {few(sorted(wanted - possible))}, which cannot be undone or is no kind of mistake; what can be "
+            f"undone is {', '.join(map(repr, sorted(possible)))}"
         )
-    return set(wanted)
-
-
-def _can_be_undone(name: str) -> bool:
-    return name in (DIGITS, SWAPPED) or _factor_of(name) is not None
+    return wanted
 
 
 def _factor_of(name: str) -> tuple[float, float] | None:
@@ -339,79 +315,43 @@ def _factor_of(name: str) -> tuple[float, float] | None:
     return found and (float(found[2]) if found[1] == "×" else 1 / float(found[2]), 0.0)
 
 
-def undone(cells: Cells, names: Array, kinds: set[str]) -> Array:
+def undone(cells: OutlierCells, names: Array, kinds: set[str]) -> Array:
     """What cells held before mistakes of these kinds, by the names of their mistakes; NaN where that is not known."""
     found = np.full(len(names), np.nan)
     for name in kinds & set(names.tolist()):
         some = np.flatnonzero(names == name)
         if name == DIGITS:
-            values = digit_swaps(cells.observed[some])
-            odds = np.nan_to_num(cells.scatter.some(some).odds(values, cells.observed[some]))
-            found[some] = values[np.arange(len(some)), odds.argmax(axis=1)]
+            values = digit_swaps(cells.observed)
+            best = np.nan_to_num(cells.scatter.odds(values, cells.observed)).argmax(axis=1)
+            found[some] = values[some, best[some]]
         elif name == SWAPPED:
-            off = np.full(len(some), np.inf)
-            for right in (-1, 1):
-                other = cells.find(cells.rows[some], cells.cols[some] + right)
-                value = np.where((other >= 0) & (names[other] == name), cells.observed[other], np.nan)
-                away = np.abs(value - cells.expected[some])
-                found[some], off = np.where(away < off, value, found[some]), np.fmin(away, off)
+            other = cells.swaps[0][some]
+            found[some] = np.where(other >= 0, cells.observed[other], np.nan)
         elif factor := _factor_of(name):
             found[some] = (cells.observed[some] - factor[1]) / factor[0]
     return found
 
 
-# Copies
+# Rows that are equal
 
 
-def swapped(cells: Cells, free: Array) -> Found:
-    """Neighbours in a row each of which is what is expected of the other."""
-    second = cells.find(cells.rows, cells.cols + 1)
-    first = np.flatnonzero(free & (second >= 0) & free[second])
-    second = second[first]
-    chance, off = np.ones(len(first)), np.zeros(len(first))
-    for one, other in ((first, second), (second, first)):
-        std = cells.std[other]
-        off = np.maximum(off, np.abs(cells.observed[one] - cells.expected[other]) / std)
-        chance *= np.minimum(2 * std / (cells.away[one] * cells.std[one]), 1.0)
-    fine = (off <= MISTAKES.near_group) & (chance <= MISTAKES.copied)
-    for col, here in _by_line(cells.cols[first], np.flatnonzero(fine)):
-        near, doubt = here[off[here] <= MISTAKES.near], None
-        if len(near) < MISTAKES.swapped:
-            here = near
-        else:
-            doubt = about_cells(
-                "swapped",
-                f"in {len(here)} rows the cells of the columns {{columns}} are swapped (rows {{rows}}): each holds "
-                "what is expected of the other. Swap them back",
-                np.sort(cells.rows[first[here]]),
-                np.array([col, col + 1]),
-            )
-        yield SWAPPED, np.append(first[here], second[here]), doubt
-
-
-def copied_rows(cells: Cells, free: Array) -> Found:
+def copied_rows(cells: OutlierCells, free: Array) -> Found:
     """Rows that share most of their values with one other row, and with no third."""
     n1, n2 = cells.shape
     if cells.table is None:
         return
     looked = np.unique(np.linspace(0, n2 - 1, min(n2, MISTAKES.columns)).astype(int))
-    pairs = np.concatenate([_twice(cells.column(col)) for col in looked])
-    pairs, counts = np.unique(pairs, axis=0, return_counts=True)
-    outliers = np.bincount(cells.rows, minlength=n1)
-    copied, equal = list[int](), list[int]()
-    for a, b in pairs[(counts >= MISTAKES.group) & (counts > constants.MAJORITY * len(looked))]:
-        both = cells.table.block(np.array([a, b]), np.arange(n2))
-        seen = np.isfinite(both).all(axis=0)
-        if np.count_nonzero(both[0, seen] == both[1, seen]) > constants.MAJORITY * np.isfinite(both).sum(axis=1).max():
-            copied.append(a if outliers[a] > outliers[b] else b)
-            equal += [a, b]
-    if copied:
+    pairs, counts = np.unique(np.concatenate([_twice(cells.column(col)) for col in looked]), axis=0, return_counts=True)
+    pairs = pairs[(counts >= MISTAKES.group) & (counts > constants.MAJORITY * len(looked))]
+    if len(pairs):
         doubt = about_cells(
             "copied-row",
-            f"{len(equal)} rows are equal two by two, in values that no other row has: {{rows}}. One of each pair may "
+            f"{pairs.size} rows are equal two by two, in values that no other row has: {{rows}}. One of each pair may "
             "be a copy: look at both, and leave one out",
-            np.array(equal),
+            pairs.ravel(),
         )
+        outliers = np.bincount(cells.rows, minlength=n1)[pairs]
+        copied = np.where(outliers[:, 0] > outliers[:, 1], pairs[:, 0], pairs[:, 1])
         yield "copied row", np.flatnonzero(free & np.isin(cells.rows, copied)), doubt
 
 
@@ -419,187 +359,137 @@ def _twice(values: Array) -> Array:
     """Pairs of rows that share a value which no other row has, the first first."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
-    same = ordered[1:] == ordered[:-1]
-    alone = same & ~np.append(False, same[:-1]) & ~np.append(same[1:], False)
-    at = np.flatnonzero(alone)
+    same = np.concatenate([[False], ordered[1:] == ordered[:-1], [False]])  # as the one before
+    at = np.flatnonzero(same[1:-1] & ~same[:-2] & ~same[2:])
     return np.column_stack([order[at], order[at + 1]])
 
 
 # One value again and again
 
 
-def stuck(cells: Cells, free: Array) -> Found:
-    """Runs of one value down a column, in which half of the cells are outliers."""
+def repeated(cells: OutlierCells, free: Array) -> Found:
+    """Values that several outliers share, and few other cells: sensors that were stuck, and codes."""
     if cells.table is None:
         return
-    repeated = (cells.beside(-1, 0) == cells.observed) | (cells.beside(1, 0) == cells.observed)
-    for col, here in _by_line(cells.cols, np.flatnonzero(free & repeated)):
-        if len(here) < constants.MAJORITY * MISTAKES.run:
-            continue
-        values = cells.column(col)
-        steps = np.flatnonzero(values[1:] != values[:-1]) + 1
-        for first, last in zip(np.append(0, steps), np.append(steps, len(values)), strict=True):
-            if last - first < MISTAKES.run:
-                continue
-            some = here[(cells.rows[here] >= first) & (cells.rows[here] < last)]
-            if _is_stuck(cells, values, first, last, some):
+    values, which, counts = np.unique(cells.observed, return_inverse=True, return_counts=True)
+    free, codes = free.copy(), dict[int, list[Array]]()
+    for col, here in _by_line(cells.cols, np.arange(len(free))):
+        column = cells.column(col).astype(float)
+        ends = np.concatenate([[0], np.flatnonzero(column[1:] != column[:-1]) + 1, [len(column)]])
+        long = np.diff(ends) >= MISTAKES.group
+        for first, end in zip(ends[:-1][long].tolist(), ends[1:][long].tolist(), strict=True):
+            some = here[(cells.rows[here] >= first) & (cells.rows[here] < end)]
+            if _is_stuck(cells, column, first, end, some):
+                free[some] = False
                 template = (
-                    f"column {{columns}} holds the same value, {values[first]:.6g}, in {last - first} rows in a row, "
+                    f"column {{columns}} holds the same value, {column[first]:.6g}, in {end - first} rows in a row, "
                     "from {row} on, where other values are expected: a sensor that was stuck, or gaps that were "
                     "filled. Set them to NaN and fit again"
                 )
-                yield "stuck", some, about_cells("stuck", template, np.arange(first, last), np.array([col]))
-
-
-def _is_stuck(cells: Cells, values: Array, first: int, last: int, some: Array) -> bool:
-    """Whether a run of one value is improbable, and not what is expected."""
-    n, length = len(values), last - first
-    if len(some) < constants.MAJORITY * length:
-        return False
-    same = np.count_nonzero(values[1:] == values[:-1]) - (length - 1)
-    held = np.count_nonzero(values == values[first]) - length
-    log_chance = (length - 1) * np.log((max(same, held) + 1) / (n - length + 1)) + np.log(n * cells.shape[1])
-    varies = np.ptp(cells.expected[some]) > 2 * MISTAKES.near * np.median(cells.std[some])
-    return bool(varies and log_chance < np.log(MISTAKES.run_chance))
-
-
-def codes(cells: Cells, free: Array) -> Found:
-    """Values far outside of all others that most outliers so far away share, or that people take for codes."""
-    values, which, counts = np.unique(cells.observed, return_inverse=True, return_counts=True)
-    some = np.flatnonzero(free & (cells.away > MISTAKES.far))
-    if cells.table is None:
-        some, held = some[_nines(cells.observed[some])], counts
-    else:
-        some, held = _shared_outside(cells, some[counts[which[some]] >= MISTAKES.code], which, len(values))
-    for k, here in _by_line(which, some):
-        if (n := len(here)) >= max(MISTAKES.code, constants.MAJORITY * held[k]):
-            name = f"{values[k]:g}"
+                yield "stuck", some, about_cells("stuck", template, np.arange(first, end), np.array([col]))
+        far, ordered = _far_outside(column, cells.rows[here])
+        for k, some in _by_line(which, here[far & free[here] & (counts[which[here]] >= MISTAKES.group)]):
+            most = not ordered and len(some) > constants.MAJORITY * np.count_nonzero(far)
+            nines = re.fullmatch(r"-?99+", f"{values[k]:.15g}") is not None
+            if (most or nines) and len(some) > constants.MAJORITY * np.count_nonzero(column == values[k]):
+                codes.setdefault(k, []).append(some)
+    for k, found in codes.items():
+        some, name = np.concatenate(found), f"{values[k]:g}"
+        if len(some) >= MISTAKES.group:
             template = (
-                f"{n} outliers are exactly {name}, far from all other values (columns {{columns}}): a code for "
+                f"{len(some)} outliers are exactly {name}, far from all other values (columns {{columns}}): a code for "
                 "missing, or a limit of the instrument. Set them to NaN and fit again"
             )
-            yield f"code {name}", here, about_cells("code", template, np.unique(cells.rows[here]), cells.cols[here])
+            yield f"code {name}", some, about_cells("code", template, np.unique(cells.rows[some]), cells.cols[some])
 
 
-def _shared_outside(cells: Cells, some: Array, which: Array, n: int) -> tuple[Array, Array]:
-    """Those that are far outside of the clean cells of their column, as most are that hold the same value; and how many
-    cells of these columns hold each value.
+def _far_outside(column: Array, outliers: Array) -> tuple[Array, bool]:
+    """Which outliers of a column are farther from all clean cells than half of these are apart; and whether clean cells
+    hold but few values, of which the rarest may be far away: then farther than all of these are.
     """
-    found, held = [some[:0]], np.zeros(n, np.int64)
-    listed = dict(_by_line(cells.cols, np.arange(len(cells.cols))))
-    for col, here in _by_line(cells.cols, some):
-        values = cells.column(col).astype(float)
-        clean = values.copy()
-        clean[cells.rows[listed[col]]] = np.nan
-        clean = clean[np.isfinite(clean)]
-        if len(np.unique(clean)) <= KINDS.few:  # of few ordered values the rarest may be far away
-            continue
-        low, first, third, high = np.quantile(clean, (0.0, 0.25, 0.75, 1.0))
-        gap, all_listed = third - first, cells.observed[listed[col]]
-        far = np.count_nonzero((all_listed > high + gap) | (all_listed < low - gap))
-        for k, same in _by_line(which, here):
-            value = cells.observed[same[0]]
-            if max(low - value, value - high) > gap and (_nines(value) or len(same) > constants.MAJORITY * far):
-                held[k] += np.count_nonzero(values == value)
-                found.append(same)
-    return np.concatenate(found), held
+    clean = np.delete(column, outliers)
+    clean = clean[np.isfinite(clean)]
+    if not len(clean):
+        return np.zeros(len(outliers), bool), False
+    low, first, third, high = np.quantile(clean, (0.0, 0.25, 0.75, 1.0))
+    ordered = len(np.unique(clean)) <= KINDS.few
+    away = np.maximum(low - column[outliers], column[outliers] - high)
+    return away > (high - low if ordered else third - first), ordered
 
 
-def _nines(values: Array) -> Array:
-    """Which values are written as two nines or more, as codes are: 99, −999."""
-    digits = np.log10(np.abs(values) + 1)
-    nines: Array = (digits >= 2) & (digits % 1 == 0)
-    return nines
+def _is_stuck(cells: OutlierCells, column: Array, first: int, end: int, some: Array) -> bool:
+    """Whether a run of one value, in which some cells are outliers, is improbable, and not what is expected."""
+    n, length = len(column), end - first
+    if len(some) < constants.MAJORITY * length:
+        return False
+    same = np.count_nonzero(column[1:] == column[:-1]) - (length - 1)
+    held = np.count_nonzero(column == column[first]) - length
+    log_chance = (length - 1) * np.log((max(same, held) + 1) / (n - length + 1)) + np.log(n * cells.shape[1])
+    varies = np.ptp(cells.expected[some]) > 2 * REACH * np.median(cells.std[some])
+    return bool(varies and log_chance < np.log(MISTAKES.chance))
 
 
 # Another unit
 
 
-def other_units(cells: Cells, free: Array) -> Found:
-    """Cells of one column, or of one row, that one factor brings to what is expected."""
-    taken = ~free
+def other_units(cells: OutlierCells, free: Array) -> Found:
+    """Cells of one column, or of one row, that one factor brings to what is expected.
+
+    Of the outliers of a line any share may be in another unit, or none: the Bayes factor of the two has to be beyond
+    chance. Beside the known factors there is one of each column, which most of its outliers share.
+    """
+    observed, free = cells.observed.astype(float), free.copy()
+    factors = [*(np.full(len(free), factor) for factor, _ in KNOWN.values()), _shared_ratio(cells)]
+    odds = np.zeros((len(factors), len(free)))
+    for k, (factor, (_, offset)) in enumerate(zip(factors, [*KNOWN.values(), (np.nan, 0.0)], strict=True)):
+        values = (observed - offset)[:, None] / factor[:, None]
+        odds[k] = np.nan_to_num(cells.scatter.odds(values, observed, factor[:, None])[:, 0])
+    odds *= (1 - cells.chances[0].sum(axis=1)) / cells.chances[1]  # against all other explanations
+    points = 2 * len(POINTS)  # the first ones; others are nearer to 1, where tails of the noise reach
+    odds[points:, np.abs(observed - cells.expected) < 2 * constants.REPORTED_THRESHOLD * cells.std] = 0.0
     for axis, lines in ((1, cells.cols), (0, cells.rows)):
-        for name, some in chain(_known_factors(cells, lines, taken), _any_factor(cells, lines, taken, axis)):
-            taken |= some
-            yield name, np.flatnonzero(some), _unit_doubt(cells, name, some, axis)
+        kinds = odds[: len(KNOWN) + axis]
+        total = np.array([_evidence(np.where(free, kind, 1.0), lines) for kind in kinds])
+        total[len(KNOWN) :] -= np.log(np.maximum(np.bincount(lines), 1))  # any of their ratios could be the factor
+        found = np.argwhere(total > np.log(total.size / MISTAKES.chance))
+        for k, line in found[np.argsort(-total[tuple(found.T)])].tolist():
+            here = np.flatnonzero((lines == line) & free)
+            q = SHARES[np.log1p(np.outer(SHARES, odds[k, here] - 1)).sum(axis=1).argmax()]
+            some = here[q * odds[k, here] > 1 - q]
+            if len(some) < max(MISTAKES.group, 0 if k < points else 1 + constants.MAJORITY * len(here)):
+                continue
+            one = float(factors[k][some[0]])
+            name = (*KNOWN, _named(one))[k]
+            with_it = observed[some] - one * cells.expected[some]
+            if name in ("× 1", ": 1") or 2 * with_it.std() > (observed[some] - cells.expected[some]).std():
+                continue  # to add a constant would do nearly as well
+            free[some] = False
+            where = "columns {columns}; rows {rows}" if axis == 1 else "rows {rows}; columns {columns}"
+            template = (
+                f"{len(some)} outliers equal the expected value {name} within the noise ({where}): another unit, or a "
+                "misplaced decimal point. Convert them and fit again"
+            )
+            both = np.unique(cells.rows[some]), np.unique(cells.cols[some])
+            yield name, some, about_cells("other-unit", template, *both)
 
 
-def _known_factors(cells: Cells, lines: Array, taken: Array) -> Iterator[tuple[str, Array]]:
-    above = cells.observed > cells.expected
-    for name, (factor, offset) in KNOWN.items():
-        off, chance, far = cells.corrected(factor, offset)
-        hit = ~taken & far & (off <= MISTAKES.near)
-        if factor not in POINTS and 1 / factor not in POINTS:  # so near to 1, tails of the noise reach there
-            hit &= chance <= MISTAKES.chance
-            side = above == (factor * cells.expected + offset > cells.expected)
-            hit &= _most(lines, hit, ~taken & side)[lines] & _varied(cells, lines, hit)[lines]
-        shared = _shared(cells, lines, hit, far & ~taken, chance, factor)
-        if shared.any():
-            yield name, ~taken & far & (off <= MISTAKES.near_group) & shared[lines]
+def _evidence(odds: Array, lines: Array) -> Array:
+    """The logarithm of the Bayes factor of each line: of some share of its outliers being of a kind, against none."""
+    logs = [np.bincount(lines, np.log1p(share * (odds - 1))) for share in SHARES]
+    found: Array = logsumexp(logs, axis=0) - np.log(len(SHARES))
+    return found
 
 
-def _shared(cells: Cells, lines: Array, hit: Array, far: Array, chance: Array, factor: float) -> Array:
-    """Lines with more hits than chance gives them, and than lie on the way there, as the tail of noise would."""
-    n = int(lines.max()) + 1
-    found, expected = np.bincount(lines[hit], minlength=n), np.bincount(lines[far], chance[far], minlength=n)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = cells.observed / cells.expected
-    way = (ratio > 1) & (ratio < factor) if factor > 1 else (ratio > factor) & (ratio < 1)
-    between = np.bincount(lines[way & ~hit], minlength=n)
-    least = np.maximum(expected + constants.SIGNIFICANT_STANDARD_ERRORS * np.sqrt(expected), 2 * between)
-    many: Array = (found >= MISTAKES.group) & (found > least)
-    return many
-
-
-def _most(lines: Array, some: Array, of: Array) -> Array:
-    """Lines in which some of the outliers are most of others."""
-    n = int(lines.max()) + 1
-    most: Array = np.bincount(lines[some], minlength=n) > constants.MAJORITY * np.bincount(lines[of], minlength=n)
-    return most
-
-
-def _varied(cells: Cells, lines: Array, some: Array) -> Array:
-    """Lines in which what is expected of some of the outliers varies by more than noise."""
-    n = int(lines.max()) + 1
-    low, high, widest = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
-    np.minimum.at(low, lines[some], cells.expected[some])
-    np.maximum.at(high, lines[some], cells.expected[some])
-    np.maximum.at(widest, lines[some], cells.std[some])
-    varied: Array = high - low > 2 * MISTAKES.near * widest
-    return varied
-
-
-def _any_factor(cells: Cells, cols: Array, taken: Array, axis: int) -> Iterator[tuple[str, Array]]:
-    """Another factor, that most outliers of a column share."""
-    if axis == 0:  # the noise of a row, and its size, are its own
-        return
+def _shared_ratio(cells: OutlierCells) -> Array:
+    """The ratio to what is expected that half of the outliers of each column are nearest to; NaN without one."""
+    found = np.full(len(cells.cols), np.nan)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = np.log(cells.observed / cells.expected)
-        error = cells.std / np.abs(cells.expected)
-    usable = ~taken & np.isfinite(ratio) & (cells.away >= 2 * MISTAKES.far) & (2 * error <= MISTAKES.chance)
-    total = np.bincount(cols)
-    for col, here in _by_line(cols, np.flatnonzero(usable)):
-        least = max(MISTAKES.group - 1, constants.MAJORITY * total[col])
-        if len(here) <= least:
-            continue
-        here = here[np.argsort(ratio[here])]
-        ends = np.searchsorted(ratio[here], ratio[here] + 2 * MISTAKES.near * np.median(error[here]), side="right")
-        first = int(np.argmax(ends - np.arange(len(here))))
-        here = here[first : ends[first]]
-        if len(here) > least:
-            some = np.isin(np.arange(len(cols)), here)
-            if _varied(cells, cols, some)[col]:
-                yield _named(float(np.exp(np.median(ratio[here])))), some
-
-
-def _unit_doubt(cells: Cells, name: str, some: Array, axis: int) -> Doubt:
-    rows, cols = np.unique(cells.rows[some]), np.unique(cells.cols[some])
-    where = "columns {columns}; rows {rows}" if axis == 1 else "rows {rows}; columns {columns}"
-    template = (
-        f"{np.count_nonzero(some)} outliers equal the expected value {name} within the noise ({where}): another unit, "
-        "or a misplaced decimal point. Convert them and fit again"
-    )
-    return about_cells("other-unit", template, rows, cols)
+    for _, here in _by_line(cells.cols, np.flatnonzero(np.isfinite(ratio))):
+        ordered, half = np.sort(ratio[here]), len(here) // 2 + 1
+        first = int(np.argmin(ordered[half - 1 :] - ordered[: len(here) - half + 1]))
+        found[here] = np.exp(np.median(ordered[first : first + half]))
+    return found
 
 
 # Of a result
@@ -621,9 +511,10 @@ def too_many(result: Result) -> bool:
     return bool(S.nnz > constants.MAX_OUTLIER_SHARE * result.n_observed and result.noise != 0)
 
 
-def outliers_of(result: Result, table: Engine, broad: Array | None = None) -> Cells:
-    """All cells of S, which is in host memory."""
-    rows, cols = places(result.S)
+def outliers_of(result: Result, table: Engine, broad: Array | None = None) -> OutlierCells:
+    """All cells of S, which is in host memory; none if there is no S, or if they are too many to look at."""
+    S: Any = result.S if result.S is not None and result.S.nnz <= constants.BUDGET.sample else csr_array(result.L.shape)
+    rows, cols = places(S)
     cols = cols.astype(np.int64)
     at_hand = table if _at_hand(table) else None
     return cells_of(result, rows, cols, table.entries(rows, cols), at_hand, broad)
@@ -636,8 +527,7 @@ def names_at(result: Result, rows: Array, cols: Array, observed: Array) -> Array
     if result.mistakes is None:
         return kinds_of(cells_of(result, rows, cols, observed))[0].texts
     S: Any = result.S
-    at = find(S, rows, cols)
-    texts: Array = np.where(at >= 0, np.append(result.mistakes.texts, "")[at], "")
+    texts: Array = np.append(result.mistakes.texts, "")[find(S, rows, cols)]
     return texts
 
 
@@ -648,7 +538,7 @@ def _at_hand(table: Engine) -> bool:
 
 def cells_of(
     result: Result, rows: Array, cols: Array, observed: Array, table: Engine | None = None, broad: Array | None = None
-) -> Cells:
+) -> OutlierCells:
     """Some cells of a result; ``broad`` as :func:`broad_of` says, if that is known."""
     expected, latent, maps = result.L.entries(rows, cols), result.factors.entries(rows, cols), result.maps
     wrong, below = np.ones(len(rows)), ndtr
@@ -665,7 +555,7 @@ def cells_of(
     least = np.maximum(MISTAKES.rounding * np.maximum(np.abs(expected), np.abs(observed)), 1e-300)
     unit = np.maximum(unit, least) if maps is None else unit
     scatter = Scatter(latent, unit, broad[cols], wrong, cols, below, maps)
-    return Cells(rows, cols, observed, expected, np.maximum(std, least), result.L.shape, table, scatter)
+    return OutlierCells(rows, cols, observed, expected, np.maximum(std, least), result.L.shape, scatter, table)
 
 
 def broad_of(result: Result) -> Array:

@@ -64,7 +64,7 @@ NOTES = (  # kinds of doubt that do not touch expected values and outliers
     *("code", "copied-row", "other-unit", "stuck", "swapped"),
 )
 # kinds of doubt with which a result is not to be used
-FATAL = ("failure", "intervals", "no-pattern", "not-predicted", "out-of-range", "too-small")
+FATAL = ("failure", "intervals", "no-pattern", "not-predicted", "too-small")
 
 
 @dataclass(frozen=True)
