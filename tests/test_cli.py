@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -313,7 +312,7 @@ def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
         (["fit", "t.csv", "--feature", "a", "--rows", "f"], "not both"),
         (["fit", "t.csv", "--delimiter", "ab"], "--delimiter: one character, or tab, or space; got 'ab'"),
         (["fit", "t.csv", "--time-budget", "0"], "--time-budget: a number above 0 is needed; got '0'"),
-        (["fit", "t.csv", "--threshold", "far"], "--threshold: a number is needed; got 'far'"),
+        (["fit", "t.csv", "--threshold", "far"], "--threshold: invalid number value: 'far'"),
         (["fit", "t.csv", "--column", "rent"], "--column: the name of a column and its kind are needed, NAME=KIND"),
         (
             ["fit", "t.csv", "--column", "rent=money"],
@@ -354,14 +353,8 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
 
 def test_demo_writes_its_report(tmp_path, capsys):
     files = json.loads(said("demo", "--json", cwd=tmp_path, capsys=capsys))["files"]
-    assert "Rwanda" in (tmp_path / files["report.html"]).read_text(encoding="utf-8")
-    assert lines_of(tmp_path / files["life_expectancy.csv"])[0][:2] == ["country", "1964"]
-
-
-def test_experiments_are_in_the_repository(tmp_path, capsys):
-    failing("experiment", "list", cwd=tmp_path, code=3, capsys=capsys)
-    out, _ = run("experiment", "--help", cwd=Path(__file__).parents[1])
-    assert "experiment" in out
+    page = (tmp_path / files["report.html"]).read_text(encoding="utf-8")
+    assert "Rwanda" in page and "--cols index" in page
 
 
 def test_staged_files_come_together_or_not_at_all(tmp_path):
