@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from distributed import Client, LocalCluster
 from engines.conformance import LinesCase, to_the_end
 
@@ -29,8 +27,7 @@ import irpca
 from irpca import constants
 from irpca.callbacks import checkpoint
 from irpca.engines import MemoryEngine
-from irpca.engines.distributed import DistributedEngine, source_of, sources
-from irpca.engines.distributed.sources import UnreadableError
+from irpca.engines.distributed import DistributedEngine, source_of
 from irpca.engines.distributed.workers import ClusterError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
@@ -230,15 +227,6 @@ def test_a_client_that_is_closed(client, tmp_path):
         irpca.solve(faulty.of(noisy()), problem().F1)
 
 
-def test_a_chunk_that_a_worker_cannot_read_is_named(client, tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
-    array = zarr.create_array(tmp_path / "M.zarr", shape=(200, 150), dtype="f8", chunks=CHUNKS)
-    array[:] = noisy()
-    (tmp_path / "M.zarr" / "c" / "1" / "2").write_bytes(b"not a chunk")
-    with pytest.raises(UnreadableError, match=r"M cannot be read: rows 100 to 199, columns 100 to 149 of .*M\.zarr"):
-        irpca.solve(array, problem().F1, problem().F2)
-
-
 # Outliers in files
 
 
@@ -262,24 +250,6 @@ def test_a_worker_that_is_killed_while_it_writes_outliers(client, tmp_path):
     result = irpca.solve(faulty.of(problem().M), problem().F1, problem().F2, outliers_to=tmp_path / "S.parquet")
     assert result.reads == 2 and faulty.looks() > 2 * PER_READ
     same_outliers(tmp_path / "S.parquet")
-
-
-def limit_files(size):
-    """No file may become larger; to write more is an error, as on a full disk."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-
-
-def test_a_full_disk(client, tmp_path):
-    """There is no folder of that name; when there is room again, the same call goes on."""
-    M, path = da.from_array(problem().M, chunks=CHUNKS), tmp_path / "S.parquet"
-    client.run(lambda: limit_files(100))
-    with pytest.raises(OSError, match="outliers cannot be written"):
-        irpca.solve(M, problem().F1, problem().F2, outliers_to=path)
-    assert not path.exists()
-    client.run(lambda: limit_files(resource.RLIM_INFINITY))
-    irpca.solve(M, problem().F1, problem().F2, outliers_to=path)
-    same_outliers(path)
-    assert [file.name for file in tmp_path.iterdir()] == ["S.parquet"]
 
 
 # The process that solves

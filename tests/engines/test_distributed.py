@@ -20,9 +20,7 @@ from engines.conformance import (
     asked_of_holes,
     given_by,
     listed,
-    pattern,
     same_lines,
-    shared_case,
     with_nan,
 )
 
@@ -233,26 +231,6 @@ class TestHoles(HolesSuite):
             np.testing.assert_equal(*(owner.draw(13, np.random.default_rng(2)) for owner in both))
 
 
-@pytest.mark.parametrize("kind", ["50 %", "empty rows"])
-def test_a_survey_of_a_list(kind):
-    """One read to count, one for all that was announced."""
-    case, there = shared_case((60, 41)), pattern(kind)
-    engine = DistributedEngine(source_of(WAYS["CSR"](listed(case.M, there))))
-    seed, lines = np.random.SeedSequence(3), (np.arange(60), np.arange(5))
-    engine.survey([Look(size=40, seed=seed), Look(lines)])
-    reads = engine.reads
-    assert reads <= 2 + 1e-9
-    rows, cols, values = engine.draw(40, np.random.default_rng(seed))
-    np.testing.assert_array_equal(values, case.M[rows, cols])
-    np.testing.assert_array_equal(engine.block(*lines), np.where(there, case.M, np.nan)[:, :5])
-    assert engine.reads == reads
-
-
-def test_cells_as_chunks():
-    case = Case((7, 3))
-    same_as_memory(DistributedEngine(source_of(da.from_array(case.M, chunks=1))), case)
-
-
 # What is told, and what is refused.
 
 
@@ -279,14 +257,6 @@ def test_infinite_cells_are_refused_with_their_place(problem, solver):
     given = (problem.F1, problem.F2) if SOLVERS[solver].features else ()
     with pytest.raises(ValueError, match="M holds infinite values in rows 40 to 59, columns 30 to 44; replace them"):
         irpca.solve(da.from_array(M, chunks=(20, 15)), *given, rank=2, solver=solver)
-
-
-def test_features_of_another_length_are_refused_before_M_is_read(problem):
-    M, seen = watched_chunks(problem.M)
-    for given in ((problem.F2, problem.F2), (problem.F1, problem.F1), (np.ones((61, 2)), None)):
-        with pytest.raises(ValueError, match=r"F[12] has \d+ rows"):
-            irpca.solve(M, *given)
-    assert not seen
 
 
 @pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])
