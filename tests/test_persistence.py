@@ -383,6 +383,10 @@ FILES: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
         r"LowRank has other fields here \(.*predict.*load it with the version that wrote it",
         lambda content: changed(content, attribute("rank", {"LowRank": {"dict": {"predict": None}}})),
     ),
+    "attribute left out": (
+        "it lacks rank: load it with the version that wrote it",
+        lambda content: changed(content, lambda document: document["content"]["dict"].pop("rank")),
+    ),
     "array left out": ("no model file", lambda content: changed(content, attribute("rank", {"array": "no"}))),
 }
 

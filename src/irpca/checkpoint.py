@@ -8,7 +8,6 @@ about it.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -49,7 +48,7 @@ CALLED = {
     "seed": "random_state",
     "values": "some values of M",
 }
-TABLE = "CREATE TABLE checkpoint_2 (record INTEGER, part INTEGER, data BLOB, digest BLOB, PRIMARY KEY (record, part))"
+TABLE = "CREATE TABLE checkpoint_2 (record INTEGER, part INTEGER, data BLOB, digest TEXT, PRIMARY KEY (record, part))"
 PIECE = 1 << 22  # bytes of an array in one row: SQLite copies a row, and holds no more than 1 GB in one
 COMMIT_EVERY = 0.5  # seconds: to wait for the disk takes longer than most questions about a small table
 
@@ -412,10 +411,8 @@ def _refuse(parts: Any) -> Any:
     raise TypeError
 
 
-def _digest_part(record: int, part: int, data: Any) -> bytes:
-    found = hashlib.blake2b(b"%d %d " % (record, part), digest_size=16)
-    found.update(data)
-    return found.digest()
+def _digest_part(record: int, part: int, data: Any) -> str:
+    return digest(record, part, np.frombuffer(data, np.uint8))
 
 
 def _lay_out(array: Array) -> Array:

@@ -121,6 +121,8 @@ def load(path: str | os.PathLike[str]) -> InductiveRobustPCA:
     attributes = _load(path, InductiveRobustPCA)
     model = object.__new__(InductiveRobustPCA)
     with refusing(path):
+        lacking = set(InductiveRobustPCA().get_params(deep=False)) - set(attributes)
+        require(not lacking, f"it lacks {', '.join(sorted(lacking))}: load it with the version that wrote it")
         model.__dict__.update(attributes)
         model._keep(model.result_)
     return model
