@@ -315,7 +315,7 @@ def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
             "--column rent=money: there is no such kind; the kinds are auto, as",
         ),
         (["fit", "t.csv", "--column", "a=auto", "--column", "a=number"], "--column a: it is named 2 times"),
-        (["fit", "t.csv", "--column", "a=auto", "--columns", "as-they-are"], "leave --column out, or --columns"),
+        (["fit", "t.csv", "--column", "a=auto", "--columns", "as-they-are"], "not allowed with argument --column"),
     ],
 )
 def test_wrong_usage(tmp_path, capsys, words, message):

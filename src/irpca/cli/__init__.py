@@ -146,7 +146,8 @@ def _add_fit(commands: Any) -> None:
     parser.add_argument("--rows", metavar="F", help='features of the rows: a table, or "index" for their labels')
     parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
     parser.add_argument("--rank", type=_rank, default="auto", metavar="R", help="number of components (default: auto)")
-    parser.add_argument(
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument(
         "--column",
         action="append",
         default=[],
@@ -154,7 +155,7 @@ def _add_fit(commands: Any) -> None:
         metavar="NAME=KIND",
         help="what a column holds: auto, as-it-is, logarithm, number or ordered, see below (may be repeated)",
     )
-    parser.add_argument(
+    columns.add_argument(
         "--columns",
         choices=["auto", "as-they-are"],
         default="auto",

@@ -206,8 +206,6 @@ def _refuse_together(arguments: Namespace) -> None:
 def _refuse_kinds(arguments: Namespace) -> None:
     from ..model.kinds import CHOICES
 
-    if arguments.column and arguments.columns != "auto":
-        raise UsageError("--columns as-they-are takes all columns as they are: leave --column out, or --columns")
     names = [name for name, _ in arguments.column]
     for name, kind in arguments.column:
         if kind not in CHOICES:
