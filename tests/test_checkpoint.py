@@ -21,7 +21,6 @@ import pytest
 
 import irpca
 from irpca import InductiveRobustPCA, Status, checkpoint, constants, solve
-from irpca.callbacks import TimeBudget
 from irpca.callbacks import checkpoint as keep
 from irpca.checkpoint import CheckpointError, Journal, RecordFile
 from irpca.engines import MemoryEngine, ReferenceEngine, choose, observed
@@ -333,18 +332,6 @@ def test_other_chunks_and_versions_are_refused(tables, path, monkeypatch):
     monkeypatch.setattr(irpca, "__version__", "9.9")
     with pytest.raises(CheckpointError, match=r"the version of irpca was '\S+', now '9.9'"):
         solve(Stored(M).chunks(), *F, resume=path, **IHT)
-
-
-def test_a_replay_that_is_stopped_early_loses_nothing(large, tables, path):
-    M, *F = tables["noisy"]
-    M = Stored(M).chunks()
-    plain = solve(M, *F, rank=2, callbacks=keep(path))
-    whole = path.read_bytes()
-    assert solve(M, *F, rank=2, resume=path, callbacks=TimeBudget(1e-9)).status is Status.STOPPED
-    assert path.read_bytes() == whole
-    again = solve(M, *F, rank=2, resume=path)
-    assert_same(again, plain)
-    assert again.reads < 1.5 < plain.reads
 
 
 # The path.

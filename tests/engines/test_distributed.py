@@ -8,7 +8,6 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from dask import delayed
 from distributed import Client
 from engines.conformance import (
@@ -20,7 +19,6 @@ from engines.conformance import (
     asked_of_holes,
     given_by,
     listed,
-    same_lines,
     with_nan,
 )
 
@@ -28,7 +26,7 @@ import irpca
 from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
-from irpca.engines.distributed import DistributedEngine, observations, source_of, sources, workers
+from irpca.engines.distributed import DistributedEngine, observations, source_of, workers
 from irpca.engines.distributed.distributed_engine import MAX_REDRAWS
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
@@ -126,46 +124,6 @@ class DistributedSuite(LeanSuite):
 
 class TestTiles(DistributedSuite):
     setting = given_by(CASES)
-
-
-def written(folder, M, kind):
-    """M in files of some kind."""
-    if kind == "zarr":
-        array = zarr.create_array(folder / "M.zarr", shape=M.shape, dtype=M.dtype, chunks=[-(-n // 2) for n in M.shape])
-        array[:] = M
-        return array
-    if kind == "parquet":
-        return parquet_file(folder / "M.parquet", M)
-    for k, part in enumerate(np.split(M, np.cumsum(ragged(len(M)))[:-1])):
-        np.save(folder / f"{k}.npy", part)
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["zarr", "npy", "parquet"])
-def test_files(kind, tmp_path, monkeypatch):
-    """The engine answers of what is read from files as it does of arrays."""
-    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 600)
-    monkeypatch.setattr(observations, "BAND_ENTRIES", 150)
-    case = Case((33, 29))
-    engine, memory = DistributedEngine(source_of(written(tmp_path, case.M, kind))), MemoryEngine(case.M)
-    assert len(engine.places) > 1 and engine.n_observed == case.M.size
-    same_as_memory(engine, case)
-    np.testing.assert_array_equal(engine.block(np.array([7, 3]), np.arange(29)), case.M[[7, 3]])
-    lines = LinesCase((33, 29))
-    asked = lines.U, lines.V, lines.noise, lines.priors[0]
-    same_lines(engine.solve_lines(0, *asked), memory.solve_lines(0, *asked))
-
-
-def same_as_memory(engine, case):
-    memory = MemoryEngine(case.M)
-    for question, asked in (("core", (case.Q1, case.Q2)), ("products", (case.X, case.Y))):
-        *answers, _ = getattr(engine, question)(case.L, 1.0, *asked)
-        *expected, _ = getattr(memory, question)(case.L, 1.0, *asked)
-        for answer, right in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(answer, right, rtol=0, atol=1e-12)
-    S, right = (owner.corruption(case.L, 1.0)[0] for owner in (engine, memory))
-    np.testing.assert_array_equal(S.toarray() != 0, right.toarray() != 0)
 
 
 @pytest.fixture(scope="class")
