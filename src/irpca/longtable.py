@@ -276,17 +276,12 @@ def _read_numbers(values: Array, name: str) -> Array:
     """Values as float32 if that is what they are, else as float64; of objects, None and pandas' NA are NaN."""
     kind = values.dtype.kind
     if kind == "O":
-        missing = [value is None or type(value).__name__ == "NAType" for value in values]
-        text = np.array([isinstance(value, str) for value in values])
-        try:
-            if not text.any():
-                return np.where(missing, np.nan, values).astype(np.float64)
-        except (TypeError, ValueError):
-            pass
-        shown = (
-            f"at position {np.argmax(text)} there is {quote(values[np.argmax(text)])}" if text.any() else "got object"
-        )
-        raise ValueError(f"{name} must be numbers, but {shown}; convert them first: pd.to_numeric does that")
+        for k, value in enumerate(values):
+            if isinstance(value, str):  # which NumPy would convert
+                raise ValueError(f"{name} must be numbers, but at position {k} there is {value!r}: use pd.to_numeric")
+        with naming(name):
+            missing = [value is None or type(value).__name__ == "NAType" for value in values]
+            return np.where(missing, np.nan, values).astype(np.float64)
     if kind not in "iufb":
         hint = ": pd.to_numeric does that" if kind in "UST" else ""
         raise ValueError(f"{name} must be numbers, got {_name_kind(values)}; convert them first{hint}")
