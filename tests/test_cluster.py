@@ -1,6 +1,5 @@
 """Faults of a cluster in the middle of a solve: the result is the undisturbed one, or there is an error and none."""
 
-import json
 import logging
 import os
 import signal
@@ -25,7 +24,6 @@ from engines.conformance import LinesCase, to_the_end
 
 import irpca
 from irpca import constants
-from irpca.callbacks import checkpoint
 from irpca.engines import MemoryEngine
 from irpca.engines.distributed import DistributedEngine, source_of
 from irpca.engines.distributed.workers import ClusterError
@@ -250,40 +248,6 @@ def test_a_worker_that_is_killed_while_it_writes_outliers(client, tmp_path):
     result = irpca.solve(faulty.of(problem().M), problem().F1, problem().F2, outliers_to=tmp_path / "S.parquet")
     assert result.reads == 2 and faulty.looks() > 2 * PER_READ
     same_outliers(tmp_path / "S.parquet")
-
-
-# The process that solves
-
-
-def drive(address, folder, path, result):
-    """Solve on a cluster, with a checkpoint; for a process of its own."""
-    constants.BUDGET = replace(constants.BUDGET, memory=1 << 13)
-    with Client(address):
-        solved = irpca.solve(
-            Faulty(folder).of(noisy()), problem().F1, callbacks=checkpoint(path), resume=path if path.exists() else None
-        )
-    np.savez(result, *solved.L.thin())
-
-
-def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
-    looks, path, result = tmp_path / "looks", tmp_path / "solve.checkpoint", tmp_path / "result.npz"
-    looks.mkdir()
-    here = os.pathsep.join([os.fspath(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
-    code = (
-        "import json, sys, pathlib, test_cluster\n"
-        "address, *paths = json.loads(sys.argv[1])\n"
-        "test_cluster.drive(address, *map(pathlib.Path, paths))"
-    )
-    command = [sys.executable, "-c", code, json.dumps([cluster.scheduler_address, *map(str, (looks, path, result))])]
-    faulty = Faulty(looks)
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here})
-    while process.poll() is None and faulty.looks() < 3 * PER_READ + 2:
-        time.sleep(0.01)
-    process.kill()
-    assert process.wait() == -signal.SIGKILL and not result.exists()
-    drive(cluster.scheduler_address, looks, path, result)  # another process goes on: this one
-    with np.load(result) as found:
-        np.testing.assert_equal(tuple(found.values()), undisturbed().L.thin())
 
 
 # Memory, and the scheduler
