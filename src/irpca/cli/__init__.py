@@ -29,11 +29,12 @@ Missing values in csv: empty fields, NA, N/A, n/a, NaN, nan, null, NULL, None, <
 
 
 KINDS = """kinds of columns (--column NAME=KIND; of a table without names, NAME is the position, from 0 on):
-  auto       found out: any of these, also values piled up at a bound, such as zeros
-  as-it-is   plain numbers
-  logarithm  numbers, none below 0, whose errors grow with their size: prices
-  number     numbers that are stretched so that they spread evenly, if it helps
-  ordered    few values with an order, such as scores from 1 to 5
+  auto         found out: any of these, also values piled up at a bound, such as zeros
+  as-it-is     plain numbers
+  logarithm    numbers, none below 0, whose errors grow with their size: prices
+  square-root  counts
+  number       numbers that are stretched so that they spread evenly, if it helps
+  ordered      few values with an order, such as scores from 1 to 5
 """
 
 
@@ -153,7 +154,7 @@ def _add_fit(commands: Any) -> None:
         default=[],
         type=_read_kind,
         metavar="NAME=KIND",
-        help="what a column holds: auto, as-it-is, logarithm, number or ordered, see below (may be repeated)",
+        help="what a column holds, one of the kinds below (may be repeated)",
     )
     columns.add_argument(
         "--columns",
