@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, NoReturn
-
-from .. import __version__
 
 USABLE, FOUND, USAGE, INPUT, DO_NOT_USE, OUTPUT, INTERNAL, INTERRUPTED = 0, 1, 2, 3, 4, 5, 70, 130
 
@@ -38,6 +38,10 @@ KINDS = """kinds of columns (--column NAME=KIND; of a table without names, NAME 
 """
 
 
+class Interrupted(BaseException):
+    """Ctrl-C. Not a KeyboardInterrupt, after which a fit would first finish what it has."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.exit(USAGE, f"irpca: {message}. See {self.prog} --help\n")
@@ -63,9 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         _flush()
         return int(end.code or 0)
     arguments.command_line = shlex.join(["irpca", *words])
+    before = _stop_on_interrupt()
     try:
         return _run(arguments)
     finally:
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
         _flush()
 
 
@@ -74,7 +81,7 @@ def _run(arguments: argparse.Namespace) -> int:
         from . import commands
 
         return int(getattr(commands, arguments.command)(arguments))
-    except KeyboardInterrupt:
+    except (Interrupted, KeyboardInterrupt):
         return _fail("stopped; nothing was written", INTERRUPTED)
     except BrokenPipeError:  # a reader who has gone, as head does, is no error
         return USABLE
@@ -102,6 +109,20 @@ def _fail(text: str, code: int) -> int:
     return code
 
 
+def _stop_on_interrupt() -> Any:
+    """Make Ctrl-C end the command at once, unless the parent process has it ignored."""
+    try:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            return signal.signal(signal.SIGINT, _interrupt)
+    except ValueError:  # not in the main thread
+        pass
+    return None
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
 def _flush() -> None:
     """Write out what is left, if anybody reads it."""
     try:
@@ -117,7 +138,7 @@ def _make_parser() -> argparse.ArgumentParser:
         epilog=f"{FORMATS}\n{EXIT_CODES}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--version", action="version", version=f"irpca {__version__}")
+    parser.add_argument("--version", action="version", version=_spell_version())
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
     _add_fit(commands)
     _add_predict(commands)
@@ -125,6 +146,12 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_demo(commands)
     return parser
+
+
+def _spell_version() -> str:
+    from .. import __version__
+
+    return f"irpca {__version__}"
 
 
 def _add_command(commands: Any, name: str, text: str, epilog: str = "") -> argparse.ArgumentParser:

@@ -20,7 +20,6 @@ from ..labels import Labels
 from ..labels import texts as texts_of
 from ..readers import PACKED, Data, FileTable, Options, ReaderError
 from ..readers.table import no_column
-from ..result import Status
 from . import FOUND, USABLE, USAGE, findings, main, printed, writers
 
 
@@ -53,8 +52,6 @@ def fit(arguments: Namespace) -> int:
         )
         with _note_warnings(notes), _naming_kinds():
             model.fit(data.M, row_features=data.features if rows is None else rows, col_features=cols)
-        if model.status_ is Status.INTERRUPTED:
-            raise KeyboardInterrupt
         found = findings.outliers(model, data, {**_collect_criterion(arguments), "explain": arguments.explain})
         findings.write_outliers(place / "outliers.csv", found)
         findings.write_repaired(place / "repaired.csv", model, data, _collect_criterion(arguments))
@@ -216,9 +213,16 @@ def _refuse_kinds(arguments: Namespace) -> None:
 
 
 def _make_options(arguments: Namespace, labels: Iterable[str] = ()) -> Options:
-    names = ("missing", "text", "delimiter", "decimal", "encoding", "header", "key")
-    given = {name: getattr(arguments, name) for name in names if hasattr(arguments, name)}
-    return Options(**given, labels=tuple(labels))
+    return Options(
+        missing=tuple(arguments.missing),
+        text=tuple(arguments.text),
+        labels=tuple(labels),
+        delimiter=arguments.delimiter,
+        decimal=arguments.decimal,
+        encoding=arguments.encoding,
+        header=arguments.header,
+        key=getattr(arguments, "key", None),
+    )
 
 
 def _read_data(arguments: Namespace, columns: Labels | None = None) -> Data:

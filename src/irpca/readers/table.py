@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,10 +28,10 @@ class Options:
 
     Attributes
     ----------
-    missing : texts
+    missing : tuple of str
         What stands for a missing value, beside :data:`irpca.readers.csvfiles.MISSING`. Of a number, whatever equals it
         does.
-    drop, only, text, labels : names of columns
+    drop, only, text, labels : tuples of str
         Columns to leave out; the only ones to read, if some are named; to keep as text whatever they look like; that
         hold labels, in which only an empty field is missing, and codes such as 007 stay as they are.
     delimiter, decimal, encoding : str or None
@@ -44,11 +44,11 @@ class Options:
         Which array of an npz or zarr file.
     """
 
-    missing: Sequence[str] = ()
-    drop: Sequence[str] = ()
-    only: Sequence[str] = ()
-    text: Sequence[str] = ()
-    labels: Sequence[str] = ()
+    missing: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
     delimiter: str | None = None
     decimal: str | None = None
     encoding: str | None = None
