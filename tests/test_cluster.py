@@ -1,7 +1,9 @@
 """Faults of a cluster in the middle of a solve: the result is the undisturbed one, or there is an error and none."""
 
+import json
 import logging
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -19,13 +21,16 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from distributed import Client, LocalCluster
 from engines.conformance import LinesCase, to_the_end
 
 import irpca
 from irpca import constants
+from irpca.callbacks import checkpoint
 from irpca.engines import MemoryEngine
-from irpca.engines.distributed import DistributedEngine, source_of
+from irpca.engines.distributed import DistributedEngine, source_of, sources
+from irpca.engines.distributed.sources import UnreadableError
 from irpca.engines.distributed.workers import ClusterError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import tests
@@ -225,6 +230,15 @@ def test_a_client_that_is_closed(client, tmp_path):
         irpca.solve(faulty.of(noisy()), problem().F1)
 
 
+def test_a_chunk_that_a_worker_cannot_read_is_named(client, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
+    array = zarr.create_array(tmp_path / "M.zarr", shape=(200, 150), dtype="f8", chunks=CHUNKS)
+    array[:] = noisy()
+    (tmp_path / "M.zarr" / "c" / "1" / "2").write_bytes(b"not a chunk")
+    with pytest.raises(UnreadableError, match=r"M cannot be read: rows 100 to 199, columns 100 to 149 of .*M\.zarr"):
+        irpca.solve(array, problem().F1, problem().F2)
+
+
 # Outliers in files
 
 
@@ -248,6 +262,58 @@ def test_a_worker_that_is_killed_while_it_writes_outliers(client, tmp_path):
     result = irpca.solve(faulty.of(problem().M), problem().F1, problem().F2, outliers_to=tmp_path / "S.parquet")
     assert result.reads == 2 and faulty.looks() > 2 * PER_READ
     same_outliers(tmp_path / "S.parquet")
+
+
+def limit_files(size):
+    """No file may become larger; to write more is an error, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_full_disk(client, tmp_path):
+    """There is no folder of that name; when there is room again, the same call goes on."""
+    M, path = da.from_array(problem().M, chunks=CHUNKS), tmp_path / "S.parquet"
+    client.run(lambda: limit_files(100))
+    with pytest.raises(OSError, match="outliers cannot be written"):
+        irpca.solve(M, problem().F1, problem().F2, outliers_to=path)
+    assert not path.exists()
+    client.run(lambda: limit_files(resource.RLIM_INFINITY))
+    irpca.solve(M, problem().F1, problem().F2, outliers_to=path)
+    same_outliers(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["S.parquet"]
+
+
+# The process that solves
+
+
+def drive(address, folder, path, result):
+    """Solve on a cluster, with a checkpoint; for a process of its own."""
+    constants.BUDGET = replace(constants.BUDGET, memory=1 << 13)
+    with Client(address):
+        solved = irpca.solve(
+            Faulty(folder).of(noisy()), problem().F1, callbacks=checkpoint(path), resume=path if path.exists() else None
+        )
+    np.savez(result, *solved.L.thin())
+
+
+def test_the_process_that_solves_is_killed(client, cluster, tmp_path):
+    looks, path, result = tmp_path / "looks", tmp_path / "solve.checkpoint", tmp_path / "result.npz"
+    looks.mkdir()
+    here = os.pathsep.join([os.fspath(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    code = (
+        "import json, sys, pathlib, test_cluster\n"
+        "address, *paths = json.loads(sys.argv[1])\n"
+        "test_cluster.drive(address, *map(pathlib.Path, paths))"
+    )
+    command = [sys.executable, "-c", code, json.dumps([cluster.scheduler_address, *map(str, (looks, path, result))])]
+    faulty = Faulty(looks)
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here})
+    while process.poll() is None and faulty.looks() < 3 * PER_READ + 2:
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL and not result.exists()
+    drive(cluster.scheduler_address, looks, path, result)  # another process goes on: this one
+    with np.load(result) as found:
+        np.testing.assert_equal(tuple(found.values()), undisturbed().L.thin())
 
 
 # Memory, and the scheduler

@@ -369,6 +369,19 @@ def test_parts_that_are_bands_are_read_as_they_are(tmp_path, small):
     check_table(source, frame)
 
 
+def test_a_full_disk_is_told(tmp_path, small, monkeypatch):
+    def save(file, array):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "save", save)
+    with (
+        dask.config.set({"temporary-directory": str(tmp_path)}),
+        pytest.raises(OSError, match=r"cannot be written to .*irpca-.*No space left.*temporary-directory"),
+    ):
+        source_of(in_parts(table()))
+    assert not scratch_folders(tmp_path)
+
+
 @pytest.mark.parametrize("kind", [int, str, "category", "date"])
 @pytest.mark.parametrize("files", [1, 12])
 def test_parquet(tmp_path, small, kind, files):
