@@ -21,9 +21,8 @@ import pytest
 
 import irpca
 from irpca import InductiveRobustPCA, Status, checkpoint, constants, solve
-from irpca.callbacks import TimeBudget
 from irpca.callbacks import checkpoint as keep
-from irpca.checkpoint import CheckpointError, Journal, RecordFile, describe, flatten, restore
+from irpca.checkpoint import CheckpointError, Journal, RecordFile
 from irpca.engines import MemoryEngine, ReferenceEngine, choose, observed
 from irpca.engines.base import Lines, Look, Sums, Trim
 from irpca.engines.distributed import DistributedEngine
@@ -125,13 +124,13 @@ def assert_same(a, b):
 def rows(path):
     """All that a file holds."""
     with sqlite3.connect(path) as db:
-        return db.execute("SELECT * FROM checkpoint_1 ORDER BY record, part").fetchall()
+        return db.execute("SELECT * FROM checkpoint_2 ORDER BY record, part").fetchall()
 
 
 def names(path):
     """Those of the recorded questions."""
     file = RecordFile(path, new=False)
-    found = [checkpoint.Record.read(file.text(k)).name for k in range(1, file.count)]
+    found = [file.read(k)[0][0][0] for k in range(1, file.count)]
     file.close()
     return found
 
@@ -155,7 +154,6 @@ PLAIN = [name for name, solver in SOLVERS.items() if not solver.features and not
 CASES = [
     ("irpca", "exact", {}),
     ("irpca", "noisy", {}),
-    ("irpca", "alone", {"rank": 2}),
     ("irpca_iht", "noisy", {"rank": 2}),
     ("irpca_iht", "holes", {"rank": 2, "variant": "paper"}),
     *((name, "alone", {"rank": 2, "max_iter": 6}) for name in PLAIN),
@@ -262,27 +260,24 @@ def test_holes_are_known_when_the_answer_that_met_them_is_replayed(tables, path)
         assert tuple(journal.engine.asked) == asked
 
 
-# Damaged, foreign, of something else. Changed bytes are the soak's (soak/checkpoints.py).
+# Damaged, foreign, of something else. Changed bytes are the soak's (lab/soak/checkpoints.py).
 
 
-def test_parts_that_are_changed_moved_lost_or_of_another_file(tables, tmp_path, path):
-    given, other = tables["exact"], tmp_path / "other"
+def test_parts_that_are_changed_moved_or_lost(tables, path):
+    given = tables["exact"]
     solve(*given, callbacks=keep(path), **IHT)
-    solve(*given, callbacks=keep(other), **{**IHT, "tol": 1e-9})
     whole = path.read_bytes()
-    theirs = sqlite3.connect(other).execute("SELECT data, digest FROM checkpoint_1 WHERE record = 2 AND part = 1")
-    for change, values in (
-        ("UPDATE checkpoint_1 SET data = zeroblob(length(data)) WHERE record = 3 AND part = 1", ()),
-        ("UPDATE checkpoint_1 SET data = ?, digest = ? WHERE record = 2 AND part = 1", theirs.fetchone()),
-        ("UPDATE checkpoint_1 SET record = 99 WHERE record = 3", ()),
-        ("UPDATE checkpoint_1 SET data = 7 WHERE record = 3 AND part = 1", ()),
-        ("DELETE FROM checkpoint_1 WHERE record = 3", ()),
-        ("DELETE FROM checkpoint_1 WHERE record = 0", ()),
-        ("CREATE TRIGGER t AFTER INSERT ON checkpoint_1 BEGIN DELETE FROM checkpoint_1; END", ()),
+    for change in (
+        "UPDATE checkpoint_2 SET data = zeroblob(length(data)) WHERE record = 3 AND part = 1",
+        "UPDATE checkpoint_2 SET record = 3, part = 9 WHERE record = 2 AND part = 1",
+        "UPDATE checkpoint_2 SET data = 7 WHERE record = 3 AND part = 1",
+        "DELETE FROM checkpoint_2 WHERE record = 3",
+        "DELETE FROM checkpoint_2 WHERE record = 0",
+        "CREATE TRIGGER t AFTER INSERT ON checkpoint_2 BEGIN DELETE FROM checkpoint_2; END",
     ):
         path.write_bytes(whole)
         with sqlite3.connect(path) as db:
-            db.execute(change, values)
+            db.execute(change)
         db.close()
         with pytest.raises(CheckpointError, match=r"run is damaged, or no checkpoint.*restore it from a copy"):
             solve(*given, resume=path, **IHT)
@@ -291,7 +286,7 @@ def test_parts_that_are_changed_moved_lost_or_of_another_file(tables, tmp_path, 
         solve(*given, resume=path, **IHT)
 
 
-@pytest.mark.parametrize("content", [b"hello", b"\x93NUMPY\x01\x00", b"irpca checkpoint 1\n", bytes(5000)])
+@pytest.mark.parametrize("content", [b"hello", bytes(5000)])
 def test_foreign_files(tables, path, content):
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="is damaged, or no checkpoint of this version"):
@@ -302,14 +297,10 @@ def test_foreign_files(tables, path, content):
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"rank": 1}, "rank was 2, now 1"),
         ({"rank": "auto", "solver": "irpca"}, "solver was 'irpca_iht', now 'irpca'; rank was 2, now 'auto'"),
-        ({"variant": "paper"}, "variant was 'whitened', now 'paper'"),
         ({"tol": 1e-8}, "tol was 1e-10, now 1e-08"),
-        ({"random_state": 5}, "random_state was"),
         ({"engine": "reference"}, "engine was 'memory', now 'reference'"),
         ({"F1": lambda F: F + 1e-9}, "the features of the rows changed"),
-        ({"F2": lambda F: F[:, :2]}, "the features of the columns changed"),
         ({"F2": lambda F: None}, "the features of the columns changed"),
         ({"M": lambda M: M[:-1], "F1": lambda F: F[:-1]}, r"shape of M was \[80, 60\], now \[79, 60\]; the features"),
         ({"M": lambda M: M.astype(np.float32)}, "the type of M was 'float64', now 'float32'"),
@@ -341,28 +332,6 @@ def test_other_chunks_and_versions_are_refused(tables, path, monkeypatch):
     monkeypatch.setattr(irpca, "__version__", "9.9")
     with pytest.raises(CheckpointError, match=r"the version of irpca was '\S+', now '9.9'"):
         solve(Stored(M).chunks(), *F, resume=path, **IHT)
-
-
-def test_what_only_ends_a_run_may_change(large, tables, path, caplog):
-    M, *F = tables["exact"]
-    M = Stored(M).chunks()
-    first = solve(M, *F, callbacks=keep(path), sparse=False, max_iter=3, **IHT)
-    assert first.status is Status.MAX_ITER
-    with caplog.at_level(logging.WARNING, "irpca"):
-        assert_same(solve(M, *F, resume=path, variant="whitened", **IHT), solve(M, *F, **IHT))
-    assert not caplog.records
-
-
-def test_a_replay_that_is_stopped_early_loses_nothing(large, tables, path):
-    M, *F = tables["noisy"]
-    M = Stored(M).chunks()
-    plain = solve(M, *F, rank=2, callbacks=keep(path))
-    whole = path.read_bytes()
-    assert solve(M, *F, rank=2, resume=path, callbacks=TimeBudget(1e-9)).status is Status.STOPPED
-    assert path.read_bytes() == whole
-    again = solve(M, *F, rank=2, resume=path)
-    assert_same(again, plain)
-    assert again.reads < 1.5 < plain.reads
 
 
 # The path.
@@ -399,18 +368,6 @@ def test_with_both_the_same_call_begins_and_goes_on(tables, path):
     assert (first.reads > 5, again.reads) == (True, 1)
 
 
-@pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])
-def test_solvers_of_dense_matrices_are_refused_before_anything_is_read(tables, path, solver):
-    (M, *F), options = tables["exact"], {"rank": 2, "solver": solver, "callbacks": keep(path)}
-    engine, stored = Watched(M), Stored(M)
-    engine.forbidden = READING | ACCESSING
-    with pytest.raises(ValueError, match=f"solver='{solver}' keeps arrays as large as M.*leave checkpoint"):
-        solve(M, *F, engine=engine, **options)
-    with pytest.raises(NotImplementedError, match=f"solver='{solver}' works on all of M"):
-        solve(stored.chunks(), *F, **options)
-    assert stored.read == 0 and not path.exists()
-
-
 def test_a_file_that_another_solve_uses(tables, path):
     M = tables["exact"][0]
     journal_of(MemoryEngine(M), path).ending()
@@ -427,25 +384,25 @@ def test_a_file_that_another_solve_uses(tables, path):
 # Interruptions.
 
 
-@pytest.mark.parametrize("at", [2, 3, 7, 20, 31, 44])
+@pytest.mark.parametrize("at", [2, 3, 20])
 def test_ctrl_c_while_a_record_is_written(tables, path, monkeypatch, at):
-    given, chain, parts = tables["exact"], RecordFile._chain, []
+    given, found, parts = tables["exact"], checkpoint._digest_part, []
 
-    def interrupted(self, *part):
+    def interrupted(*part):
         parts.append(part)
         if len(parts) == at:
             raise KeyboardInterrupt
-        return chain(self, *part)
+        return found(*part)
 
     monkeypatch.setattr(checkpoint, "COMMIT_EVERY", 0)
-    monkeypatch.setattr(RecordFile, "_chain", interrupted)
+    monkeypatch.setattr(checkpoint, "_digest_part", interrupted)
     with suppress(KeyboardInterrupt):
         assert solve(*given, callbacks=keep(path), **IHT).status is Status.INTERRUPTED
     monkeypatch.undo()
     assert_same(solve(*given, resume=path, **IHT), solve(*given, **IHT))
 
 
-@pytest.mark.parametrize("size", [0, 5000, 24000])
+@pytest.mark.parametrize("size", [0, 24000])
 def test_a_full_disk(tables, path, monkeypatch, size):
     given = tables["alone"][0], None, None
     monkeypatch.setattr(checkpoint, "COMMIT_EVERY", 0)
@@ -458,18 +415,6 @@ def test_a_full_disk(tables, path, monkeypatch, size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     plain = solve(*given, rank=2, solver="accaltproj")
     assert_same(solve(*given, rank=2, solver="accaltproj", resume=path), plain)
-
-
-def test_an_engine_that_fails_leaves_all_that_it_answered(tables, path):
-    class Failing(Watched):
-        def core(self, *given):
-            if self.asked.count("core") > 5:
-                raise OSError("the disk is gone")
-            return super().core(*given)
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        solve(*tables["exact"], engine=Failing(tables["exact"][0]), callbacks=keep(path), **IHT)
-    assert len(names(path)) == 5
 
 
 LIVES = """
@@ -529,49 +474,44 @@ def test_killed_at_any_moment(tables, tmp_path):
 
 
 def test_a_replay_ends_where_the_question_is_another(tables, path, caplog, monkeypatch):
+    """Then nothing of the rest is used."""
     plain = solve(*tables["exact"], callbacks=keep(path), **IHT)
-    whole, same, seen = rows(path), checkpoint.Record.same, []
+    whole, describe, asked = rows(path), Journal._describe, []
 
-    def differs(self, other):
-        seen.append(self)
-        return same(self, other) and len(seen) != 5
+    def differing(self, name, arguments):
+        found = describe(self, name, arguments)
+        asked.append(found)
+        return [name, "another"] if len(asked) == 5 else found
 
-    monkeypatch.setattr(checkpoint.Record, "same", differs)
+    monkeypatch.setattr(Journal, "_describe", differing)
     with caplog.at_level(logging.WARNING, "irpca"):
         assert_same(solve(*tables["exact"], resume=path, **IHT), plain)
-    assert len(seen) == 5  # nothing of the rest was used
     (record,) = caplog.records
     assert f"{whole[-1][0] - 4} records from there on are not used" in record.getMessage()
-    assert rows(path) == whole
 
 
-def test_rounding_is_told_from_another_question(tables, path, caplog):
+def test_another_question_is_asked(tables, path):
     M, rng = tables["exact"][0], np.random.default_rng(0)
     Q1, Q2 = rng.standard_normal((80, 3)), rng.standard_normal((60, 2))
     L = LowRank.from_product(Q1[:, :2], Q2)
     begun = journal_of(MemoryEngine(M), path)
-    G, _ = begun.core(L, 1.0, Q1, Q2)
+    begun.core(L, 1.0, Q1, Q2)
     begun.ending()
     whole = path.read_bytes()
-    for by, warnings in ((0.0, 0), (1e-12, 1)):
-        again = journal_of(Watched(M), path)
-        with caplog.at_level(logging.WARNING, "irpca"):
-            np.testing.assert_array_equal(G, again.core(L, 1.0, Q1 * (1 + by), Q2)[0])
-        again.ending()
-        assert len(caplog.records) == warnings and again.engine.asked == ["glance"]
-    for other in (
-        *((L, 1.0, Q, Q2) for Q in (Q1 * (1 + 1e-4), Q1[:, ::-1].copy(), Q1[::-1].copy(), -Q1, Q1[:, :2])),
-        *((L, limit, Q1, Q2) for limit in (1.001, np.inf)),
-        (LowRank.zero(L.shape), 1.0, Q1, Q2),
+    for other, asked in (
+        ((L, 1.0, Q1.copy(), Q2), ["glance"]),
+        *(((L, 1.0, Q, Q2), ["glance", "core"]) for Q in (np.nextafter(Q1, 9), Q1[::-1].copy(), Q1[:, :2])),
+        ((L, 1.001, Q1, Q2), ["glance", "core"]),
+        ((LowRank.zero(L.shape), 1.0, Q1, Q2), ["glance", "core"]),
     ):
         again = journal_of(Watched(M), path)
         np.testing.assert_array_equal(again.core(*other)[0], MemoryEngine(M).core(*other)[0])
         again.ending()
-        assert again.engine.asked == ["glance", "core"]
+        assert again.engine.asked == asked
         path.write_bytes(whole)
 
 
-def test_integers_seeds_and_looks_are_compared_exactly():
+def test_integers_seeds_and_looks_are_compared(path):
     rows, cols = np.arange(5), np.arange(3)
     one, other = np.random.SeedSequence(1).spawn(2)
     lines = [(rows, cols), (cols, rows), (rows, cols + 1), (rows.astype(np.int32), cols), (rows, rows)]
@@ -579,17 +519,18 @@ def test_integers_seeds_and_looks_are_compared_exactly():
         *(Look(lines=pair) for pair in lines),
         Look(cells=(rows, rows)),
         *(Look(size=size, seed=seed) for size in (5, 6) for seed in (one, other, np.random.SeedSequence(1), None)),
-        *(np.array([np.nan, 1.0]), np.array([np.inf, 1.0]), np.array([np.inf, 2.0]), np.inf, 1.0),
+        *(np.array([np.nan, 1.0]), np.array([np.inf, 1.0]), np.inf, np.nan, 1.0, -0.0, 0.0),
         *(np.zeros((0, 3)), np.zeros((3, 0))),
     ]
-    described = [describe("survey", [value], {}) for value in different]
+    journal = journal_of(MemoryEngine(np.eye(4)), path)
+    described = [journal._describe("survey", [value]) for value in different]
     one.spawn(3)  # numbers drawn with it stay the same
-    for k, value in enumerate(different):
-        asked = describe("survey", [value], {})
-        assert [asked.same(then) for then in described] == [k == m for m in range(len(different))]
+    assert described == [journal._describe("survey", [value]) for value in different]
+    assert len({digest for _, digest in described}) == len(different)
     for unknown in (object(), np.random.default_rng(0), {1, 2}):  # whether they are the same cannot be told
-        with pytest.raises(TypeError, match="a checkpoint cannot hold"):
-            describe("survey", unknown, {})
+        with pytest.raises(TypeError, match=r"a checkpoint cannot hold a .*: solve without one"):
+            journal._describe("survey", unknown)
+    journal.ending()
 
 
 def test_an_error_after_which_solvers_go_on_is_an_answer(path):
@@ -630,30 +571,37 @@ def test_handles_in_place_of_blocks(path):
 # Records.
 
 
-def test_values_come_back_as_they_were(path):
+def test_answers_come_back_as_they_were(path):
+    """Also in memory: to lie in another way may change the rounding of what follows."""
     A = np.random.default_rng(0).standard_normal((5, 3))
     values = [None, True, 3, -(2**70), 0.1, np.inf, "é", np.float32(1.5), np.int64(7), np.bool_(True)]
     kinds = [A, A.T, A[::2, ::-1], A[:0], A[0], np.array(2.0), A.astype(np.float32), A > 0, np.arange(4)]
     kinds += [np.broadcast_to(2.0, (3, 2)), np.moveaxis(np.ones((2, 3, 4)), 0, 1)]
     lines = Lines(A, A, A, A[:, 0], A[:3], None, A[0], Sums(A, A, A[0]))
-    live = []
-    node = flatten((*values, *kinds, {"a": lines, "b": Trim(1, 2, 3.0, 4.0)}), live)
-    file = RecordFile(path, new=True)
-    file.append("", live)
-    read = file.arrays(0, [(x.dtype.str, x.shape, "C" if x.flags.c_contiguous else "F") for x in live])
-    file.close()
-    for arrays in (live, read):
-        *again, found = restore(json.loads(json.dumps(node)), arrays)
-        for x, y in zip(again, [*values, *kinds], strict=True):
-            np.testing.assert_array_equal(x, y)
-            assert type(x) is type(y) and getattr(x, "dtype", None) == getattr(y, "dtype", None)
-        np.testing.assert_array_equal(found["a"].sums.cols, A)
-        assert found["a"].coefficients is None and found["b"] == Trim(1, 2, 3.0, 4.0)
-    for x, y in zip(live, read, strict=True):  # to lie in another way in memory may change the rounding of what follows
-        assert x.flags.writeable and (x.strides == y.strides or not x.size)
-    for value in (object(), np.array([None]), {1: 2}, LowRank.zero((2, 2)), np.array(["a"])):
-        with pytest.raises(TypeError, match=r"a checkpoint cannot hold a.*: solve without one"):
-            restore(flatten(value, arrays := []), arrays)
+    given = (*values, *kinds, {"a": lines, "b": Trim(1, 2, 3.0, 4.0)})
+
+    class Odd(MemoryEngine):
+        def core(self, *_):
+            return given
+
+    found = []
+    for _ in range(2):  # what is read, and what is replayed
+        journal = journal_of(Odd(np.eye(4)), path)
+        found.append(journal.core())
+        journal.ending()
+    for x, y, z in zip(*found, given, strict=True):
+        if isinstance(z, dict):
+            np.testing.assert_array_equal(y["a"].sums.cols, A)
+            assert y["a"].coefficients is None and y["b"] == x["b"] == Trim(1, 2, 3.0, 4.0)
+            continue
+        np.testing.assert_array_equal(x, z)
+        np.testing.assert_array_equal(y, z)
+        assert type(x) is type(y) is type(z) and getattr(x, "dtype", None) == getattr(y, "dtype", None)
+        if isinstance(x, np.ndarray):
+            assert x.flags.writeable and y.flags.writeable and (x.strides == y.strides or not x.size)
+    given = (LowRank.zero((2, 2)),)
+    with pytest.raises(TypeError, match=r"a checkpoint cannot hold a .*LowRank.*: solve without one"):
+        journal_of(Odd(np.eye(4)), path.with_name("other")).core()
 
 
 def test_a_large_answer_is_in_memory_once(path):

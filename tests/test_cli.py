@@ -1,7 +1,6 @@
 """The command ``irpca``, through a few real processes and, since each takes seconds to start, within this one."""
 
 import csv
-import errno
 import gzip
 import json
 import os
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +17,6 @@ from mixed_columns import LABELS, mixed
 import irpca
 from irpca import cli
 from irpca.cli import commands, findings, printed, writers
-from irpca.readers import Data
 
 COMMAND = [sys.executable, "-W", "error::DeprecationWarning", "-m", "irpca.cli"]
 MONTHS = [f"2013-{month:02}" for month in range(1, 13)]
@@ -260,7 +257,7 @@ def test_interrupt_ends_with_130_and_nothing_written(tmp_path):
     np.save(tmp_path / "large.npy", rng.normal(size=(4000, 30)) @ rng.normal(size=(30, 3000)) + noise)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     process = subprocess.Popen([*COMMAND, "fit", "large.npy"], cwd=tmp_path, **pipes)
-    while not (tmp_path / "large-irpca").exists():  # made before the fit begins
+    while not any(tmp_path.glob(".irpca-*")):  # made before the fit begins
         assert process.poll() is None
         time.sleep(0.05)
     time.sleep(1.5)
@@ -289,7 +286,6 @@ def test_folders_that_cannot_be_written_to(tmp_path, capsys):
     "text, words, message",
     [
         ("a,b\n1,2\n3\n", [], "t.csv, line 3: 1 field, but the header has 2"),
-        ("u,i,r\n1,1,5\n1,1,6\n", ["--long", "u,i,r"], "is there twice, in line 2 and line 3"),
         ("a,b\nx,1\ny,2\n", ["--rows", "f.csv"], "no line for 1 of the 2 labels, in its column 'a': 'y'"),
         ("a,b\nx,1\ny,2\n", ["--rows", "no.csv"], "no.csv cannot be read: No such file"),
     ],
@@ -308,20 +304,18 @@ def test_input_that_does_not_fit(tmp_path, capsys, text, words, message):
         (["fit"], "DATA"),
         (["fit", "t.csv", "--rank", "0"], "--rank"),
         (["fit", "t.csv", "--fdr", "0.1", "--threshold", "3"], "not allowed with"),
-        (["fit", "t.csv", "--long", "a,b"], "ROW,COLUMN,VALUE"),
         (["fit", "t.csv", "--long", "a,b,c", "--index", "a"], "--long takes one line"),
         (["fit", "t.csv", "--feature", "a", "--rows", "f"], "not both"),
         (["fit", "t.csv", "--delimiter", "ab"], "--delimiter: one character, or tab, or space; got 'ab'"),
         (["fit", "t.csv", "--time-budget", "0"], "--time-budget: a number above 0 is needed; got '0'"),
-        (["fit", "t.csv", "--threshold", "far"], "--threshold: a number is needed; got 'far'"),
+        (["fit", "t.csv", "--threshold", "far"], "--threshold: invalid number value: 'far'"),
         (["fit", "t.csv", "--column", "rent"], "--column: the name of a column and its kind are needed, NAME=KIND"),
         (
             ["fit", "t.csv", "--column", "rent=money"],
             "--column rent=money: there is no such kind; the kinds are auto, as",
         ),
         (["fit", "t.csv", "--column", "a=auto", "--column", "a=number"], "--column a: it is named 2 times"),
-        (["fit", "t.csv", "--column", "a=auto", "--columns", "as-they-are"], "leave --column out, or --columns"),
-        (["nonsense"], "nonsense"),
+        (["fit", "t.csv", "--column", "a=auto", "--columns", "as-they-are"], "not allowed with argument --column"),
     ],
 )
 def test_wrong_usage(tmp_path, capsys, words, message):
@@ -354,14 +348,8 @@ def test_a_reader_who_leaves_early_is_no_error(tmp_path):
 
 def test_demo_writes_its_report(tmp_path, capsys):
     files = json.loads(said("demo", "--json", cwd=tmp_path, capsys=capsys))["files"]
-    assert "Rwanda" in (tmp_path / files["report.html"]).read_text(encoding="utf-8")
-    assert lines_of(tmp_path / files["life_expectancy.csv"])[0][:2] == ["country", "1964"]
-
-
-def test_experiments_are_in_the_repository(tmp_path, capsys):
-    failing("experiment", "list", cwd=tmp_path, code=3, capsys=capsys)
-    out, _ = run("experiment", "--help", cwd=Path(__file__).parents[1])
-    assert "experiment" in out
+    page = (tmp_path / files["report.html"]).read_text(encoding="utf-8")
+    assert "Rwanda" in page and "--cols index" in page
 
 
 def test_staged_files_come_together_or_not_at_all(tmp_path):
@@ -385,16 +373,6 @@ def test_numbers_as_text():
     assert writers.full(writers.exact_list(np.array([0.1], np.float32))) == ["0.1"]
     assert writers.rounded([1 / 3, float("nan")]) == ["0.3333333333", ""]
     assert json.loads(writers.as_json({"a": np.float64("nan"), "b": [np.int64(3)]})) == {"a": None, "b": [3]}
-
-
-def test_labels_on_the_screen_are_one_line():
-    assert printed._spell_cell("zwei\nZeilen\x1b[2J") == "zwei Zeilen [2J"
-    assert len(printed._spell_cell("x" * 100)) == printed.WIDEST
-
-
-def test_a_matrix_without_labels_is_written_without(tmp_path):
-    findings.write_wide(tmp_path / "m.csv", Data.of_matrix("m.npy", np.eye(2)), np.eye(2))
-    assert lines_of(tmp_path / "m.csv") == [["1", "0"], ["0", "1"]]
 
 
 # Texts that few ever see
@@ -451,35 +429,18 @@ def test_what_a_fit_prints(plain, capsys):
     assert head == "The 10 most certain of 12 outliers:" and len(lines) == 11
 
 
-def test_disks_that_are_full(tmp_path, capsys, monkeypatch):
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    words = r"cannot write to .*new: No space left"
-    with pytest.raises(writers.OutputError, match=words), writers.staged(tmp_path / "new", ["a"]) as place:
-        raise OSError(*full.args, str(place / "a"))
-    with monkeypatch.context() as patch:
-        patch.setattr(writers.tempfile, "mkdtemp", raising(full))
-        err = failing("fit", "no.csv", "--out", "new", cwd=tmp_path, code=5, capsys=capsys)
-    assert "cannot write to new: No space left on device; choose another place with --out" in err
-    assert list(tmp_path.iterdir()) == []
-
-
-def raising(error):
-    def raises(*_, **__):
-        raise error
-
-    return raises
-
-
 @pytest.mark.parametrize(
     "error, code, message",
     [
-        (MemoryError(), 3, "not enough memory for this table (out of memory); leave columns out (--drop), or see"),
         (MemoryError("8 GB"), 3, "not enough memory for this table (8 GB); leave"),
         (KeyboardInterrupt(), 130, "stopped; nothing was written"),
     ],
 )
 def test_ends_from_outside(tmp_path, capsys, monkeypatch, error, code, message):
-    monkeypatch.setattr(commands, "fit", raising(error))
+    def stopped(*_):
+        raise error
+
+    monkeypatch.setattr(commands, "fit", stopped)
     assert message in failing("fit", "t.csv", cwd=tmp_path, code=code, capsys=capsys)
 
 
@@ -514,7 +475,6 @@ def test_kinds_of_columns_are_asked_for_and_said(flats, capsys):
     "file, column, message",
     [
         ("flats.csv", "rnet=number", "--column: flats.csv has no column 'rnet'; it has 'income', 'rent'"),
-        ("flats.npy", "8=number", "--column: flats.npy has no column '8'; it has '0', '1'"),
         (
             "flats.csv",
             "income=ordered",

@@ -55,7 +55,8 @@ ROOMS = {
     | {"model.maps", "wording"},
     "callbacks": {"arguments", "result", "constants", "checkpoint"},
     "durable": set(),
-    "checkpoint": {"durable", "lowrank", "engines.base", ""},
+    "encoding": {"lowrank"},
+    "checkpoint": {"durable", "encoding", "lowrank", "engines.base", ""},
     "sample": {"cached", "lowrank", "engines"},
     "model.maps": {"lowrank", "engines.base"},  # engines read M through maps, so these are to need nothing else
     "model": {"cached", "constants", "engines", "features", "lowrank", "model", "problem", "regression"}
@@ -97,7 +98,7 @@ ROOMS = {
     | {"arrays", "loop", "verdict", "persistence"},  # the latter for save()
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
-    "persistence": EVERYTHING | {"durable"},
+    "persistence": EVERYTHING | {"durable", "encoding"},
     "plots": EVERYTHING,
     "report": EVERYTHING | {"durable"},
     "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import irpca
-from irpca.checkpoint import RecordFile
+from irpca.checkpoint import RecordFile, _digest_part
 
 from .models import MEMORY, Watch, _byte, _few, little_memory
 from .tally import Tally
@@ -39,7 +39,7 @@ def original() -> tuple[bytes, dict[str, Any], Any]:
 def parts() -> list[tuple[int, int, bytes]]:
     """Of the whole checkpoint: number of the record and of the part, and what it holds."""
     with opened(original()[0]) as path, closing(sqlite3.connect(path)) as db:
-        return db.execute("SELECT record, part, data FROM checkpoint_1 ORDER BY record, part").fetchall()
+        return db.execute("SELECT record, part, data FROM checkpoint_2 ORDER BY record, part").fetchall()
 
 
 def packed(parts: list[tuple[int, int, bytes]]) -> bytes:
@@ -47,8 +47,8 @@ def packed(parts: list[tuple[int, int, bytes]]) -> bytes:
     with opened(b"") as path:
         with closing(RecordFile(path, new=False)) as file:
             for record, part, data in parts:
-                row = record, part, data, file._chain(record, part, data)
-                file._db.execute("INSERT INTO checkpoint_1 VALUES (?, ?, ?, ?)", row)
+                row = record, part, data, _digest_part(record, part, data)
+                file._db.execute("INSERT INTO checkpoint_2 VALUES (?, ?, ?, ?)", row)
         return path.read_bytes()
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from .arguments import is_whole, naming
+from .arguments import is_whole, naming, shown
 from .labels import Labels
 from .lowrank import Array
 from .wording import count, few, quote
 
 MOST_CELLS = 2**63 - 1  # a cell is numbered row * n2 + column, in 64 bits
 MAX_SHOWN_VALUES = 3  # values that a message shows
-NAMES = "for ids that are names use LongTable.from_frame"
-_SIDES = {"rows": "row", "cols": "column"}
 
 
 @dataclass(frozen=True, init=False, eq=False, repr=False)
@@ -252,75 +250,42 @@ def _read_shape(shape: Any) -> tuple[int, int] | tuple[None, None]:
 
 def _check_positions(ids: Array, name: str, n: int | None, labels: Any) -> tuple[Array, int]:
     """Positions as NumPy's own integers, and how many rows, or columns, M has."""
+    side = {"rows": "row", "cols": "column"}[name]
     if ids.dtype.kind not in "iu":
         raise ValueError(
-            f"{name} must be integers, positions counted from 0; got {_name_kind(ids)}{_advise_on_positions(ids, name)}"
+            f"{name} must be integers, positions counted from 0; got {_name_kind(ids)}. For labels use "
+            f"LongTable.from_frame; if they are whole numbers, pass {name}.astype(int), and for a mask np.nonzero(mask)"
         )
-    if ids.min() < 0:
-        first = int(np.argmax(ids < 0))
-        raise ValueError(f"{name}[{first}] is {ids[first]}: positions count from 0 and are never negative; {NAMES}")
-    if labels is not None and n is not None and n != len(labels):
+    if labels is not None and n not in (None, len(labels)):
         raise ValueError(
-            f"{name[:3]}_labels has {count(len(labels), 'label')}, but shape asks for {count(n, _SIDES[name])}; "
-            "give one for each"
+            f"{name[:3]}_labels has {count(len(labels), 'label')}, but shape asks for {count(n or 0, side)}; give one "
+            "for each"
         )
     n = n if labels is None else len(labels)
-    if ids.max() >= (MOST_CELLS if n is None else n):
-        raise ValueError(_describe_too_large(ids, name, n))
-    return ids.astype(np.intp, copy=False), int(ids.max()) + 1 if n is None else n
-
-
-def _advise_on_positions(ids: Array, name: str) -> str:
-    """What to do about positions that are not integers."""
-    if ids.dtype.kind == "b":
-        return ". For the observed entries of a mask, use np.nonzero(mask)"
-    if ids.dtype.kind == "O":
-        return f". For labels use LongTable.from_frame; for integers stored as objects, pass {name}.astype(int)"
-    if ids.dtype.kind != "f":
-        return ". For labels use LongTable.from_frame"
-    broken = ~(ids == np.floor(ids)) | np.isinf(ids)
-    if not broken.any():
-        return f". They are whole numbers: pass {name}.astype(int)"
-    first = int(np.argmax(broken))
-    advice = NAMES if np.isfinite(ids[first]) else "drop this observation"
-    return f": {name}[{first}] is {ids[first]}, which is no position; {advice}"
-
-
-def _describe_too_large(ids: Array, name: str, n: int | None) -> str:
-    first = int(np.argmax(ids >= (MOST_CELLS if n is None else n)))
-    message = f"{name}[{first}] is {ids[first]}, "
-    if n is None:
-        return f"{message}which is no position; {NAMES}"
-    message += f"but M has only {count(n, _SIDES[name])}: positions run from 0 to {n - 1}. "
-    if ids.min() == 1 and ids.max() == n:
-        return f"{message}Yours seem to count from 1: pass {name} - 1"
-    return f"{message}Give a larger shape, or all labels; {NAMES}"
+    least, largest = int(ids.min()), int(ids.max())
+    if least < 0 or largest >= (MOST_CELLS if n is None else n):
+        first = int(np.argmax(ids < 0 if least < 0 else ids == largest))
+        known = "count from 0 and are never negative" if n is None else f"of {count(n, side)} run from 0 to {n - 1}"
+        from_one = f"Yours seem to count from 1: pass {name} - 1" if least == 1 and largest == n else ""
+        advice = "Give a larger shape, or all labels; for ids that are names use LongTable.from_frame"
+        raise ValueError(f"{name}[{first}] is {ids[first]}, but positions {known}. {from_one or advice}")
+    return ids.astype(np.intp, copy=False), largest + 1 if n is None else n
 
 
 def _read_numbers(values: Array, name: str) -> Array:
-    """Values as float32 if that is what they are, else as float64."""
+    """Values as float32 if that is what they are, else as float64; of objects, None and pandas' NA are NaN."""
     kind = values.dtype.kind
     if kind == "O":
-        return _convert_objects(values, name)
+        for k, value in enumerate(values):
+            if isinstance(value, str):  # which NumPy would convert
+                raise ValueError(f"{name} must be numbers, but at position {k} there is {value!r}: use pd.to_numeric")
+        with naming(name):
+            missing = [value is None or type(value).__name__ == "NAType" for value in values]
+            return np.where(missing, np.nan, values).astype(np.float64)
     if kind not in "iufb":
         hint = ": pd.to_numeric does that" if kind in "UST" else ""
         raise ValueError(f"{name} must be numbers, got {_name_kind(values)}; convert them first{hint}")
     return values.astype(np.float32 if kind == "f" and values.dtype.itemsize == 4 else np.float64, copy=False)
-
-
-def _convert_objects(values: Array, name: str) -> Array:
-    """Python's own numbers, and whatever stands for missing as NaN."""
-    numbers = np.empty(len(values))
-    for k, value in enumerate(values):
-        missing = value is None or type(value).__name__ == "NAType"  # pandas' own, without importing it
-        try:
-            numbers[k] = np.nan if missing else float(value + 0)  # text that looks like a number is not one
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"{name} must be numbers, but at position {k} there is {quote(value)}; convert them first: "
-                "pd.to_numeric does that"
-            ) from None
-    return numbers
 
 
 def _name_kind(array: Array) -> str:
@@ -393,27 +358,23 @@ def _read_index(given: Any, name: str) -> Any:
     """All rows, or columns, of M by their labels, each once."""
     if given is None:
         return None
-    index = given if isinstance(given, Labels) else _make_index(given, name)
-    if len(set(index) if isinstance(index, Labels) else index.unique()) < len(index):
+    if isinstance(given, Labels):
+        index, distinct = given, len(set(given))
+    else:
+        if hasattr(given, "columns"):
+            raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
+        if isinstance(given, str) or np.ndim(given) != 1:
+            raise ValueError(
+                f"{name} takes all labels in the order wanted, as a list, array or index; got {shown(given)}. "
+                "The column of frame that holds them is named by row= or column="
+            )
+        index = _import_pandas().Index(given)
+        if index.hasnans:
+            raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
+        distinct = index.nunique()
+    if distinct < len(index):
         label, times = Counter(index).most_common(1)[0]
         raise ValueError(f"{name} must hold each label once, but {quote(label)} is there {times} times")
-    return index
-
-
-def _make_index(given: Any, name: str) -> Any:
-    pd = _import_pandas()
-    if hasattr(given, "columns"):
-        raise ValueError(f"{name} takes labels, not a table: pass the index of that, such as users.index")
-    if isinstance(given, str) or np.ndim(given) != 1:
-        shape = f" of shape {np.shape(given)}" if np.ndim(given) > 1 else ""
-        shown = repr(given) if isinstance(given, str | int) else f"a {type(given).__name__}{shape}"
-        raise ValueError(
-            f"{name} takes all labels in the order wanted, as a list, array or index; got {shown}. "
-            "The column of frame that holds them is named by row= or column="
-        )
-    index = pd.Index(given)
-    if index.hasnans:
-        raise ValueError(f"{name} holds a missing label, at position {int(np.argmax(index.isna()))}: drop it")
     return index
 
 

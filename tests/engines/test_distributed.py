@@ -8,7 +8,6 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
-import zarr
 from dask import delayed
 from distributed import Client
 from engines.conformance import (
@@ -20,9 +19,6 @@ from engines.conformance import (
     asked_of_holes,
     given_by,
     listed,
-    pattern,
-    same_lines,
-    shared_case,
     with_nan,
 )
 
@@ -30,7 +26,7 @@ import irpca
 from irpca import constants
 from irpca.engines import MemoryEngine, ReferenceEngine, choose
 from irpca.engines.base import Look
-from irpca.engines.distributed import DistributedEngine, observations, source_of, sources, workers
+from irpca.engines.distributed import DistributedEngine, observations, source_of, workers
 from irpca.engines.distributed.distributed_engine import MAX_REDRAWS
 from irpca.lowrank import LowRank
 from irpca.solvers import SOLVERS
@@ -130,46 +126,6 @@ class TestTiles(DistributedSuite):
     setting = given_by(CASES)
 
 
-def written(folder, M, kind):
-    """M in files of some kind."""
-    if kind == "zarr":
-        array = zarr.create_array(folder / "M.zarr", shape=M.shape, dtype=M.dtype, chunks=[-(-n // 2) for n in M.shape])
-        array[:] = M
-        return array
-    if kind == "parquet":
-        return parquet_file(folder / "M.parquet", M)
-    for k, part in enumerate(np.split(M, np.cumsum(ragged(len(M)))[:-1])):
-        np.save(folder / f"{k}.npy", part)
-    return folder
-
-
-@pytest.mark.parametrize("kind", ["zarr", "npy", "parquet"])
-def test_files(kind, tmp_path, monkeypatch):
-    """The engine answers of what is read from files as it does of arrays."""
-    monkeypatch.setattr(sources, "SMALL_BYTES", 1)
-    monkeypatch.setattr(sources, "PIECE_BYTES", 600)
-    monkeypatch.setattr(observations, "BAND_ENTRIES", 150)
-    case = Case((33, 29))
-    engine, memory = DistributedEngine(source_of(written(tmp_path, case.M, kind))), MemoryEngine(case.M)
-    assert len(engine.places) > 1 and engine.n_observed == case.M.size
-    same_as_memory(engine, case)
-    np.testing.assert_array_equal(engine.block(np.array([7, 3]), np.arange(29)), case.M[[7, 3]])
-    lines = LinesCase((33, 29))
-    asked = lines.U, lines.V, lines.noise, lines.priors[0]
-    same_lines(engine.solve_lines(0, *asked), memory.solve_lines(0, *asked))
-
-
-def same_as_memory(engine, case):
-    memory = MemoryEngine(case.M)
-    for question, asked in (("core", (case.Q1, case.Q2)), ("products", (case.X, case.Y))):
-        *answers, _ = getattr(engine, question)(case.L, 1.0, *asked)
-        *expected, _ = getattr(memory, question)(case.L, 1.0, *asked)
-        for answer, right in zip(answers, expected, strict=True):
-            np.testing.assert_allclose(answer, right, rtol=0, atol=1e-12)
-    S, right = (owner.corruption(case.L, 1.0)[0] for owner in (engine, memory))
-    np.testing.assert_array_equal(S.toarray() != 0, right.toarray() != 0)
-
-
 @pytest.fixture(scope="class")
 def client():
     """Workers that are threads of this process, and talk to each other as if they were not."""
@@ -233,26 +189,6 @@ class TestHoles(HolesSuite):
             np.testing.assert_equal(*(owner.draw(13, np.random.default_rng(2)) for owner in both))
 
 
-@pytest.mark.parametrize("kind", ["50 %", "empty rows"])
-def test_a_survey_of_a_list(kind):
-    """One read to count, one for all that was announced."""
-    case, there = shared_case((60, 41)), pattern(kind)
-    engine = DistributedEngine(source_of(WAYS["CSR"](listed(case.M, there))))
-    seed, lines = np.random.SeedSequence(3), (np.arange(60), np.arange(5))
-    engine.survey([Look(size=40, seed=seed), Look(lines)])
-    reads = engine.reads
-    assert reads <= 2 + 1e-9
-    rows, cols, values = engine.draw(40, np.random.default_rng(seed))
-    np.testing.assert_array_equal(values, case.M[rows, cols])
-    np.testing.assert_array_equal(engine.block(*lines), np.where(there, case.M, np.nan)[:, :5])
-    assert engine.reads == reads
-
-
-def test_cells_as_chunks():
-    case = Case((7, 3))
-    same_as_memory(DistributedEngine(source_of(da.from_array(case.M, chunks=1))), case)
-
-
 # What is told, and what is refused.
 
 
@@ -279,14 +215,6 @@ def test_infinite_cells_are_refused_with_their_place(problem, solver):
     given = (problem.F1, problem.F2) if SOLVERS[solver].features else ()
     with pytest.raises(ValueError, match="M holds infinite values in rows 40 to 59, columns 30 to 44; replace them"):
         irpca.solve(da.from_array(M, chunks=(20, 15)), *given, rank=2, solver=solver)
-
-
-def test_features_of_another_length_are_refused_before_M_is_read(problem):
-    M, seen = watched_chunks(problem.M)
-    for given in ((problem.F2, problem.F2), (problem.F1, problem.F1), (np.ones((61, 2)), None)):
-        with pytest.raises(ValueError, match=r"F[12] has \d+ rows"):
-            irpca.solve(M, *given)
-    assert not seen
 
 
 @pytest.mark.parametrize("solver", [name for name, solver in SOLVERS.items() if solver.needs])

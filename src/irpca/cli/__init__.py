@@ -29,11 +29,12 @@ Missing values in csv: empty fields, NA, N/A, n/a, NaN, nan, null, NULL, None, <
 
 
 KINDS = """kinds of columns (--column NAME=KIND; of a table without names, NAME is the position, from 0 on):
-  auto       found out: any of these, also values piled up at a bound, such as zeros
-  as-it-is   plain numbers
-  logarithm  numbers, none below 0, whose errors grow with their size: prices
-  number     numbers that are stretched so that they spread evenly, if it helps
-  ordered    few values with an order, such as scores from 1 to 5
+  auto         found out: any of these, also values piled up at a bound, such as zeros
+  as-it-is     plain numbers
+  logarithm    numbers, none below 0, whose errors grow with their size: prices
+  square-root  counts
+  number       numbers that are stretched so that they spread evenly, if it helps
+  ordered      few values with an order, such as scores from 1 to 5
 """
 
 
@@ -82,6 +83,8 @@ def _run(arguments: argparse.Namespace) -> int:
         return int(getattr(commands, arguments.command)(arguments))
     except (Interrupted, KeyboardInterrupt):
         return _fail("stopped; nothing was written", INTERRUPTED)
+    except BrokenPipeError:  # a reader who has gone, as head does, is no error
+        return USABLE
     except Exception as error:
         if arguments.debug:
             raise
@@ -121,7 +124,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def _flush() -> None:
-    """Write out what is left; a reader who has gone, as head does, is no error."""
+    """Write out what is left, if anybody reads it."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
@@ -142,7 +145,6 @@ def _make_parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_report(commands)
     _add_demo(commands)
-    _add_experiment(commands)
     return parser
 
 
@@ -171,25 +173,24 @@ def _add_fit(commands: Any) -> None:
     _add_reading(parser)
     parser.add_argument("--rows", metavar="F", help='features of the rows: a table, or "index" for their labels')
     parser.add_argument("--cols", metavar="F", help='features of the columns: a table, or "index" for their labels')
-    parser.add_argument(
-        "--rank", type=_read_rank, default="auto", metavar="R", help="number of components (default: auto)"
-    )
-    parser.add_argument(
+    parser.add_argument("--rank", type=_rank, default="auto", metavar="R", help="number of components (default: auto)")
+    columns = parser.add_mutually_exclusive_group()
+    columns.add_argument(
         "--column",
         action="append",
         default=[],
         type=_read_kind,
         metavar="NAME=KIND",
-        help="what a column holds: auto, as-it-is, logarithm, number or ordered, see below (may be repeated)",
+        help="what a column holds, one of the kinds below (may be repeated)",
     )
-    parser.add_argument(
+    columns.add_argument(
         "--columns",
         choices=["auto", "as-they-are"],
         default="auto",
         help="auto: find out what columns hold (default); as-they-are: take all as plain numbers",
     )
     _add_cut(parser)
-    parser.add_argument("--seed", type=_read_natural, default=0, metavar="N", help="random seed (default: 0)")
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="random seed (default: 0)")
     parser.add_argument("--time-budget", type=_positive, metavar="S", help="stop after about S seconds")
     parser.add_argument("--report", action="store_true", help="write report.html, too")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: name of DATA + -irpca)")
@@ -229,14 +230,7 @@ def _add_report(commands: Any) -> None:
 def _add_demo(commands: Any) -> None:
     parser = _add_command(commands, "demo", "try it on life expectancy in 202 countries")
     parser.add_argument("--out", metavar="DIR", default="irpca-demo", help="default: irpca-demo")
-    parser.set_defaults(column=[], columns="auto")
-    parser.set_defaults(rank="auto", seed=0, time_budget=None, report=True, fdr=None, probability=None, threshold=None)
     _add_output(parser)
-
-
-def _add_experiment(commands: Any) -> None:
-    parser = _add_command(commands, "experiment", "repeat an experiment of the paper (needs the repository)")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="as for python -m lab.experiments")
 
 
 def _add_reading(parser: argparse.ArgumentParser) -> None:
@@ -303,31 +297,22 @@ def _read_delimiter(text: str) -> str:
     return text
 
 
-def _read_rank(text: str) -> int | str:
-    return "auto" if text == "auto" else _read_whole(text, 1)
+def _make_reader(kind: type[float], low: float, high: float = float("inf")) -> Callable[[str], float]:
+    """A number between two, which it must not be."""
 
-
-def _read_natural(text: str) -> int:
-    return _read_whole(text, 0)
-
-
-def _read_whole(text: str, least: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"a whole number, {least} or larger, is needed; got {text!r}")
-    return int(text)
-
-
-def _make_reader(low: float, high: float, words: str) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"a number is needed; got {text!r}") from None
+    def number(text: str) -> float:  # argparse names it in a message
+        value = kind(text)
         if not low < value < high:
-            raise argparse.ArgumentTypeError(f"a number {words} is needed; got {text!r}")
+            words = f"a number above {low}{f' and below {high}' if high < float('inf') else ''}"
+            raise argparse.ArgumentTypeError(f"{words} is needed; got {text!r}")
         return value
 
-    return read
+    return number
 
 
-_share, _positive = _make_reader(0, 1, "between 0 and 1"), _make_reader(0, float("inf"), "above 0")
+_natural, _count = _make_reader(int, -1), _make_reader(int, 0)
+_share, _positive = _make_reader(float, 0, 1), _make_reader(float, 0)
+
+
+def _rank(text: str) -> float | str:
+    return "auto" if text == "auto" else _count(text)

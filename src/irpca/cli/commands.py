@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .. import readers
+from .. import datasets, readers
 from ..labels import Labels
 from ..labels import texts as texts_of
 from ..readers import PACKED, Data, FileTable, Options, ReaderError
 from ..readers.table import no_column
-from . import FOUND, USABLE, USAGE, findings, printed, writers
+from . import FOUND, USABLE, USAGE, findings, main, printed, writers
 
 
 class UsageError(ValueError):
@@ -30,40 +30,18 @@ class UsageError(ValueError):
 
 
 def fit(arguments: Namespace) -> int:
-    def read() -> tuple[Data, Any, Any, list[str]]:
-        data = _read_data(arguments)
-        rows, row_notes = _read_features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
-        cols, col_notes = _read_features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
-        return data, data.features if rows is None else rows, cols, [*data.notes, *row_notes, *col_notes]
-
-    _refuse_together(arguments)
-    _refuse_kinds(arguments)
-    return _fit(arguments, arguments.out or f"{_strip_endings(arguments.data)}-irpca", read)
-
-
-def demo(arguments: Namespace) -> int:
-    from ..containers import Labelled
-    from ..datasets import load_life_expectancy
-
-    def read() -> tuple[Data, Any, Any, list[str]]:
-        life = load_life_expectancy()
-        rows, columns = readers.as_labels(life.countries, "country"), readers.as_labels([*map(str, life.years)], None)
-        data = Data("life_expectancy.csv", Labelled(life.M, rows, columns), rows, columns)
-        return data, None, life.col_features(), []
-
-    return _fit(arguments, arguments.out, read, copied=["life_expectancy.csv"])
-
-
-def _fit(
-    arguments: Namespace, folder: str, read: Callable[[], tuple[Data, Any, Any, list[str]]], copied: Sequence[str] = ()
-) -> int:
-    """Fit what ``read`` returns, M, features of its rows and columns, and notes; write all that was found."""
     from ..callbacks import Progress
     from ..estimator import InductiveRobustPCA
 
-    names = ["outliers.csv", "repaired.csv", "model.irpca", *["report.html"] * arguments.report, *copied]
+    _refuse_together(arguments)
+    _refuse_kinds(arguments)
+    folder = arguments.out or f"{_strip_endings(arguments.data)}-irpca"
+    names = ["outliers.csv", "repaired.csv", "model.irpca", *["report.html"] * arguments.report]
     with writers.staged(folder, names, arguments.force) as place:
-        data, rows, cols, notes = read()
+        data = _read_data(arguments)
+        rows, row_notes = _read_features(arguments, arguments.rows, data.rows, data.shape[0], "--rows")
+        cols, col_notes = _read_features(arguments, arguments.cols, data.columns, data.shape[1], "--cols")
+        notes = [*data.notes, *row_notes, *col_notes]
         watched = sys.stderr.isatty() and not arguments.quiet
         model = InductiveRobustPCA(
             arguments.rank,
@@ -73,7 +51,7 @@ def _fit(
             random_state=arguments.seed,
         )
         with _note_warnings(notes), _naming_kinds():
-            model.fit(data.M, row_features=rows, col_features=cols)
+            model.fit(data.M, row_features=data.features if rows is None else rows, col_features=cols)
         found = findings.outliers(model, data, {**_collect_criterion(arguments), "explain": arguments.explain})
         findings.write_outliers(place / "outliers.csv", found)
         findings.write_repaired(place / "repaired.csv", model, data, _collect_criterion(arguments))
@@ -83,10 +61,16 @@ def _fit(
 
             about = {"title": Path(data.name).name, "command": arguments.command_line}
             reports.write(model, place / "report.html", **about, **_collect_criterion(arguments))
-        for name in copied:
-            findings.write_wide(place / name, data, data.M.values)
     printed.say_fit(arguments, model, data, found, notes, {name: str(Path(folder, name)) for name in names})
     return printed.code_of(model)
+
+
+def demo(arguments: Namespace) -> int:
+    """A fit of the table that comes with the package."""
+    with as_file(files(datasets) / "data" / "life_expectancy.csv.gz") as table:
+        words = ["fit", str(table), "--drop", "region", "--cols", "index", "--report", "--out", arguments.out]
+        switches = [name for name in ("debug", "quiet", "explain", "force", "json") if getattr(arguments, name)]
+        return main([*words, *(f"--{name}" for name in switches)])
 
 
 @contextmanager
@@ -134,16 +118,8 @@ def check(arguments: Namespace) -> int:
         notes = [*data.notes, *row_notes]
         with _note_warnings(notes):
             features = data.features if rows is None else rows
-            found = findings.outliers(
-                model,
-                data,
-                {
-                    **_collect_criterion(arguments),
-                    "explain": arguments.explain,
-                    "M": data.M,
-                    "row_features": features,
-                },
-            )
+            options = _collect_criterion(arguments) | {"explain": arguments.explain}
+            found = findings.outliers(model, data, {**options, "M": data.M, "row_features": features})
         findings.write_outliers(place / target.name, found)
     printed.say_check(arguments, model, data, found, notes, str(target))
     return printed.code_of(model) or (FOUND if found["row"] else USABLE)
@@ -169,7 +145,7 @@ def predict(arguments: Namespace) -> int:
     if arguments.rows is None and arguments.cols is None:
         raise UsageError("predict needs --rows, --cols or both: the features of what is new. See irpca predict --help")
     if arguments.out is None:
-        writers.csv_lines(printed.Stdout(), ("row", "column", "expected", "std"), list(_predict_lines(arguments)))
+        writers.csv_lines(sys.stdout, ("row", "column", "expected", "std"), list(_predict_lines(arguments)))
         return USABLE
     target = Path(arguments.out)
     with writers.staged(target.parent, [target.name], arguments.force) as place:
@@ -217,12 +193,6 @@ def _choose_used(table: FileTable, side: Any) -> list[str]:
     return numeric[-len(side.expected.coefficients) :] if side.expected is not None else numeric
 
 
-def experiment(arguments: Namespace) -> int:
-    if not Path("lab", "experiments", "fig1.py").exists():
-        raise ReaderError("the experiments are not installed with irpca: run this in a clone of its repository")
-    return subprocess.run([sys.executable, "-m", "lab.experiments", *arguments.arguments], check=False).returncode
-
-
 def _refuse_together(arguments: Namespace) -> None:
     if arguments.long and (arguments.index or arguments.feature):
         raise UsageError("--long takes one line for each observation: --index and --feature are for wide tables")
@@ -233,8 +203,6 @@ def _refuse_together(arguments: Namespace) -> None:
 def _refuse_kinds(arguments: Namespace) -> None:
     from ..model.kinds import CHOICES
 
-    if arguments.column and arguments.columns != "auto":
-        raise UsageError("--columns as-they-are takes all columns as they are: leave --column out, or --columns")
     names = [name for name, _ in arguments.column]
     for name, kind in arguments.column:
         if kind not in CHOICES:

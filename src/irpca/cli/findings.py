@@ -12,19 +12,8 @@ from ..lowrank import Array
 from ..readers import Data
 from . import writers
 
-FIELDS = (
-    "row",
-    "column",
-    "observed",
-    "expected",
-    "difference",
-    "std",
-    "lower",
-    "upper",
-    "score",
-    "probability",
-    "kind",
-)
+NUMBERS = ("observed", "expected", "difference", "std", "lower", "upper", "score", "probability")
+FIELDS = ("row", "column", *NUMBERS, "kind")
 
 
 def outliers(model: Any, data: Data, options: dict[str, Any]) -> dict[str, list[Any]]:
@@ -59,7 +48,7 @@ def _spell(side: Labels | None, positions: Any) -> list[str]:
 
 def write_outliers(path: Path, found: dict[str, list[Any]]) -> None:
     columns = [found["row"], found["column"], writers.full(found["observed"])]
-    columns += [writers.rounded(found[name]) for name in FIELDS[3:-1]] + [found["kind"]]
+    columns += [writers.rounded(found[name]) for name in NUMBERS[1:]] + [found["kind"]]
     columns += [found["why"]] if "why" in found else []
     writers.write_csv(path, (*FIELDS, "why")[: len(columns)], zip(*columns, strict=True))
 

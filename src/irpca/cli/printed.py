@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import Any
@@ -32,22 +30,7 @@ def code_of(model: Any) -> int:
 
 def say(arguments: Namespace, text: str) -> None:
     if not arguments.quiet:
-        _print(text)
-
-
-class Stdout:
-    """Standard output, on which a reader who has gone, as head does, is no error."""
-
-    def write(self, text: str) -> int:
-        try:
-            return sys.stdout.write(text)
-        except BrokenPipeError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return len(text)
-
-
-def _print(text: str) -> None:
-    Stdout().write(text + "\n")
+        print(text)
 
 
 def say_fit(
@@ -113,7 +96,7 @@ def _tell(
         "notes": notes,
         "files": files,
     }
-    _print(writers.as_json(facts))
+    print(writers.as_json(facts))
 
 
 def _summarise(arguments: Namespace, model: Any, number: int) -> Iterator[str]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
     Parameters
     ----------
     folder : path
-        Where the files shall be. It is made if need be, and removed again after an error.
+        Where the files shall be. It is made at the end if need be.
     names : names of files
         None of them may be there already, unless ``force``.
     force : bool
@@ -50,40 +50,22 @@ def staged(folder: str | Path, names: Sequence[str], force: bool = False) -> Ite
     there = [name for name in names if os.path.lexists(target / name)]
     if there and not force:
         raise OutputError(f"{target / there[0]} is there already; --force replaces it, --out names another place")
-    made = _make_folders(target)
     try:
-        place = Path(tempfile.mkdtemp(prefix=".irpca-", dir=target))
+        above = next(each for each in (target, *target.absolute().parents) if each.exists())
+        place = Path(tempfile.mkdtemp(prefix=".irpca-", dir=above))
     except OSError as error:
-        _remove_folders(made)
         raise OutputError(f"cannot write to {target}: {error.strerror}; choose another place with --out") from error
     try:
         yield place
+        target.mkdir(parents=True, exist_ok=True)
         for name in sorted(os.listdir(place)):
             os.replace(place / name, target / name)
-        made = []
     except OSError as error:
         if isinstance(error, OutputError) or error.filename is None or str(place) not in str(error.filename):
             raise
         raise OutputError(f"cannot write to {target}: {error.strerror}") from error
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        _remove_folders(made)
-
-
-def _make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; which of them were not there."""
-    try:
-        missing = [each for each in (folder, *folder.parents) if not each.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {folder}: {error.strerror}; choose another with --out") from error
-    return missing
-
-
-def _remove_folders(folders: list[Path]) -> None:
-    for folder in folders:
-        with suppress(OSError):  # not empty
-            folder.rmdir()
 
 
 def write_csv(path: Path, header: Sequence[str] | None, records: Iterable[Sequence[str]]) -> None:

@@ -22,9 +22,7 @@ from .csvfiles import from_csv
 from .table import UNNAMED, FileTable, Options, ReaderError, objects, one_line, spell_values
 
 PACKED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-# Of entries of a Matrix Market file that are mirrored.
-SIGNS = {"general": 0.0, "symmetric": 1.0, "skew-symmetric": -1.0}
-MOST_EMPTY_LINES = 10**7  # rows or columns of it beyond those that the entries can fill
+MOST_EMPTY_LINES = 10**7  # rows or columns of a Matrix Market file beyond those that the entries can fill
 
 
 def read(path: str, options: Options | None = None) -> Any:
@@ -143,10 +141,9 @@ def _parse_mtx(content: bytes) -> Any:
     if len(words) != 5 or words[:2] != ["%%matrixmarket", "matrix"]:
         raise ValueError("it does not begin with %%MatrixMarket matrix …")
     layout, kind, symmetry = words[2:]
-    width = {("coordinate", name): 3 for name in SIGNS} | {("array", "general"): 1}  # numbers of one entry
-    if (layout, symmetry) not in width or kind not in ("real", "integer", "double"):
+    k = {"coordinate": 3, "array": 1}.get(layout, 0)  # numbers of one entry
+    if not k or symmetry != "general" or kind not in ("real", "integer", "double"):
         raise ValueError(f"it holds {layout} {kind} {symmetry}; a matrix of real numbers, saved as general, is needed")
-    k = width[layout, symmetry]
     numbers = np.array(b" ".join(line for line in lines if not line.startswith(b"%")).split(), float)
     sizes, numbers = numbers[: max(k, 2)], numbers[max(k, 2) :]
     if min(sizes) < 1 or (sizes != np.floor(sizes)).any() or max(sizes) > 2**53:
@@ -162,11 +159,9 @@ def _parse_mtx(content: bytes) -> Any:
     i, j, values = numbers.reshape(stored, 3).T
     if not np.isfinite(numbers).all() or (np.floor([i, j]) != [i, j]).any():
         raise ValueError("an entry is not finite, or its place no whole number; leave out what is not known")
-    off = (i != j) & (symmetry != "general")
-    places = np.array([np.r_[i, j[off]], np.r_[j, i[off]]]).astype(np.intp) - 1
-    if len(np.unique(places, axis=1).T) < len(places.T):
+    places = np.array([i, j]).astype(np.intp) - 1
+    if len(np.unique(places, axis=1).T) < stored:
         raise ValueError("a cell is there more than once")
-    values = np.r_[values, SIGNS[symmetry] * values[off]]
     return coo_array((values, tuple(places)), shape=(n1, n2)).tocsr()  # which refuses places outside
 
 

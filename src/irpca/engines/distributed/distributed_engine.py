@@ -196,7 +196,7 @@ class DistributedEngine(PiecedEngine):
                 back.setdefault(place, []).append((k, here))
 
         def roots() -> list[Any]:
-            look, given = tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(by_chunk.values()))
+            look, given = tasks(look_at_chunk, f"irpca-{name}"), self.workers.send(list(map(Opaque, by_chunk.values())))
             return [
                 look(self.source.read(i, j), some, count, self.workers.place(i, j))
                 for (i, j), some in zip(by_chunk, given, strict=True)
@@ -318,7 +318,7 @@ class DistributedEngine(PiecedEngine):
         rows, cols = question.sides
         of_rows, of_cols, maps = workers.cut(rows, 0), workers.cut(cols, 1), workers.cut_maps()
         rest = question.with_sides([None] * len(rows), [None] * len(cols))
-        shared = workers.send([rest])[0] if isinstance(rest, Writing) else Opaque(rest)  # a sink knows all of L
+        shared = workers.send([Opaque(rest)])[0] if isinstance(rest, Writing) else Opaque(rest)  # a sink knows all of L
         return {
             (i, j): ask(
                 shared, self.source.read(i, j), of_rows[i], of_cols[j], workers.place(i, j, self.holes), maps[j]
@@ -329,7 +329,7 @@ class DistributedEngine(PiecedEngine):
     def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
         """The bands stay where they are made."""
         axis, (n1, n2), workers, client = question.axis, self.grid, self.workers, client_of_dask()
-        priors = [prior_of_band(prior, mean, slice(*span)) for span in pairwise(self.edges[axis])]
+        priors = [Opaque(prior_of_band(prior, mean, slice(*span))) for span in pairwise(self.edges[axis])]
         drop, make = tasks(drop_moments, "irpca-rest"), tasks(make_band, "irpca-band")
         ask = tasks(ask_band, "irpca-solve")
         kept: list[tuple[list[Any], list[Any]]] = []  # the sums, and the bands as long as workers have them

@@ -55,7 +55,7 @@ class Workers:
     def __init__(self, source: Source, maps: ColumnMaps | None = None) -> None:
         self.source, self.edges = source, (source.row_edges, source.col_edges)
         self.maps = maps
-        self.sent: dict[tuple[str, int, str], list[Any]] = {}
+        self.sent: dict[Any, list[Any]] = {}
         self.watch: Watch | None = None
         self.topic = f"irpca-{uuid.uuid4().hex}"  # under which workers tell what they have read
 
@@ -64,47 +64,44 @@ class Workers:
         return ChunkPlace((i, j), self.edges, holes, topic)
 
     def cut(self, arrays: list[Array | None], axis: int) -> list[Any]:
-        """The arrays of a side for every run of its lines; sent to the workers once, if there are any."""
-        spans, client = [slice(*span) for span in pairwise(self.edges[axis])], client_of_dask()
-        if client is None:
-            return [Opaque([None if A is None else A[span] for A in arrays]) for span in spans]
-        sent = [[None] * len(spans) if A is None else self._sent(A, axis, spans, client) for A in arrays]
-        bundle = tasks(Opaque, "irpca-slices")
-        return [bundle([parts[k] for parts in sent]) for k in range(len(spans))]
+        """The arrays of a side for every run of its lines.
 
-    def _sent(self, values: Array, axis: int, spans: list[slice], client: Any) -> list[Any]:
-        """Known by its contents: factors change in place, and bases come as new arrays with the same numbers.
-
+        Known by their contents: factors change in place, and bases come as new arrays with the same numbers.
         ``scatter(hash=True)`` would name the parts by their contents, but send them again.
         """
-        values = np.ascontiguousarray(values)  # tokenize takes no notice of the order in memory
-        key = client.id, axis, tokenize(values)
-        return self._once(key, lambda: [values[span] for span in spans], client)
+        spans = [slice(*span) for span in pairwise(self.edges[axis])]
+        if client_of_dask() is None:
+            return [Opaque([None if A is None else A[span] for A in arrays]) for span in spans]
+        bundle, sent = tasks(Opaque, "irpca-slices"), []
+        for A in arrays:
+            values = None if A is None else np.ascontiguousarray(A)  # tokenize takes no notice of the order in memory
+            parts = [None if values is None else values[span] for span in spans]
+            sent.append(parts if values is None else self.send(parts, (axis, tokenize(values))))
+        return [bundle([parts[k] for parts in sent]) for k in range(len(spans))]
 
-    def _once(self, key: tuple[str, int, str], parts: Callable[[], list[Any]], client: Any) -> list[Any]:
-        found = self.sent.pop(key, None)
+    def cut_maps(self) -> list[Any]:
+        """The maps of every run of columns, or None for each."""
+        spans, maps = [slice(*span) for span in pairwise(self.edges[1])], self.maps
+        if maps is None:
+            return [None] * len(spans)
+        return self.send([Opaque(maps.cut(slice(None), span)) for span in spans], "maps")
+
+    def send(self, values: list[Any], key: Any = None) -> list[Any]:
+        """Arguments of tasks; sent to the workers ahead of them, if there are any, and once if they have a key."""
+        client = client_of_dask()
+        if client is None or not values:
+            return values
+        found = self.sent.pop((client.id, key), None)
         if found is None:
-            found = _scatter(client, parts())
-        self.sent[key] = found  # used last
+            try:
+                found = list(client.scatter(values, hash=False))
+            except Exception as error:
+                raise _LostError from error
+        if key is not None:
+            self.sent[client.id, key] = found  # used last
         while len(self.sent) > SENT_ARRAYS:
             self.sent.pop(next(iter(self.sent)))
         return found
-
-    def cut_maps(self) -> list[Any]:
-        """The maps of every run of columns, or None for each; sent to the workers once, if there are any."""
-        spans, maps, client = [slice(*span) for span in pairwise(self.edges[1])], self.maps, client_of_dask()
-        if maps is None:
-            return [None] * len(spans)
-
-        def parts() -> list[Any]:
-            return [Opaque(maps.cut(slice(None), span)) for span in spans]
-
-        return parts() if client is None else self._once((client.id, 1, "maps"), parts, client)
-
-    def send(self, values: list[Any]) -> list[Any]:
-        """Arguments of tasks, one for each; sent to the workers ahead of them, if there are any."""
-        opaque, client = [Opaque(value) for value in values], client_of_dask()
-        return opaque if client is None or not opaque else _scatter(client, opaque)
 
     def compute(self, roots: Callable[[], Sequence[Any]], name: str) -> list[Any]:
         """The results of some tasks, which are made again if a cluster lost what was sent to it."""
@@ -178,13 +175,6 @@ class Workers:
                 "give it more memory"
             )
         return None
-
-
-def _scatter(client: Any, values: list[Any]) -> list[Any]:
-    try:
-        return list(client.scatter(values, hash=False))
-    except Exception as error:
-        raise _LostError from error
 
 
 def _is_lost(error: Exception) -> bool:
