@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import path as checked
-from ..durable import write_whole
+from ..durable import need_folder, write_whole
 
 __all__ = ["write"]
 
@@ -80,8 +80,7 @@ def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     target = Path(checked(path, "path"))
     if target.is_dir():
         raise IsADirectoryError(f"path={str(target)!r} is a folder; give a file in it, such as 'report.html'")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder {str(target.parent)!r} of path={str(target)!r} does not exist; make it")
+    need_folder(target, "path")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{str(target)!r} exists; pass overwrite=True to replace it, or give another path")
     return target

@@ -12,7 +12,7 @@ from ..wording import count, percent
 from .words import beginning, number
 
 SCRIPTS = ("data.js", "chart.js", "table.js", "map.js", "page.js")
-DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "rest", "values")  # what scripts need
+DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "values")  # what scripts need
 SIGNS = {
     "usable": '<path d="M7 17.5l6 6 12-14"/>',
     "use with care": '<path d="M16 7v12M16 24.5v.5"/>',
@@ -85,7 +85,7 @@ def _outliers(data: dict[str, Any]) -> str:
         return escape(data["verdict"]["text"][-1])
     said = "Each is a cell that differs from its expected value by more than ordinary scatter. "
     if outliers["listed"] < outliers["count"]:
-        said += f"Listed are the {outliers['listed']:,} most certain of {outliers['count']:,}. "
+        said += f"Listed and drawn are the {outliers['listed']:,} most certain of {outliers['count']:,}. "
     return said + "Select one to see its row or column."
 
 
@@ -109,17 +109,10 @@ def drawn(data: dict[str, Any]) -> str:
 def _map(data: dict[str, Any]) -> str:
     n1, n2 = data["shape"]
     holes = "Grey is empty." if data["values"]["kind"] == "all" else "Empty cells are not shown."
-    rest = ""
-    if data["rest"] is not None:
-        tall, wide = data["rest"]["size"]
-        rest = (
-            f" Outliers that are not in the list are counted in blocks of {count(tall, 'row')} and "
-            f"{count(wide, 'column')}, and are drawn where the table is in the order as given."
-        )
     return (
         f"All {count(n1, 'row')} and {count(n2, 'column')} in one picture. A mark holds one cell or, where there is no "
         "room for that, several: it has the colour of the outlier in it that is furthest off, so that none is lost. "
-        f"{holes}{rest}"
+        f"{holes}"
     )
 
 
@@ -185,10 +178,8 @@ def _columns(found: list[tuple[str, ...]]) -> str:
     return _table("Cells left out, the columns predicted worst first", heads, rows, (1, 2, 3, 4)) if rows else ""
 
 
-def _candidates(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    if not (fits := found["fits"]):
+def _candidates(fits: list[dict[str, Any]]) -> str:
+    if not fits:
         return ""
     best, worst = fits[0]["density"], fits[-1]["density"]
     lengths = [0.04 + 0.96 * (fit["density"] - worst) / (best - worst or 1) for fit in fits]

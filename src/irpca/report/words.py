@@ -171,19 +171,17 @@ def choices(result: Result, columns: Sequence[str] | None = None) -> list[tuple[
     return listed
 
 
-def candidates(result: Result) -> dict[str, Any] | None:
+def candidates(result: Result) -> list[dict[str, Any]]:
     """The fits that were compared at held-out cells, the best first."""
-    certificate = result.certificate
-    if certificate is None or not certificate.candidates:
-        return None
+    if (certificate := result.certificate) is None:
+        return []
     names = plain_names([str(name) for name, _, _ in certificate.candidates])
     listed: list[dict[str, Any]] = [
         {"name": plain, "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
         for plain, (name, density, error) in zip(names, certificate.candidates, strict=True)
         if np.isfinite(density)
     ]
-    listed.sort(key=lambda fit: -fit["density"])
-    return {"fits": listed}
+    return sorted(listed, key=lambda fit: -fit["density"])
 
 
 def columns(result: Result, labels: Sequence[str]) -> list[tuple[str, ...]]:
