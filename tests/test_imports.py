@@ -108,8 +108,7 @@ ROOMS = {
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
     "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
-    "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed"}
-    | {f"datasets.{name}" for name in ("life_expectancy", "weather")},
+    "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed", "datasets.bundled"},
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},
