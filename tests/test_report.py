@@ -12,6 +12,7 @@ from datetime import datetime
 from importlib.resources import files
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,10 @@ import pytest
 from mixed_columns import KINDS, mixed
 from scipy.sparse import csr_array
 from scipy.special import ndtr
+from sklearn.base import BaseEstimator
 
 import irpca
+from irpca.answers import Answers
 from irpca.engines import choose
 from irpca.labels import Labels
 from irpca.lowrank import LowRank
@@ -38,7 +41,7 @@ pytestmark = pytest.mark.usefixtures("short_fits")
 HOSTILE = ["<script>alert(1)</script>", "</script><b>x", "<!-- <script>", "a\u2028b\u2029c", "{{data}}", "\"'&amp;"]
 
 
-class Made:
+class Made(Answers, BaseEstimator):
     """A fitted model as a report needs it, from its parts: for sizes and cases that no quick fit has."""
 
     def __init__(
@@ -74,26 +77,20 @@ class Made:
             calibration=Calibration(z),
         )
         sides = zip(labels, names, strict=True)
-        self.row_labels_, self.col_labels_ = (
-            given if given is None else Labels.of(given, name) for given, name in sides
+        self._rows, self._cols = (
+            SimpleNamespace(labels=given if given is None else Labels.of(given, name)) for given, name in sides
         )
-        self._M, self._V, self.random_state = M, V, 0
+        self.sparse_, self.components_, self.container_ = S, V.T, "numpy"
+        self._M, self.engine, self.random_state = M, "auto", 0
 
-    def _owner(self):
-        return choose(self._M, "auto")
+    def __repr__(self):
+        return "InductiveRobustPCA()"
 
-    def _entries(self, rows, cols):
-        return self._owner().entries(rows, cols)
+    def fit(self):
+        """What has this is an estimator to scikit-learn."""
 
-    def _std_at(self, result, rows, cols):
-        return result.scale.std_at(rows, cols)
-
-    def _bounds_at(self, result, rows, cols):
-        expected, reach = result.L.entries(rows, cols), 1.96 * result.scale.std_at(rows, cols)
-        return expected - reach, expected + reach
-
-    def get_params(self, deep=True):
-        return {}
+    def _explanations(self, *arguments):
+        return []
 
 
 def made(n1=40, n2=30, wrong=25, rank=2, noise=0.1, holes=0.0, **options):

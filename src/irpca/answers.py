@@ -413,7 +413,12 @@ class Answers:
         return explainer.explain(rows, cols, (names, range(result.L.shape[1]) if columns is None else list(columns)))
 
     def _cells(
-        self, result: Result, table: tuple[Any, Callable[[], Engine]], cut: Criterion, most: int | None
+        self,
+        result: Result,
+        table: tuple[Any, Callable[[], Engine]],
+        cut: Criterion,
+        most: int | None = None,
+        kinds: bool = True,
     ) -> dict[str, Any]:
         """Outliers by their positions, the most certain first. The table: new rows or None, and their owner."""
         engine = table[1]
@@ -442,7 +447,7 @@ class Answers:
                 "score": chosen.score,
                 "probability": chosen.probability,
             }
-            if self._where == "cpu" and self.container_ != "torch":
+            if kinds and self._where == "cpu" and self.container_ != "torch":
                 columns["kind"] = names_at(result, at[0], at[1], observed)
             return columns
 

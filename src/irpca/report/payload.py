@@ -10,7 +10,7 @@ import numpy as np
 
 from ..engines.base import LARGEST_BLOCK
 from ..lowrank import Array
-from ..plots.fitted import SIDES, Fitted
+from ..plots.fitted import NUMBERS, SIDES, Fitted
 from ..tables import Criterion
 from . import words
 
@@ -71,7 +71,7 @@ def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | 
     labels = case.texts[axis]
     if sum(map(len, labels)) <= MOST_LABELS:
         return {"text": labels}
-    listed = case.cells[axis][case.order[:MOST_OUTLIERS]]
+    listed = case.listed[SIDES[axis]][:MOST_OUTLIERS]
     worst = [line["position"] for line in lines[SIDES[axis]]["worst"]]
     at = np.unique(np.r_[listed, np.array(worst, int)])
     return {"text": [labels[k] for k in at], "at": packed(at)}
@@ -83,30 +83,20 @@ def _unit(case: Fitted) -> float:
 
 
 def _outliers(case: Fitted) -> dict[str, Any]:
-    some = case.order[:MOST_OUTLIERS]
-    rows, cols = (cells[some] for cells in case.cells)
-    lower, upper = case.bounds_at(rows, cols)
+    some = {name: column[:MOST_OUTLIERS] for name, column in case.listed.items()}
     return {
-        "count": int(case.S.nnz),
-        "listed": len(some),
-        "row": packed(rows),
-        "column": packed(cols),
-        "observed": packed(case.observed[some], _unit(case)),
-        "difference": packed(case.S.data[some].astype(float)),
-        "std": packed(case.std_at(rows, cols)),
-        "lower": packed(lower, _unit(case)),
-        "upper": packed(upper, _unit(case)),
-        "score": packed(np.abs(case.scores.data[some])),
-        "probability": packed(case.probability[some]),
-        "why": _why(case, rows, cols.astype(np.int64)),
+        "count": len(case.listed["row"]),
+        "listed": len(some["row"]),
+        **{side: packed(some[side]) for side in SIDES},
+        **{name: packed(some[name], _unit(case)) for name in NUMBERS if name != "expected"},
+        "why": _why(case, some["row"], some["column"]),
     }
 
 
 def _why(case: Fitted, rows: Array, cols: Array) -> list[str]:
     """A sentence for each of the first outliers, where M is at hand and there is a model of the noise."""
     result, most = case.result, min(MOST_EXPLAINED, LARGEST_BLOCK // case.shape[1])
-    known = result.calibration is not None or result.noise == 0
-    if not case.has_table or not known or not hasattr(case.model, "explain") or not len(rows):
+    if not case.has_table or (result.calibration is None and result.noise != 0) or not len(rows):
         return []
     cells = rows[:most], cols[:most]
     return [one.why for one in case.model._explanations(result, (case.M, lambda: case.engine), None, *cells)]
@@ -147,7 +137,7 @@ def _worst(case: Fitted, axis: int) -> Array:
     many = MOST_CELLS // 2 // case.shape[1 - axis]
     scored = case.scored[axis]
     worst = scored["position"][scored["flagged"] > 0][: max(WORST, many // 2)]
-    wanted = np.r_[worst, case.cells[axis][case.order]]
+    wanted = np.r_[worst, case.listed[SIDES[axis]]]
     _, first = np.unique(wanted, return_index=True)
     return wanted[np.sort(first)][:many]
 

@@ -95,10 +95,10 @@ def verdict(case: Fitted) -> dict[str, Any]:
 def _found(case: Fitted) -> str:
     if case.result.S is None:
         return "Which cells are outliers is not known: the fit did not come to an end."
-    n = int(case.S.nnz)
+    n = len(case.listed["row"])
     if n == 0:
         return "No cell is an outlier: none is further from its expected value than ordinary scatter explains."
-    rows, cols = (len(np.unique(cells)) for cells in case.cells)
+    rows, cols = (len(np.unique(cells)) for cells in (case.listed["row"], case.listed["column"]))
     verb, share = "is an outlier" if n == 1 else "are outliers", percent(n / max(case.result.n_observed, 1))
     return (
         f"{count(n, 'cell')} ({share} of those with a value) {verb}, in {count(rows, 'row')} and "
@@ -109,11 +109,11 @@ def _found(case: Fitted) -> str:
 
 def facts(case: Fitted) -> list[tuple[str, str, str]]:
     """The few numbers to know: what they are of, the number, and a word or two."""
-    (n1, n2), result = case.shape, case.result
+    (n1, n2), result, n = case.shape, case.result, len(case.listed["row"])
     holes = n1 * n2 - result.n_observed
     noise = "unknown" if result.noise is None else f"± {number(result.noise)}" if result.noise else "none"
-    found = "unknown" if result.S is None else f"{case.S.nnz:,}"
-    share = percent(case.S.nnz / max(result.n_observed, 1))
+    found = "unknown" if result.S is None else f"{n:,}"
+    share = percent(n / max(result.n_observed, 1))
     mapped = "" if result.maps is None else ", of mapped values, whose own is about 1"
     return [
         ("Table", f"{n1:,} × {n2:,}", "rows × columns"),
