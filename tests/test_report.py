@@ -334,16 +334,6 @@ def test_a_folder_and_a_folder_that_is_missing_are_named(tmp_path):
         write(made(), tmp_path / "nowhere" / "report.html")
 
 
-def test_a_write_that_fails_leaves_nothing_behind(tmp_path, monkeypatch):
-    def full(source, target):
-        raise OSError("no space left")
-
-    monkeypatch.setattr("os.replace", full)
-    with pytest.raises(OSError, match="no space left"):
-        write(made(), tmp_path / "report.html")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_neither_pandas_nor_matplotlib_is_needed(tmp_path):
     code = (
         "import sys; sys.modules.update(pandas=None, matplotlib=None)\n"
