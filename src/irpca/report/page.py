@@ -12,7 +12,7 @@ from ..wording import count, percent
 from .words import beginning, number
 
 SCRIPTS = ("data.js", "chart.js", "table.js", "map.js", "page.js")
-DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "values")  # what scripts need
+DRAWN = ("shape", "names", "ordered", "labels", "outliers", "values")  # what scripts need
 SIGNS = {
     "usable": '<path d="M7 17.5l6 6 12-14"/>',
     "use with care": '<path d="M16 7v12M16 24.5v.5"/>',

@@ -41,8 +41,7 @@ def payload(
         "names": [name.capitalize() if name in SIDES else name for name in case.names],
         "ordered": [labels is None or all(map(ORDERED.match, labels.dtypes)) for labels in case.labels],
         "labels": [_labels(case, axis, lines) for axis in (0, 1)],
-        "worst": {side: found["worst"] for side, found in lines.items()},
-        "order": {side: found["order"] for side, found in lines.items()},
+        "worst": lines,
         "outliers": _outliers(case),
         "values": _values(case),
     }
@@ -64,7 +63,7 @@ def packed(values: Any, unit: float = 0.0) -> dict[str, str]:
     return {"type": dtype.name, "data": b64encode(values.astype(dtype.newbyteorder("<")).tobytes()).decode()}
 
 
-def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | None:
+def _labels(case: Fitted, axis: int, lines: dict[str, list[Any]]) -> dict[str, Any] | None:
     """All labels; where they are too many, those of lines that are listed; None where positions are the labels."""
     if case.labels[axis] is None:
         return None
@@ -72,7 +71,7 @@ def _labels(case: Fitted, axis: int, lines: dict[str, Any]) -> dict[str, Any] | 
     if sum(map(len, labels)) <= MOST_LABELS:
         return {"text": labels}
     listed = case.listed[SIDES[axis]][:MOST_OUTLIERS]
-    worst = [line["position"] for line in lines[SIDES[axis]]["worst"]]
+    worst = [line["position"] for line in lines[SIDES[axis]]]
     at = np.unique(np.r_[listed, np.array(worst, int)])
     return {"text": [labels[k] for k in at], "at": packed(at)}
 
@@ -102,25 +101,21 @@ def _why(case: Fitted, rows: Array, cols: Array) -> list[str]:
     return [one.why for one in case.model._explanations(result, (case.M, lambda: case.engine), None, *cells)]
 
 
-def _lines(case: Fitted, axis: int) -> dict[str, Any]:
-    """Rows or columns in the order of how surprising their outliers are, and a table of the worst."""
+def _lines(case: Fitted, axis: int) -> list[dict[str, Any]]:
+    """The rows or columns whose outliers are the most surprising."""
     scored = case.scored[axis]
-    worst = scored[scored["flagged"] > 0][:WORST]
-    return {
-        "order": packed(scored["position"]),
-        "worst": [
-            {
-                "position": int(line["position"]),
-                "label": case.texts[axis][line["position"]],
-                "observed": int(line["observed"]),
-                "flagged": int(line["flagged"]),
-                "share": float(line["share"]),
-                "signed": float(line["mean_signed"] / line["mean_size"]),
-                "broken": bool(line["broken"]),
-            }
-            for line in worst
-        ],
-    }
+    return [
+        {
+            "position": int(line["position"]),
+            "label": case.texts[axis][line["position"]],
+            "observed": int(line["observed"]),
+            "flagged": int(line["flagged"]),
+            "share": float(line["share"]),
+            "signed": float(line["mean_signed"] / line["mean_size"]),
+            "broken": bool(line["broken"]),
+        }
+        for line in scored[scored["flagged"] > 0][:WORST]
+    ]
 
 
 def _values(case: Fitted) -> dict[str, Any]:
