@@ -8,7 +8,6 @@ import numpy as np
 
 from ..engines import Engine
 from ..lowrank import Array, LowRank
-from ..model.calibration import Calibration
 from ..result import Result
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
@@ -16,7 +15,7 @@ from .fitted import Fitted
 
 ENTRIES = 200_000  # residuals that are drawn
 BINS = 81  # an odd number: one of them is about zero
-BLOCK = 600  # squared: cells of which singular values are taken, at most; they take half a second
+BLOCK = 600  # rows and columns of which singular values are taken, at most; they take half a second
 LEFT = 15  # singular values of what is left that are shown
 
 
@@ -65,7 +64,8 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     counts = np.histogram(z, edges)[0]
     _draw_counts(ax, counts, edges, limits, beyond)
     if calibration is not None:
-        clean = _clean(calibration, edges) * len(z)
+        share = calibration.clean.sum() / calibration.counts.sum()
+        clean = np.diff(calibration.below(edges)) * share * len(z)
         ax.stairs(clean, edges, baseline=None, color=BLUE, linewidth=1.8, label="clean noise, as fitted")
     ax.set_xscale("asinh", linear_width=width)
     ax.xaxis.set_major_formatter("{x:g}")
@@ -117,11 +117,6 @@ def _bins(z: Array, limits: tuple[float, float], width: float) -> Array:
     return edges
 
 
-def _clean(calibration: Calibration, edges: Array) -> Array:
-    """The share of all cells that clean noise puts between the edges."""
-    return np.diff(calibration.below(edges)) * calibration.clean.sum() / calibration.counts.sum()
-
-
 def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     """Draw the singular values of the low-rank part and of what is left, and how large those of noise may be.
 
@@ -134,8 +129,8 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     matplotlib Axes
         Components of the low-rank part from the strongest on, then those of ``observed − expected`` without outliers.
         The line is the largest singular value that noise of these variances may have: what is left should be below. If
-        there is a noise model, rows and columns are divided by their noise. Of a table with more than 360,000 cells a
-        random block is taken; the title says so.
+        there is a noise model, rows and columns are divided by their noise. Of more than 600 rows, or columns, so many
+        are taken at random; the title says so.
 
     Examples
     --------
@@ -150,7 +145,8 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     """
     fitted = Fitted(model, M)
     result, shape = fitted.result, fitted.shape
-    lines = _block(shape, np.random.default_rng(fitted.seed))
+    rng = np.random.default_rng(fitted.seed)
+    lines = [np.sort(rng.choice(n, min(n, BLOCK), replace=False)) for n in shape]
     # The standard deviation of the noise is the product of a number for the row and one for the column, or 1.
     noise = [np.ones(n) for n in shape] if result.scale is None else [result.scale.rows, result.scale.cols]
     scales = [np.sqrt(side[some]) for side, some in zip(noise, lines, strict=True)]
@@ -179,13 +175,3 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     part = "" if R.shape == shape else f"of a random block of {R.shape[0]:,} × {R.shape[1]:,} cells"
     title(ax, f"Rank {rank}: singular values of what is kept and of what is left", part)
     return ax
-
-
-def _block(shape: tuple[int, int], rng: np.random.Generator) -> list[Array]:
-    """Rows and columns at random, of the shorter side as many as may be; all if they are few."""
-    short = min(*shape, BLOCK)
-    long = BLOCK**2 // short
-    most = [short if n == min(shape) else long for n in shape]
-    return [
-        np.arange(n) if n <= m else np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, most, strict=True)
-    ]
