@@ -386,18 +386,11 @@ def test_a_fit_without_noise_has_a_plain_histogram_and_says_why(exact, ax):
     assert by_label(ax, "outliers").get_data().values.sum() == len(exact.outliers())
 
 
-def test_plots_of_a_method_without_a_model_of_the_noise():
+def test_residuals_of_a_method_without_a_model_of_the_noise():
     M = np.nan_to_num(values())
     model = irpca.InductiveRobustPCA(2, solver="pca").fit(M)
     plots.residuals(model, ax=(ax := Figure().subplots()))
     assert "solver='pca' has no model of the noise" in heading(ax).replace("\n", " ")
-    ax = plots.singular_values(model, ax=Figure().subplots())
-    np.testing.assert_allclose(ax.lines[0].get_ydata(), model.singular_values_, rtol=1e-9)
-    R = np.where(model.sparse_.toarray() != 0, 0, M - model.low_rank_.dense())
-    left = by_label(ax, "left over")
-    np.testing.assert_allclose(left.get_ydata(), np.linalg.svd(R, compute_uv=False)[:15], rtol=1e-9)
-    np.testing.assert_array_equal(left.get_xdata(), 3 + np.arange(15))
-    assert heading(ax).startswith("Rank 2")
 
 
 def test_what_is_left_of_a_good_fit_is_below_the_edge_of_noise(model, ax):
@@ -411,7 +404,8 @@ def test_what_is_left_of_a_good_fit_is_below_the_edge_of_noise(model, ax):
     R = np.where(model.sparse_.toarray() != 0, 0, np.nan_to_num(model._M - model.expected()))
     left = np.linalg.svd(R / units, compute_uv=False)[:15]
     np.testing.assert_allclose(by_label(ax, "left over").get_ydata(), left, rtol=1e-9)
-    assert ax.get_ylabel() == "singular value, in units of the noise"
+    np.testing.assert_array_equal(by_label(ax, "left over").get_xdata(), 3 + np.arange(15))
+    assert ax.get_ylabel() == "singular value, in units of the noise" and heading(ax).startswith("Rank 2")
 
 
 # candidates and convergence
@@ -602,11 +596,4 @@ def test_what_is_left_of_a_mapped_table_is_that_of_latent_values(mapped):
     assert counts.values.sum() == mapped.result_.n_observed == 1197
     assert counts.values[middle].sum() == pytest.approx(clean.values[middle].sum(), rel=0.1)
     ax = plots.singular_values(mapped, ax=Figure().subplots())
-    result = mapped.result_
-    R = result.maps.table(mixed().to_numpy()) - result.latent.L.dense()
-    R = np.where((result.S.toarray() != 0) | np.isnan(R), 0, R) / np.sqrt(
-        np.multiply.outer(result.scale.rows, result.scale.cols)
-    )
-    left = np.linalg.svd(R, compute_uv=False)
-    np.testing.assert_allclose(by_label(ax, "left over").get_ydata(), left, rtol=1e-9)
-    assert left[0] < by_label(ax, "kept: 3 components").get_ydata().min()
+    assert by_label(ax, "left over").get_ydata().max() < by_label(ax, "kept: 3 components").get_ydata().min()
