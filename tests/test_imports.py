@@ -97,7 +97,7 @@ ROOMS = {
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
     "persistence": EVERYTHING | {"durable"},
-    "plots": EVERYTHING,
+    "plots": EVERYTHING | {"arrays"},
     "report": EVERYTHING | {"durable"},
     "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
     "cli": EVERYTHING | {"cli", "readers"},
