@@ -29,11 +29,12 @@ from irpca.labels import Labels
 from irpca.lowrank import LowRank
 from irpca.model.calibration import Calibration
 from irpca.model.entry_scale import EntryScale
+from irpca.plots.fitted import Fitted
 from irpca.report import payload as payload_module
 from irpca.report import write
 from irpca.report.page import drawn, inert, render
-from irpca.report.payload import payload
-from irpca.report.words import TITLES, number, percent, sentence
+from irpca.report.payload import worst_lines
+from irpca.report.words import TITLES, choices, doubts, number, percent, sentence, verdict
 from irpca.result import FATAL, NOTES, Certificate, Choice, Doubt, History, Result, Status
 
 pytestmark = pytest.mark.usefixtures("short_fits")
@@ -108,6 +109,14 @@ def made(n1=40, n2=30, wrong=25, rank=2, noise=0.1, holes=0.0, **options):
     return Made(M, U, V, S, noise, **options)
 
 
+def payload(model, M=None):
+    return payload_module.payload(Fitted(model, M))
+
+
+def page_of(model, **options):
+    return render(Fitted(model), **options)
+
+
 def numbers(column):
     return np.frombuffer(b64decode(column["data"]), np.dtype(column["type"]).newbyteorder("<"))
 
@@ -155,25 +164,24 @@ def test_the_values_of_all_cells_and_their_ranges(fitted):
 
 def test_all_of_it_is_json_and_says_what_was_found(fitted):
     model, _ = fitted
-    found = payload(model, title="Towns", command="irpca fit towns.csv")
-    again = json.loads(json.dumps(found, allow_nan=False))
+    again = json.loads(json.dumps(payload(model), allow_nan=False))
     assert again["names"] == ["town", "day"] and again["ordered"] == [False, True]
     assert again["labels"][1]["text"][:2] == ["2020-01-01", "2020-01-02"]
-    assert again["verdict"]["word"] == model.result_.usable
-    for text in ("60 rows and 40 columns", "5 cells (0.21 %) are empty"):
-        assert text in again["verdict"]["text"][0]
-    page = render(found)
-    now = f"{datetime.now():%Y-}"
-    for text in ("Towns", "irpca fit towns.csv", now, irpca.__version__, "random_state", "town 5"):
+    page = page_of(model, title="Towns", command="irpca fit towns.csv")
+    for text in ("Towns", "irpca fit towns.csv", f"{datetime.now():%Y-}", irpca.__version__, "random_state"):
         assert text in page
-    assert found["worst"]["row"][0]["label"] == "town 5" and found["worst"]["row"][0]["flagged"] >= 2
+    assert "60 rows and 40 columns" in page and "5 cells (0.21 %) are empty" in page
+    worst = worst_lines(Fitted(model), 0)[0]
+    assert worst["position"] == 5 and f'>town 5</button></th><td class="number">{worst["flagged"]} of 40' in page
 
 
 def test_a_saved_model_reports_without_its_table_and_says_so(fitted, tmp_path):
     model, M = fitted
     loaded = pickle.loads(pickle.dumps(model))
     found = payload(loaded)
-    assert found["values"] == {"kind": "none"} and "observed values are known at the outliers only" in drawn(found)
+    assert found["values"] == {"kind": "none"} and "observed values are known at the outliers only" in drawn(
+        found["values"]
+    )
     whole = payload(model)
     for key in ("row", "column", "observed", "difference", "score", "probability"):
         assert found["outliers"][key] == whole["outliers"][key]
@@ -196,21 +204,20 @@ def test_another_table_than_that_of_the_fit_is_refused(fitted):
 
 def test_too_large_a_table_is_drawn_by_its_worst_lines(monkeypatch):
     model = made()
-    whole = payload(model)
     monkeypatch.setattr(payload_module, "MOST_CELLS", 300)
     found = payload(model)
     assert found["values"]["kind"] == "lines"
     rows, columns = found["values"]["row"], found["values"]["column"]
     at, (observed, expected, lower, upper) = numbers(rows["at"]), tables(found["values"])
     assert len(at) == rows["count"] == 150 // 30
-    assert at[0] == whole["worst"]["row"][0]["position"]
+    assert at[0] == worst_lines(Fitted(model), 0)["position"][0]
     np.testing.assert_allclose(observed, model._M[at], rtol=1e-5)
     np.testing.assert_allclose(expected, model.low_rank_.dense()[at], rtol=1e-5)
     np.testing.assert_allclose(upper - lower, 2 * 1.96 * 0.1, rtol=1e-4)
     observed = tables(found["values"], "column")[0]
     np.testing.assert_allclose(observed, model._M[:, numbers(columns["at"])].T, rtol=1e-5)
     said = f"Included are {rows['count']} rows and {columns['count']} columns"
-    assert said in drawn(found) and said in render(found)
+    assert said in drawn(found["values"]) and said in page_of(model)
 
 
 def test_no_more_than_the_most_certain_are_listed(monkeypatch):
@@ -218,7 +225,7 @@ def test_no_more_than_the_most_certain_are_listed(monkeypatch):
     monkeypatch.setattr(payload_module, "MOST_OUTLIERS", 10)
     found = payload(model)
     assert (found["outliers"]["count"], found["outliers"]["listed"]) == (60, 10)
-    assert "Listed and drawn are the 10 most certain of 60." in render(found)
+    assert "Listed and drawn are the 10 most certain of 60." in page_of(model)
     scores = np.sort(np.abs(model.result_.S.data)) / 0.1
     assert numbers(found["outliers"]["score"]).min() >= scores[-10] * (1 - 1e-6)
 
@@ -245,7 +252,7 @@ def test_labels_cannot_become_markup():
     labels = [*HOSTILE, *(str(k) for k in range(34))]
     doubt = Doubt("intervals", f"about {HOSTILE[0]}")
     model = made(labels=(labels, HOSTILE * 5), names=("<i>row", None), doubts=[doubt])
-    page = render(payload(model, title=HOSTILE[0], command=HOSTILE[1]))
+    page = page_of(model, title=HOSTILE[0], command=HOSTILE[1])
     assert len(re.findall(r"<script", page)) == 2 and page.count("</script>") == 2
     assert "<b>x" not in page and "<i>row" not in page and "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     data = page.split('id="data">')[1].split("</script>")[0]
@@ -255,7 +262,7 @@ def test_labels_cannot_become_markup():
 
 
 def test_the_page_loads_nothing(fitted):
-    page = render(payload(fitted[0]))
+    page = page_of(fitted[0])
     assert "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:" in page
     assert set(re.findall(r"https?://[^\s\"']+", page)) == {"http://www.w3.org/2000/svg"}
     assert set(re.findall(r'(?:src|href)="([^"#]*)', page)) == {"", "data:,"}
@@ -271,14 +278,14 @@ def test_the_page_loads_nothing(fitted):
     ],
 )
 def test_the_verdict_comes_first_and_says_why(kinds, status, word, meaning):
-    doubts = [Doubt(kind, "seen: meant. Do this") for kind in kinds]
-    said = payload(made(doubts=doubts, status=status))
-    assert said["verdict"]["meaning"].endswith(meaning)
-    assert {TITLES[kind] for kind in kinds} <= {doubt["title"] for doubt in said["doubts"]}
-    page = render(said)
+    seen = [Doubt(kind, "seen: meant. Do this") for kind in kinds]
+    model = made(doubts=seen, status=status)
+    assert verdict(Fitted(model))["meaning"].endswith(meaning)
+    assert {TITLES[kind] for kind in kinds} <= {doubt["title"] for doubt in doubts(model.result_)}
+    page = page_of(model)
     assert f'<h2 id="verdict-heading">{word}</h2>' in page
     assert page.index("verdict-heading") < page.index('id="outliers"') < page.index('id="data"')
-    for doubt in doubts:
+    for doubt in seen:
         assert sentence(doubt.text) in page
     assert status.ok or "How the fit ended" in page
 
@@ -288,10 +295,10 @@ def test_a_fit_that_found_nothing_and_one_that_failed():
     nothing = Made(M, np.zeros((20, 0)), np.zeros((10, 0)), csr_array((20, 10)))
     found = payload(nothing)
     assert found["outliers"]["listed"] == 0 and not tables(found["values"])[1].any()
-    page = render(found)
+    page = page_of(nothing)
     assert "No cell is an outlier" in page and "No row or column holds an outlier" in page
     failed = Made(M, np.zeros((20, 0)), np.zeros((10, 0)), None, status=Status.DIVERGED)
-    page = render(payload(failed))
+    page = page_of(failed)
     assert "Which cells are outliers is not known" in page and "Do not use" in page
 
 
@@ -299,11 +306,11 @@ def test_candidates_without_a_score_are_left_out_and_a_fit_that_chose_nothing_sa
     model = made()
     lost = Certificate((("a", np.nan, 1.0), ("b", -1.0, 2.0)), "b")
     model.result_ = replace(model.result_, certificate=lost)
-    found = payload(model)["candidates"]
-    assert [fit["name"] for fit in found] == ["2: all components, b"]
+    page = page_of(model)
+    assert "2: all components, b</th>" in page and "1: all components, a" not in page
     model.result_ = replace(model.result_, certificate=None, choices=(), explained=float("nan"))
-    assert payload(model)["candidates"] == []
-    assert "<p>Nothing was chosen from the data.</p>" in render(payload(model))
+    page = page_of(model)
+    assert "<p>Nothing was chosen from the data.</p>" in page and "Fits that were compared" not in page
 
 
 def test_what_is_there_stays_unless_it_may_be_replaced(tmp_path):
@@ -373,14 +380,14 @@ def test_text_can_be_read_in_both_themes():
 
 
 def test_one_outlier_is_told_in_the_singular():
-    text = " ".join(payload(made(wrong=1))["verdict"]["text"])
+    text = " ".join(verdict(Fitted(made(wrong=1)))["text"])
     assert "1 cell (0.08 % of those with a value) is an outlier, in 1 row and 1 column: " in text
 
 
 def test_parts_of_the_expected_values_are_named():
     model = made()
     model.result_ = replace(model.result_, shares={"features": 0.75, "free": 0.25})
-    *_, features, free = payload(model)["choices"]
+    *_, features, free = choices(model.result_)
     assert features[:2] == ("of that, the features", "75 %")
     assert free[2] == "Share of the sum of squares of the expected values that comes from further components."
 
@@ -409,6 +416,5 @@ def test_mapped_columns_are_shown_in_their_units_with_their_ranges():
     listed = model.outliers()
     for name in ("observed", "difference", "lower", "upper", "score", "probability"):
         np.testing.assert_allclose(numbers(found["outliers"][name]), listed[name], rtol=1e-6)
-    (kinds,) = [row for row in found["choices"] if row[0] == "What columns hold (columns)"]
-    assert kinds[1].startswith("income: logarithm; rent: ") and kinds[1] in render(found)
-    assert "of mapped values" in render(found)
+    page = page_of(model)
+    assert "income: logarithm; rent: " in page and "of mapped values" in page

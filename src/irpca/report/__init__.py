@@ -1,7 +1,7 @@
 """A fit as one self-contained HTML file: whether to use it, which cells are outliers, and why this fit was chosen.
 
-The file needs no network and no other file. :mod:`irpca.report.payload` gathers what it shows,
-:mod:`irpca.report.words` puts it into sentences, and :mod:`irpca.report.page` makes the page.
+The file needs no network and no other file. :mod:`irpca.report.words` puts a fit into sentences,
+:mod:`irpca.report.payload` gathers what scripts show, and :mod:`irpca.report.page` makes the page.
 """
 
 from __future__ import annotations
@@ -62,15 +62,14 @@ def write(
     from ..plots.fitted import Fitted
     from ..tables import Criterion
     from .page import render
-    from .payload import payload
 
-    _ = Fitted(model).result  # or an error: it is not fitted
+    case = Fitted(model, M, Criterion(fdr, probability, threshold))
+    _ = case.result  # or an error: it is not fitted
     for name, given in (("title", title), ("command", command)):
         if given is not None:
             text_of(given, name)
     target = _target(path, flag(overwrite, "overwrite"))
-    cut = Criterion(fdr, probability, threshold)
-    text = render(payload(model, M, title, command, cut))
+    text = render(case, title, command)
     with write_whole(target) as file:  # half of a surrogate pair, which a label may hold, is no character of UTF-8
         file.write(text.encode("utf-8", "xmlcharrefreplace"))
     return target

@@ -1,4 +1,4 @@
-"""What a report shows, as a dictionary that JSON can hold: words, tables, and long columns of numbers in base64."""
+"""What the scripts of a report show, as a dictionary that JSON can hold: labels, and columns of numbers in base64."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import numpy as np
 from ..engines.base import LARGEST_BLOCK
 from ..lowrank import Array
 from ..plots.fitted import NUMBERS, SIDES, Fitted
-from ..tables import Criterion
-from . import words
 
 ORDERED = re.compile("u?int|float|datetime|period|timedelta")  # types of labels whose neighbours a line may join
 MOST_OUTLIERS = 1_000_000  # listed one by one: 30 MB of numbers, 40 MB of base64
@@ -22,26 +20,12 @@ MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines tha
 WORST = 15  # rows and columns in the tables of the worst
 
 
-def payload(
-    model: Any, M: Any = None, title: str | None = None, command: str | None = None, cut: Criterion | None = None
-) -> dict[str, Any]:
-    """All that the report of a fitted model shows: the arguments are those of :func:`irpca.report.write`."""
-    case = Fitted(model, M, cut or Criterion())
-    lines = {side: _lines(case, axis) for axis, side in enumerate(SIDES)}
+def payload(case: Fitted) -> dict[str, Any]:
     return {
-        "title": title or "What was found in the table",
-        "verdict": words.verdict(case),
-        "facts": words.facts(case),
-        "doubts": words.doubts(case.result),
-        "choices": words.choices(case.result, case.texts[1]),
-        "candidates": words.candidates(case.result),
-        "columns": words.columns(case.result, case.texts[1]),
-        "reproduce": words.reproduce(case, command),
         "shape": list(case.shape),
         "names": [name.capitalize() if name in SIDES else name for name in case.names],
         "ordered": [labels is None or all(map(ORDERED.match, labels.dtypes)) for labels in case.labels],
-        "labels": [_labels(case, axis, lines) for axis in (0, 1)],
-        "worst": lines,
+        "labels": [_labels(case, axis) for axis in (0, 1)],
         "outliers": _outliers(case),
         "values": _values(case),
     }
@@ -63,7 +47,7 @@ def packed(values: Any, unit: float = 0.0) -> dict[str, str]:
     return {"type": dtype.name, "data": b64encode(values.astype(dtype.newbyteorder("<")).tobytes()).decode()}
 
 
-def _labels(case: Fitted, axis: int, lines: dict[str, list[Any]]) -> dict[str, Any] | None:
+def _labels(case: Fitted, axis: int) -> dict[str, Any] | None:
     """All labels; where they are too many, those of lines that are listed; None where positions are the labels."""
     if case.labels[axis] is None:
         return None
@@ -71,8 +55,7 @@ def _labels(case: Fitted, axis: int, lines: dict[str, list[Any]]) -> dict[str, A
     if sum(map(len, labels)) <= MOST_LABELS:
         return {"text": labels}
     listed = case.listed[SIDES[axis]][:MOST_OUTLIERS]
-    worst = [line["position"] for line in lines[SIDES[axis]]]
-    at = np.unique(np.r_[listed, np.array(worst, int)])
+    at = np.unique(np.r_[listed, worst_lines(case, axis)["position"]])
     return {"text": [labels[k] for k in at], "at": packed(at)}
 
 
@@ -101,21 +84,11 @@ def _why(case: Fitted, rows: Array, cols: Array) -> list[str]:
     return [one.why for one in case.model._explanations(result, (case.M, lambda: case.engine), None, *cells)]
 
 
-def _lines(case: Fitted, axis: int) -> list[dict[str, Any]]:
-    """The rows or columns whose outliers are the most surprising."""
+def worst_lines(case: Fitted, axis: int) -> Array:
+    """The rows or columns whose outliers are the most surprising, as :func:`irpca.outliers.score_lines` has them."""
     scored = case.scored[axis]
-    return [
-        {
-            "position": int(line["position"]),
-            "label": case.texts[axis][line["position"]],
-            "observed": int(line["observed"]),
-            "flagged": int(line["flagged"]),
-            "share": float(line["share"]),
-            "signed": float(line["mean_signed"] / line["mean_size"]),
-            "broken": bool(line["broken"]),
-        }
-        for line in scored[scored["flagged"] > 0][:WORST]
-    ]
+    worst: Array = scored[scored["flagged"] > 0][:WORST]
+    return worst
 
 
 def _values(case: Fitted) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..plots.fitted import Fitted
-from ..plots.fitting import plain_names
 from ..result import FATAL, NOTES, Result, grouped
 from ..wording import count, percent
 
@@ -57,7 +56,6 @@ NAMES = {
     "noise": "Ordinary scatter (noise)",
     "columns": "What columns hold (columns)",
 }
-MOST_COLUMNS = 15  # of which numbers are told
 PARTS = {"features": "the features", "free": "further components"}
 
 
@@ -84,7 +82,7 @@ def verdict(case: Fitted) -> dict[str, Any]:
     said = f"The table has {count(n1, 'row')} and {count(n2, 'column')}, which makes {count(cells, 'cell')}. "
     empty = f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
     said += empty if holes else "Every cell has a value."
-    text = [said, _found(case)]
+    text = [said, found(case)]
     if result.unseen is not None:
         text.append(
             f"Every cell was left out once and predicted by the others: {sentence(result.predicted(case.texts[1]))}"
@@ -92,7 +90,8 @@ def verdict(case: Fitted) -> dict[str, Any]:
     return {"word": result.usable, "meaning": MEANING[result.usable], "text": text}
 
 
-def _found(case: Fitted) -> str:
+def found(case: Fitted) -> str:
+    """Which cells are outliers, in a sentence."""
     if case.result.S is None:
         return "Which cells are outliers is not known: the fit did not come to an end."
     n = len(case.listed["row"])
@@ -169,35 +168,6 @@ def choices(result: Result, columns: Sequence[str] | None = None) -> list[tuple[
         reason = f"Share of the sum of squares of the expected values that comes from {source}."
         listed.append((f"of that, {source}", percent(share), reason))
     return listed
-
-
-def candidates(result: Result) -> list[dict[str, Any]]:
-    """The fits that were compared at held-out cells, the best first."""
-    if (certificate := result.certificate) is None:
-        return []
-    names = plain_names([str(name) for name, _, _ in certificate.candidates])
-    listed: list[dict[str, Any]] = [
-        {"name": plain, "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
-        for plain, (name, density, error) in zip(names, certificate.candidates, strict=True)
-        if np.isfinite(density)
-    ]
-    return sorted(listed, key=lambda fit: -fit["density"])
-
-
-def columns(result: Result, labels: Sequence[str]) -> list[tuple[str, ...]]:
-    """How well cells are predicted that a fit has not seen, of the worst columns."""
-    if result.unseen is None:
-        return []
-    return [
-        (
-            label,
-            percent(max(of["skill"], 0.0)),
-            number(of["error"]),
-            percent(of["covered_50"]),
-            percent(of["covered_95"]),
-        )
-        for label, of in list(result.unseen.of_columns(labels).items())[:MOST_COLUMNS]
-    ]
 
 
 def reproduce(case: Fitted, command: str | None) -> dict[str, Any]:
