@@ -45,7 +45,6 @@ from .tables import (
     flagged,
     in_memory,
     refuse_large,
-    width,
 )
 from .wording import few
 
@@ -630,14 +629,6 @@ class Answers:
             rows = None if owner is None else rows_of(self._tensor(M), owner, like.device)
             return tensors_of(table, dtypes, like.device, rows)
         return in_memory(table, dtypes, None if owner is None else _values_of(owner()))
-
-    def _std_at(self, result: Result, rows: Array, cols: Array) -> Array:
-        """The standard deviation of clean measurements about the expected values of a result, at some cells."""
-        scale = self._scale_of(result)
-        std: Array = scale.std_at(rows, cols)
-        if scale.maps is not None:
-            std = width(scale.maps, scale.latent_at(rows, cols), std, cols)
-        return std.astype(self.components_.dtype, copy=False)
 
     def _bounds_at(self, result: Result, rows: Array, cols: Array) -> tuple[Array, Array]:
         """Between which values 95 % of the clean measurements of some cells lie."""

@@ -190,10 +190,6 @@ class Fitted:
         left: Array = maps.latent(observed, across) - self.result.factors.entries(at, across)
         return np.where(self.known[0][at] & self.known[1][across], left, np.nan)
 
-    def std_at(self, rows: Array, cols: Array) -> Array:
-        """Standard deviation of a clean measurement; where columns are mapped, half of what it makes on both sides."""
-        return np.asarray(self.model._std_at(self.result, *np.broadcast_arrays(rows, cols)))
-
     def bounds_at(self, rows: Array, cols: Array) -> tuple[Array, Array]:
         """Between which values 95 % of clean measurements lie; NaN where nothing is known."""
         at, across = np.broadcast_arrays(rows, cols)
