@@ -278,6 +278,8 @@ def test_the_map_zooms_and_loses_no_outlier(page, model):
     assert page.view() == [0, 30, 0, 40]
     page.run(WHEEL, True)
     assert page.view()[1] - page.view()[0] < 15
+    page.run("document.getElementById('ordering').value = 'worst'; reorder('worst')")
+    assert page.shown() == 25 and page.view() == [0, 30, 0, 40]
 
 
 def test_a_mark_stands_for_all_outliers_in_it(browser, tmp_path):

@@ -1,7 +1,12 @@
 // The map: all cells in one picture. A mark stands for a block of cells and shows the outlier in it that is furthest out.
 
 const LEAST_MARK = 3; // pixels
-const map = { x0: 0, x1: data.shape[1], y0: 0, y1: data.shape[0], marks: new Map() };
+const map = { x0: 0, x1: data.shape[1], y0: 0, y1: data.shape[0], ordering: "given", marks: new Map() };
+const places = { given: [null, null], worst: [null, null] }; // where a line is drawn; null: as given
+const lineAt = { given: [null, null], worst: [null, null] }; // which line is drawn at a place
+
+const placeOf = (axis, k) => (places[map.ordering][axis] ? places[map.ordering][axis][k] : k);
+const lineOf = (axis, place) => (lineAt[map.ordering][axis] ? lineAt[map.ordering][axis][place] : place);
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function geometry() {
@@ -19,7 +24,7 @@ function blocksIn(g) {
   const x0 = Math.floor(map.x0 / g.bx), y0 = Math.floor(map.y0 / g.by);
   const wide = Math.ceil(map.x1 / g.bx) - x0, tall = Math.ceil(map.y1 / g.by) - y0;
   const of = (row, column) => {
-    const x = Math.floor(column / g.bx) - x0, y = Math.floor(row / g.by) - y0;
+    const x = Math.floor(placeOf(1, column) / g.bx) - x0, y = Math.floor(placeOf(0, row) / g.by) - y0;
     return x < 0 || x >= wide || y < 0 || y >= tall ? -1 : y * wide + x;
   };
   return { n: wide * tall, of, place: (at) => [x0 + (at % wide), y0 + Math.floor(at / wide)] };
@@ -107,10 +112,9 @@ function drawAxes(g, paint) {
   paint.font = `12px ${getComputedStyle(document.body).fontFamily}`;
   paint.textBaseline = "middle";
   paint.textAlign = "right";
-  for (const [y, text] of ticksOf(0, map.y0, map.y1, Math.floor((box.bottom - box.top) / 22))) paint.fillText(clipped(text, Math.floor(box.left / 7) - 1), box.left - 7, toY(g, y + 0.5));
+  for (const [y, text] of marked(0, g, 22)) paint.fillText(clipped(text, Math.floor(box.left / 7) - 1), box.left - 7, toY(g, y + 0.5));
   paint.textAlign = "center";
-  const room = 24 + 7 * Math.min(12, labels[1].of(data.shape[1] - 1).length);
-  for (const [x, text] of ticksOf(1, map.x0, map.x1, Math.floor((box.right - box.left) / room))) paint.fillText(clipped(text, 12), Math.min(Math.max(toX(g, x + 0.5), box.left + 20), box.right - 24), box.bottom + 12);
+  for (const [x, text] of marked(1, g, 24 + 7 * Math.min(12, labels[1].of(data.shape[1] - 1).length))) paint.fillText(clipped(text, 12), Math.min(Math.max(toX(g, x + 0.5), box.left + 20), box.right - 24), box.bottom + 12);
   paint.fillStyle = colour("--ink");
   paint.font = `600 ${paint.font}`;
   paint.fillText(labels[1].name, (box.left + box.right) / 2, g.height - 11);
@@ -118,6 +122,14 @@ function drawAxes(g, paint) {
   paint.fillText(clipped(labels[0].name, 14), 2, g.height - 11);
 }
 
+// Places and texts along an axis, one for so many pixels.
+function marked(axis, g, room) {
+  const [from, to, size] = axis === 0 ? [map.y0, map.y1, g.box.bottom - g.box.top] : [map.x0, map.x1, g.box.right - g.box.left];
+  if (map.ordering === "given") return ticksOf(axis, from, to, Math.floor(size / room));
+  const every = Math.max(1, Math.ceil(((to - from) * room) / size)), found = [];
+  for (let k = Math.ceil((from - 0.5) / every) * every; k + 0.5 <= to && k < data.shape[axis]; k += every) found.push([k, labels[axis].of(lineOf(axis, k))]);
+  return found;
+}
 const zoomed = () => map.x1 - map.x0 < data.shape[1] - 1e-9 || map.y1 - map.y0 < data.shape[0] - 1e-9;
 
 // Zoom about a place of the table, within the table, and to no less than a few cells.
@@ -168,8 +180,8 @@ function markNear(place, reach) {
 function describe(place, mark) {
   const g = geometry();
   const span = (axis, from, size) => {
-    const first = labels[axis].of(from), last = labels[axis].of(Math.min(from + size, data.shape[axis]) - 1);
-    return size === 1 ? first : `${first} to ${last}`;
+    const first = labels[axis].of(lineOf(axis, from)), last = lineOf(axis, Math.min(from + size, data.shape[axis]) - 1);
+    return size === 1 ? first : map.ordering === "given" ? `${first} to ${labels[axis].of(last)}` : `${size} lines from ${first}`;
   };
   const x = mark ? mark.x : Math.floor(place.x / g.bx), y = mark ? mark.y : Math.floor(place.y / g.by);
   const where = `${labels[0].name}: ${span(0, y * g.by, g.by)}\n${labels[1].name}: ${span(1, x * g.bx, g.bx)}`;
@@ -190,7 +202,7 @@ function tip(text, left, top) {
 
 function choose(place, mark) {
   if (mark) show(chart.axis, outliers.row[mark.k], outliers.column[mark.k], mark.k);
-  else if (place) show(chart.axis, Math.floor(place.y), Math.floor(place.x));
+  else if (place) show(chart.axis, lineOf(0, Math.floor(place.y)), lineOf(1, Math.floor(place.x)));
 }
 
 // One pointer drags, two pinch; a short touch or click chooses.
@@ -236,6 +248,19 @@ function startPointers(canvas) {
   canvas.addEventListener("pointerleave", (event) => { down.delete(event.pointerId); tip(""); });
 }
 
+function reorder(ordering) {
+  map.ordering = ordering;
+  if (ordering === "worst" && !lineAt.worst[0]) {
+    ["row", "column"].forEach((side, axis) => {
+      lineAt.worst[axis] = unpacked(data.order[side]);
+      places.worst[axis] = new Uint32Array(data.shape[axis]);
+      lineAt.worst[axis].forEach((k, place) => (places.worst[axis][k] = place));
+    });
+  }
+  tip("");
+  whole();
+}
+
 function startMap() {
   const canvas = element("canvas");
   canvas.addEventListener("blur", () => tip(""));
@@ -249,5 +274,6 @@ function startMap() {
   element("zoom-in").addEventListener("click", () => zoom(0.5));
   element("zoom-out").addEventListener("click", () => zoom(2));
   element("zoom-all").addEventListener("click", whole);
+  element("ordering").addEventListener("change", (event) => reorder(event.target.value));
   drawMap();
 }

@@ -27,6 +27,7 @@ def payload(case: Fitted) -> dict[str, Any]:
         "names": [name.capitalize() if name in SIDES else name for name in case.names],
         "ordered": [labels is None or all(map(ORDERED.match, labels.dtypes)) for labels in case.labels],
         "labels": [_labels(case, axis) for axis in (0, 1)],
+        "order": {side: packed(case.scored[axis]["position"]) for axis, side in enumerate(SIDES)},
         "outliers": _outliers(case),
         "values": _values(case),
     }
