@@ -7,9 +7,15 @@ const element = (id) => document.getElementById(id);
 
 function unpacked(column) {
   if (!column) return null;
-  const text = atob(column.data), bytes = new Uint8Array(text.length);
+  const text = column.data;
   column.data = ""; // so that a large report is not in memory twice
-  for (let k = 0; k < text.length; k++) bytes[k] = text.charCodeAt(k);
+  if (Uint8Array.fromBase64) return new ARRAYS[column.type](Uint8Array.fromBase64(text).buffer);
+  const bytes = new Uint8Array((text.length / 4) * 3 - (text.endsWith("==") ? 2 : text.endsWith("=") ? 1 : 0));
+  const CHUNK = 1 << 16;
+  for (let from = 0, at = 0; from < text.length; from += CHUNK) {
+    const part = atob(text.slice(from, from + CHUNK));
+    for (let k = 0; k < part.length; k++) bytes[at++] = part.charCodeAt(k);
+  }
   return new ARRAYS[column.type](bytes.buffer);
 }
 

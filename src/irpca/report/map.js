@@ -1,7 +1,7 @@
 // The map: all cells in one picture. A mark stands for a block of cells and shows the outlier in it that is furthest out.
 
 const LEAST_MARK = 3; // pixels
-const map = { x0: 0, x1: data.shape[1], y0: 0, y1: data.shape[0], ordering: "given", marks: new Map() };
+const map = { x0: 0, x1: data.shape[1], y0: 0, y1: data.shape[0], ordering: "given", cursor: null, marks: new Map() };
 const places = { given: [null, null], worst: [null, null] }; // where a line is drawn; null: as given
 const lineAt = { given: [null, null], worst: [null, null] }; // which line is drawn at a place
 
@@ -99,11 +99,20 @@ function drawMapNow() {
     fill(paint, g, mark.x, mark.y);
   }
   paint.globalAlpha = 1;
+  drawCursor(g, paint);
   paint.restore();
   drawAxes(g, paint);
   element("canvas").style.touchAction = zoomed() ? "none" : "pan-x pan-y";
   canvas.dataset.view = [map.x0, map.x1, map.y0, map.y1].map((v) => v.toFixed(2)).join(" ");
   canvas.dataset.shown = String([...map.marks.values()].reduce((sum, mark) => sum + mark.count, 0));
+}
+
+function drawCursor(g, paint) {
+  if (!map.cursor) return;
+  const x = Math.floor(map.cursor.x / g.bx), y = Math.floor(map.cursor.y / g.by);
+  paint.strokeStyle = colour("--ink");
+  paint.lineWidth = 2;
+  paint.strokeRect(toX(g, x * g.bx) - 2, toY(g, y * g.by) - 2, Math.max(LEAST_MARK, g.bx * g.px) + 4, Math.max(LEAST_MARK, g.by * g.py) + 4);
 }
 
 function drawAxes(g, paint) {
@@ -205,6 +214,41 @@ function choose(place, mark) {
   else if (place) show(chart.axis, lineOf(0, Math.floor(place.y)), lineOf(1, Math.floor(place.x)));
 }
 
+// Move the cursor by blocks and keep it in view; say what is there.
+function setCursor(x, y) {
+  map.cursor = { x: Math.min(Math.max(0, x), data.shape[1] - 1), y: Math.min(Math.max(0, y), data.shape[0] - 1) };
+  const c = map.cursor;
+  if (c.x < map.x0 || c.x >= map.x1) moveBy(c.x - (map.x0 + map.x1) / 2, 0);
+  if (c.y < map.y0 || c.y >= map.y1) moveBy(0, c.y - (map.y0 + map.y1) / 2);
+  drawMapNow();
+  const g = geometry(), mark = markNear({ x: c.x, y: c.y }, 0), text = describe(c, mark);
+  tip(text, toX(g, c.x), toY(g, c.y));
+  element("canvas-said").textContent = text.replaceAll("\n", ", ");
+}
+
+function nextOutlier(step) {
+  if (!outliers.n) return;
+  map.next = ((map.next ?? (step > 0 ? -1 : 0)) + step + outliers.n) % outliers.n;
+  setCursor(placeOf(1, outliers.column[map.next]), placeOf(0, outliers.row[map.next]));
+}
+
+function onMapKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const g = geometry(), c = map.cursor || { x: Math.floor(map.x0), y: Math.floor(map.y0) };
+  const actions = {
+    ArrowLeft: () => setCursor(c.x - g.bx, c.y), ArrowRight: () => setCursor(c.x + g.bx, c.y),
+    ArrowUp: () => setCursor(c.x, c.y - g.by), ArrowDown: () => setCursor(c.x, c.y + g.by),
+    "+": () => zoom(0.5, map.cursor?.x, map.cursor?.y), "=": () => zoom(0.5, map.cursor?.x, map.cursor?.y),
+    "-": () => zoom(2, map.cursor?.x, map.cursor?.y), "0": whole,
+    n: () => nextOutlier(1), p: () => nextOutlier(-1), Escape: () => tip(""),
+    Enter: () => map.cursor && choose(map.cursor, markNear(map.cursor, 0)),
+  };
+  const action = actions[event.key.length === 1 ? event.key.toLowerCase() : event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+}
+
 // One pointer drags, two pinch; a short touch or click chooses.
 function startPointers(canvas) {
   const down = new Map();
@@ -257,12 +301,14 @@ function reorder(ordering) {
       lineAt.worst[axis].forEach((k, place) => (places.worst[axis][k] = place));
     });
   }
+  map.cursor = null;
   tip("");
   whole();
 }
 
 function startMap() {
   const canvas = element("canvas");
+  canvas.addEventListener("keydown", onMapKey);
   canvas.addEventListener("blur", () => tip(""));
   canvas.addEventListener("wheel", (event) => {
     if (document.activeElement !== canvas && !event.ctrlKey && !event.metaKey) return;
