@@ -205,7 +205,6 @@ def test_another_table_than_that_of_the_fit_is_refused(fitted):
 def test_too_large_a_table_is_drawn_by_its_worst_lines(monkeypatch):
     model = made()
     monkeypatch.setattr(payload_module, "MOST_CELLS", 300)
-    monkeypatch.setattr(payload_module, "LINE_CELLS", 150)
     found = payload(model)
     assert found["values"]["kind"] == "lines"
     rows, columns = found["values"]["row"], found["values"]["column"]

@@ -15,8 +15,7 @@ from ..plots.fitted import NUMBERS, SIDES, Fitted
 ORDERED = re.compile("u?int|float|datetime|period|timedelta")  # types of labels whose neighbours a line may join
 MOST_OUTLIERS = 1_000_000  # listed one by one: 30 MB of numbers, 40 MB of base64
 MOST_EXPLAINED = 5_000  # of these, the most certain: 1 MB of sentences
-MOST_CELLS = 1 << 20  # of a table whose values are all in the file: 17 MB of numbers, 22 MB of base64
-LINE_CELLS = 187_500  # of the rows, and of the columns, that are in the file of a larger table: 8 MB of base64
+MOST_CELLS = 375_000  # of which values are in the file, 8 MB of base64: all of a table, or its worst rows and columns
 MOST_LABELS = 8_000_000  # characters of labels; beyond, only those of lines that are listed
 WORST = 15  # rows and columns in the tables of the worst
 
@@ -104,7 +103,7 @@ def _values(case: Fitted) -> dict[str, Any]:
 
 def _worst(case: Fitted, axis: int) -> Array:
     """The worst lines and those of the most certain outliers, as many as may be in the file."""
-    many = LINE_CELLS // case.shape[1 - axis]
+    many = MOST_CELLS // 2 // case.shape[1 - axis]
     scored = case.scored[axis]
     worst = scored["position"][scored["flagged"] > 0][: max(WORST, many // 2)]
     wanted = np.r_[worst, case.listed[SIDES[axis]]]
