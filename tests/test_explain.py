@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 import irpca
 from irpca import DoNotUseWarning, InductiveRobustPCA, cli
 from irpca.mistakes import NONE, digit_swaps
+from irpca.plots.fitted import Fitted
 from irpca.report.payload import payload
 from irpca.wording import percent
 
@@ -236,4 +237,4 @@ def test_the_command_and_the_report_say_why(model, flats, tmp_path, monkeypatch,
     assert list(written)[-1] == "why" and first[0]["why"] == written["why"][0]
     assert cli.main(["fit", "flats.csv", "--explain", "--force"]) in (0, 2, 3)
     assert f"{written['row'][0]}, {written['column'][0]}: {written['why'][0]}" in capsys.readouterr().out
-    assert payload(model)["outliers"]["why"][0] == model.outliers(explain=True)["why"][0]
+    assert payload(Fitted(model))["outliers"]["why"][0] == model.outliers(explain=True)["why"][0]

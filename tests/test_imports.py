@@ -99,7 +99,7 @@ ROOMS = {
     # On top: these may look at everything, and nothing looks at them.
     "selection": FOUNDATION | {"containers", "described", "estimator"},
     "persistence": EVERYTHING | {"durable", "encoding"},
-    "plots": EVERYTHING,
+    "plots": EVERYTHING | {"arrays"},
     "report": EVERYTHING | {"durable"},
     "readers": {"readers", "arguments", "dates", "lowrank", "labels", "containers", "longtable", "wording"},
     "cli": EVERYTHING | {"cli", "readers"},
@@ -110,8 +110,7 @@ ROOMS = {
 # Libraries beside NumPy, SciPy and the standard library, and the only rooms that may import them.
 LIBRARIES = {
     "sklearn": {"estimator", "answers", "selection", "described", "persistence"},
-    "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed"}
-    | {f"datasets.{name}" for name in ("life_expectancy", "weather")},
+    "pandas": {"labels", "containers", "longtable", "persistence", "engines.distributed", "datasets.bundled"},
     "polars": {"containers"},
     "pyarrow": {"containers", "outlier_files", "readers.files", "engines.distributed"},
     "xarray": {"containers"},

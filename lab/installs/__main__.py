@@ -52,7 +52,7 @@ BESIDE_THE_OLDEST = ("pyparsing<3.3", "numcodecs<0.16.4")
 
 # What depends most on the versions of other libraries, and takes a minute.
 TESTS = ["tests/test_labels.py", "tests/test_longtable.py", "tests/test_encoder.py", "tests/test_readers.py"]
-TESTS += ["tests/test_plots.py", "tests/test_sklearn.py", "tests/test_lowrank.py", "tests/datasets/test_weather.py"]
+TESTS += ["tests/test_plots.py", "tests/test_sklearn.py", "tests/test_lowrank.py", "tests/datasets/test_bundled.py"]
 
 
 @dataclass(frozen=True)

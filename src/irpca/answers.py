@@ -392,7 +392,7 @@ class Answers:
         columns = range(result.L.shape[1]) if self._cols.labels is None else list(self._cols.labels)
         return explainer.explain(rows, cols, (names, columns))
 
-    def _cells(self, asked: Asked, cut: Criterion, most: int | None) -> dict[str, Any]:
+    def _cells(self, asked: Asked, cut: Criterion, most: int | None = None, kinds: bool = True) -> dict[str, Any]:
         """Outliers by their positions, the most certain first."""
         result, dtype = asked.result, self.components_.dtype
         S: Any = candidates(result, cut, asked.owner)
@@ -422,7 +422,7 @@ class Answers:
                 "score": chosen.score,
                 "probability": chosen.probability,
             }
-            if self.container_ != "torch":
+            if kinds and self.container_ != "torch":
                 columns["kind"] = names_at(result, *at, observed)
             return columns
 

@@ -190,8 +190,10 @@ def _take_attributes(model: InductiveRobustPCA) -> dict[str, Any]:
     check_is_fitted(model, msg="model is an %(name)s that is not fitted yet: call its fit before it is saved")
     model._remember()
     repeated = object.__new__(InductiveRobustPCA)
+    repeated._rows, repeated._cols = model._rows, model._cols
     repeated._keep(model.result_)
-    kept = {name: value for name, value in model._kept().items() if name == "result_" or name not in vars(repeated)}
+    left_out = vars(repeated).keys() - {"result_", "_rows", "_cols"}
+    kept = {name: value for name, value in model._kept().items() if name not in left_out}
     lost = []
     for name in kept.keys() & {*model.get_params(deep=False), "_metadata_request"}:
         try:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import ParameterGrid
 from sklearn.utils.parallel import Parallel, delayed
 
-from .arguments import flag, generator, text, whole
+from .arguments import flag, generator, naming, text, whole
 from .cached import cached_property
 from .containers import as_records, taken
 from .described import Described
@@ -118,16 +119,13 @@ class CrossValidation:
         """
         if name not in self._names:
             raise ValueError(f"{name!r} is not in the grid; it has {', '.join(map(repr, self._names)) or 'nothing'}")
-        best = {other: self._value(self.best_params, other) for other in self._names if other != name}
-        along = [
-            k
-            for k, params in enumerate(self.params)
-            if all(_same(self._value(params, other), value) for other, value in best.items())
-        ]
-        mean, error = _mean_and_error(self.log_error[along])
-        values = [self._value(self.params[k], name) for k in along]
+        table, others = self.table, [other for other in self._names if other != name]
+        best = table[self.best_index]
+        along = [k for k, setting in enumerate(table) if all(np.all(setting[one] == best[one]) for one in others)]
+        values = table[name][along]
         plain = all(isinstance(value, int | float) for value in values)
-        return np.array(values) if plain else _objects(values), mean, error
+        values = np.array(values.tolist()) if plain else values
+        return values, table["log_error"][along], table["log_error_se"][along]
 
     def summary(self) -> str:
         """What was compared, what was chosen and why, what failed: text for people."""
@@ -273,19 +271,12 @@ def cross_validate(
 
 def _settings(param_grid: Any) -> tuple[dict[str, Any], ...]:
     """Every combination, in the order given."""
-    grids = param_grid if isinstance(param_grid, list) else [{} if param_grid is None else param_grid]
-    for grid in grids:
-        if not isinstance(grid, dict):
-            raise ValueError(f"param_grid must be a dict of lists, such as {{'rank': [1, 2, 3]}}, got {grid!r}")
-        for name, values in grid.items():
-            if not isinstance(name, str):
-                raise ValueError(f"param_grid names parameters by text, got {name!r}")
-            if isinstance(values, str | dict) or not isinstance(values, Iterable):
-                raise ValueError(f"param_grid[{name!r}] must be a list of values to try, got {values!r}")
-    settings = tuple(dict(zip(grid, values, strict=True)) for grid in grids for values in product(*grid.values()))
-    if not settings:
-        raise ValueError("param_grid has no setting to try: one of its lists is empty")
-    return settings
+    given = param_grid or {}
+    with naming("param_grid"):
+        grids = ParameterGrid(given if isinstance(given, list) else [given]).param_grid
+    if odd := [name for grid in grids for name in grid if not isinstance(name, str)]:
+        raise ValueError(f"param_grid names parameters by text, got {odd[0]!r}")
+    return tuple(dict(zip(grid, values, strict=True)) for grid in grids for values in product(*grid.values()))
 
 
 def _with(model: InductiveRobustPCA, params: dict[str, Any]) -> InductiveRobustPCA:
@@ -304,19 +295,18 @@ def _folds(entries: csr_array, cv: int, hold_out: str, described: tuple[bool, bo
         raise ValueError(
             f"cv={cv} is more than the {entries.nnz} observed entries, which cannot fill so many folds; lower cv"
         )
+    if text(hold_out, "hold_out") not in ("entries", "rows", "columns"):
+        raise ValueError(f"hold_out={hold_out!r} is unknown; choose 'entries', 'rows' or 'columns'")
     lines = places(entries)
-    if text(hold_out, "hold_out") == "entries":
+    if hold_out == "entries":
         folds = _deal(lines[0], cv, rng)
-    elif hold_out in ("rows", "columns"):
-        side = ("rows", "columns").index(hold_out)
+    else:
+        side, name = (0, "row_features") if hold_out == "rows" else (1, "col_features")
         if not described[side]:
-            name = ("row_features", "col_features")[side]
             raise ValueError(
                 f"hold_out={hold_out!r} needs {name}: without them held-out {hold_out} cannot be predicted"
             )
         folds = _deal(np.zeros(entries.shape[side], np.intp), cv, rng)[lines[side]]
-    else:
-        raise ValueError(f"hold_out={hold_out!r} is unknown; choose 'entries', 'rows' or 'columns'")
     for at, n, known in zip(lines, entries.shape, described, strict=True):
         if not known:
             folds[_find_alone(folds, at, n, cv)] = NEVER
@@ -414,10 +404,6 @@ def _mean_and_error(scores: Array) -> tuple[Array, Array]:
 def _objects(values: Iterable[Any]) -> Array:
     """An array that leaves its values as they are, lists and dicts too."""
     return np.fromiter(values, object)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return one is other or bool(np.all(one == other))
 
 
 def _counted(statuses: Array) -> str:

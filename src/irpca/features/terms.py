@@ -271,17 +271,11 @@ def _waves(phase: Array, harmonics: int) -> Array:
 
 
 def _spline(u: Array, knots: tuple[float, ...]) -> Array:
-    """Return natural cubic splines (Hastie, Tibshirani and Friedman 2009, eq. 5.5), less the straight line among them.
-
-    Cubes are only taken up to the last knot; beyond it they are continued as the straight lines that they are.
-    """
+    """Return natural cubic splines, each 1 at an inner knot and 0 at the others; straight lines beyond the knots."""
     if len(knots) < 3:
         return np.zeros((len(u), 0))
-    *inner, before, last = knots
-    within = np.minimum(u, last)
-    beyond = u - within
+    from scipy.interpolate import CubicSpline  # takes time to import, and few features are curves
 
-    def bend(knot: float) -> Array:
-        return np.maximum(within - knot, 0.0) ** 3 / (last - knot)
-
-    return np.column_stack([bend(knot) - bend(before) + 3 * (before - knot) * beyond for knot in inner])
+    spline = CubicSpline(knots, np.eye(len(knots))[:, 1:-1], bc_type="natural")
+    within = np.clip(u, knots[0], knots[-1])
+    return spline(within) + spline(within, 1) * (u - within)[:, None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -12,9 +12,6 @@ from ..lowrank import Array
 from ..wording import count
 from .drawing import axes_of, below_and_above, label_ticks, title
 from .fitted import SIDES, Fitted
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 CAP = 0.95  # quantile of the scores that are shown at which colours are full: a few huge ones shall not pale all others
 FULL = 20.0  # times the smallest score of an outlier: colours are full there at the latest, and none is too pale to see
@@ -73,12 +70,14 @@ def cell_map(
         raise ValueError(f"order must be 'trouble' or 'given', got {order!r}")
     most = whole(most, "most", least=1)
     fitted = Fitted(model, M)
-    S, scores, engine = fitted.outliers, fitted.scores, fitted.engine
+    S, engine = fitted.outliers, fitted.engine
     shown = [_lines(fitted, axis, wanted, most, order) for axis, wanted in enumerate((rows, columns))]
-    image = scores[shown[0]][:, shown[1]].toarray()
+    image = fitted.scores[shown[0]][:, shown[1]].toarray()
     image[np.isnan(engine.block(*shown))] = np.nan
     ax = axes_of(ax, min(max(4.8, 1.6 + LINE * len(image)), 12.0))
-    drawn = ax.imshow(image, cmap=below_and_above(), norm=_norm(image, scores), aspect="auto", interpolation="nearest")
+    drawn = ax.imshow(
+        image, cmap=below_and_above(), norm=_norm(image, fitted.listed["score"]), aspect="auto", interpolation="nearest"
+    )
     for axis in (0, 1):
         label_ticks(ax, "yx"[axis], np.arange(len(shown[axis])), [fitted.texts[axis][i] for i in shown[axis]])
     ax.set(ylabel=fitted.names[0], xlabel=fitted.names[1])
@@ -92,10 +91,10 @@ def cell_map(
 
 def _lines(fitted: Fitted, axis: int, wanted: Any, most: int, order: str) -> Array:
     """Positions of the rows, or columns, to show, in the order to show them."""
-    n, at = fitted.shape[axis], fitted.cells[axis]
+    n, at = fitted.shape[axis], fitted.listed[SIDES[axis]]
     flagged = np.bincount(at, minlength=n)
     # Those with more outliers first, then those with larger ones, then as in the table.
-    worst = np.lexsort((-np.bincount(at, np.abs(fitted.scores.data), n), -flagged))
+    worst = np.lexsort((-np.bincount(at, fitted.listed["score"], n), -flagged))
     if wanted is None:
         shown = worst if n <= most else worst[: min(most, max(FEWEST, np.count_nonzero(flagged)))]
         return np.sort(shown) if order == "given" else shown
@@ -105,11 +104,11 @@ def _lines(fitted: Fitted, axis: int, wanted: Any, most: int, order: str) -> Arr
     return shown if order == "given" else shown[np.argsort(np.argsort(worst)[shown])]
 
 
-def _norm(image: Array, scores: csr_array) -> Any:
+def _norm(image: Array, scores: Array) -> Any:
     """How scores become colours: nearly by their logarithm, so that the least of all outliers is seen, too."""
     from matplotlib.colors import AsinhNorm
 
-    least = float(np.abs(scores.data).min(initial=np.inf)) if scores.nnz else 1.0
+    least = float(scores.min()) if len(scores) else 1.0
     sizes = np.abs(image[np.nan_to_num(image) != 0])
     cap = max(min(float(np.quantile(sizes, CAP)), FULL * least), 2 * least) if sizes.size else 2 * least
     return AsinhNorm(linear_width=least / 3, vmin=-cap, vmax=cap)

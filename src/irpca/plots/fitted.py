@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..arguments import is_whole, naming
+from ..arrays import as_numpy
 from ..cached import cached_property
 from ..engines.base import Engine
-from ..engines.sparse_part import places, to_host
 from ..labels import Labels, position, texts
 from ..lowrank import Array
-from ..model.calibration import most_certain_first
 from ..model.entry_scale import EntryScale
-from ..outliers import score_lines, standardised
+from ..outliers import score_lines
 from ..result import Result
-from ..tables import Criterion, bounds_at, flagged, width
+from ..tables import Criterion, bounds_at
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 SIDES = ("row", "column")
+NUMBERS = ("observed", "expected", "difference", "std", "lower", "upper", "score", "probability")  # of an outlier
 SAME = 1e-5  # relative difference between values that are taken for the same: M may come in another precision
 
 
@@ -123,85 +123,55 @@ class Fitted:
             )
         return engine
 
-    @cached_property
-    def observed(self) -> Array:
-        """What was observed at the outliers; another M than that of the fit is refused."""
-        if not self.S.nnz:
-            return np.zeros(0)
-        if self.M is None:
-            return np.asarray(self.model._entries(*self.cells))
-        (rows, cols), found = self.cells, self.engine.entries(*self.cells)
-        fitted = self.result.L.entries(rows, cols) + self.S.data
-        near = np.isclose(found, fitted, rtol=SAME, atol=SAME * float(np.abs(fitted).max()))
-        if not near.all():
-            k = int(np.argmin(near))
-            raise ValueError(
-                f"M is not the table of the fit: in row {rows[k]}, column {cols[k]} (counted from 0) it holds "
-                f"{found[k]:g}, and the fit saw {fitted[k]:g}"
-            )
-        return found
-
     # Outliers
 
     @cached_property
-    def S(self) -> csr_array:
-        """The outliers, observed less expected; empty for a fit that failed."""
+    def listed(self) -> dict[str, Array]:
+        """The outliers as `outliers()` lists them, the most certain first, by positions; none of a fit that failed."""
+        if self.result.S is None:
+            return {**dict.fromkeys(SIDES, np.zeros(0, np.intp)), **dict.fromkeys(NUMBERS, np.zeros(0))}
+        from ..answers import Asked  # scikit-learn, and with it pandas, would come with every import of pictures
+
+        owner = self.model._owner if self.M is None else lambda: self.engine
+        listed = self.model._cells(Asked(self.result, owner, self.labels[0], self.M), self.cut, kinds=False)
+        listed = {name: as_numpy(values, name) for name, values in listed.items()}
+        if self.M is not None:
+            self._check_table(listed)
+        return listed
+
+    def _check_table(self, listed: dict[str, Array]) -> None:
+        """Refuse another M than that of the fit, by what it holds at the outliers."""
+        fitted = listed["expected"] + listed["difference"]
+        near = np.isclose(listed["observed"], fitted, rtol=SAME, atol=SAME * float(np.abs(fitted).max(initial=0.0)))
+        if not near.all():
+            k = int(np.argmin(near))
+            raise ValueError(
+                f"M is not the table of the fit: in row {listed['row'][k]}, column {listed['column'][k]} (counted from "
+                f"0) it holds {listed['observed'][k]:g}, and the fit saw {fitted[k]:g}"
+            )
+
+    def _sparse(self, values: Array) -> csr_array:
         from scipy.sparse import csr_array
 
-        return csr_array(self.shape) if self.result.S is None else self._listed()
+        return csr_array((values, (self.listed["row"], self.listed["column"])), shape=self.shape)
 
     @cached_property
-    def residuals(self) -> csr_array:
-        """The same, where columns are mapped of latent values: the noise and probabilities are about these."""
-        return self.S if self.result.maps is None or self.result.S is None else self._listed(latent=True)
-
-    def _listed(self, latent: bool = False) -> csr_array:
-        owner = self.model._owner if self.M is None else lambda: self.engine
-        return to_host(flagged(self.result, self.cut, owner, latent), f"a list of cells with {self.cut}")
-
-    @property
     def outliers(self) -> csr_array:
-        """S, or an error if the fit failed."""
+        """Observed less expected of the outliers, or an error if the fit failed."""
         result = self.result
         if result.S is None:
             raise ValueError(f"this fit has no outliers to show. {result.status.name}: {result.status.advice}")
-        return self.S
-
-    @cached_property
-    def cells(self) -> tuple[Array, Array]:
-        """Rows and columns of the entries of S."""
-        return places(self.S)
-
-    @cached_property
-    def standardised(self) -> csr_array:
-        """S in units of its uncertainty; without a noise model, in multiples of the threshold."""
-        return standardised(self.residuals, self.result.judge)
+        return self._sparse(self.listed["difference"])
 
     @cached_property
     def scores(self) -> csr_array:
-        """S in standard deviations of clean cells there; without a noise model, in multiples of the threshold."""
-        if self.result.scale is None or self.result.maps is not None:
-            return self.standardised
-        scores = self.S.astype(float)
-        scores.data = self.S.data / self.std_at(*self.cells)
-        return scores
-
-    @cached_property
-    def probability(self) -> Array:
-        """Of each entry of S, that it is an outlier."""
-        found: Array = self.result.judge.probability(self.residuals.data, *self.cells)
-        return found
-
-    @cached_property
-    def order(self) -> Array:
-        """The entries of S, the most certain first."""
-        order: Array = most_certain_first(self.probability, self.scores.data)
-        return order
+        """Scores of the outliers, negative where what was observed is below what is expected."""
+        return self._sparse(np.copysign(self.listed["score"], self.listed["difference"]))
 
     @cached_property
     def scored(self) -> list[Array]:
         """Rows, and columns, in the order of how surprising their outliers are."""
-        return [score_lines(self.standardised, axis, self.result.counts[axis]) for axis in (0, 1)]
+        return [score_lines(self.scores, axis, self.result.counts[axis]) for axis in (0, 1)]
 
     # Expected values
 
@@ -228,12 +198,6 @@ class Fitted:
         at, across = np.broadcast_arrays(rows, cols)
         left: Array = maps.latent(observed, across) - self.result.factors.entries(at, across)
         return np.where(self.known[0][at] & self.known[1][across], left, np.nan)
-
-    def std_at(self, rows: Array, cols: Array) -> Array:
-        """Standard deviation of a clean measurement; where columns are mapped, half of what it makes on both sides."""
-        at, scale = np.broadcast_arrays(rows, cols), self.scale
-        std: Array = width(scale.maps, scale.latent_at(*at), scale.std_at(*at), at[1])
-        return std
 
     def bounds_at(self, rows: Array, cols: Array) -> tuple[Array, Array]:
         """Between which values 95 % of clean measurements lie; NaN where nothing is known."""

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..arguments import text
+from ..lowrank import Array
 from ..result import Result, Status
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, TICK_SIZE, axes_of, legend, plain_frame, sentence, title
 from .fitted import Fitted
 
-FAR = 6.0  # times the range of the better half: a candidate further behind is drawn at the edge, with its number
+FAR = 6.0  # times the distance of the best to the median: candidates further behind are drawn at the edge
 WORDS = {
     "features only": "features only",
     "few directions": "few components",
     "from columns": "started at column medians",
     "from earlier": "started at an earlier fit",
+    "from (": "started at (",
     "shifted": "moved to the densest residuals",
     "noise not looked for afresh": "noise estimated once",
     "without piled-up values": "repeated values left out",
@@ -77,14 +78,14 @@ def candidates(model: Any, ax: Any = None) -> Any:
     return ax
 
 
-def _lowest(density: Any) -> float:
+def _lowest(density: Array) -> float:
     """Where the axis begins: a candidate that failed shall not push all others together."""
-    finite = np.sort(density[np.isfinite(density)])[::-1]
+    finite = density[np.isfinite(density)]
     if not len(finite):
         return 0.0
-    half = finite[: max(2, -(-len(finite) // 2))]
-    spread = max(float(half[0] - half[-1]), 0.05)
-    return float(max(finite[-1], finite[0] - FAR * spread)) - 0.03 * spread
+    best = float(finite.max())
+    spread = max(best - float(np.median(finite)), 0.05)
+    return max(float(finite.min()), best - FAR * spread) - 0.03 * spread
 
 
 def _why_none(result: Result) -> str:
@@ -103,32 +104,15 @@ def plain_names(names: Sequence[str]) -> list[str]:
     >>> plain_names(["few directions, from columns", "from (few directions, from columns)"])
     ['1: few components, started at column medians', '2: all components, started at fit 1']
     """
-    number = {name: k for k, name in enumerate(names, 1)}
-    return [f"{k}: {_plain(name, number)}" for name, k in number.items()]
-
-
-def _plain(name: str, number: dict[str, int]) -> str:
-    parts = _parts(name)
-    words = [] if {"features only", "few directions"} & set(parts) else ["all components"]
-    for part in parts:
-        if nested := re.fullmatch(r"from \((.*)\)", part):
-            before = nested[1]
-            words.append(f"started at {f'fit {number[before]}' if before in number else f'({_plain(before, number)})'}")
-        else:
-            words.append(WORDS.get(part, part))
-    return ", ".join(words)
-
-
-def _parts(name: str) -> list[str]:
-    """Split at commas outside of parentheses."""
-    parts, depth = [""], 0
-    for character in name:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth == 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return [part.strip() for part in parts]
+    plain = []
+    for k, name in enumerate(names, 1):
+        said = name if name.startswith(("features only", "few directions")) else f"all components, {name}"
+        for other, before in enumerate(names, 1):
+            said = said.replace(f"from ({before})", f"started at fit {other}")
+        for words, meaning in WORDS.items():
+            said = said.replace(words, meaning)
+        plain.append(f"{k}: {said}")
+    return plain
 
 
 def convergence(model: Any, ax: Any = None, *, against: str = "seconds") -> Any:

@@ -8,7 +8,6 @@ import numpy as np
 
 from ..engines import Engine
 from ..lowrank import Array, LowRank
-from ..model.calibration import Calibration
 from ..result import Result
 from ..wording import count
 from .drawing import BLUE, GREY, LIGHT, ORANGE, axes_of, legend, plain_frame, title
@@ -16,8 +15,7 @@ from .fitted import Fitted
 
 ENTRIES = 200_000  # residuals that are drawn
 BINS = 81  # an odd number: one of them is about zero
-BLOCK = 600  # squared: cells of which singular values are taken, at most; they take half a second
-TICKS = 4  # to either side of zero, at most
+BLOCK = 600  # rows and columns of which singular values are taken, at most; they take half a second
 LEFT = 15  # singular values of what is left that are shown
 
 
@@ -66,12 +64,13 @@ def residuals(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     counts = np.histogram(z, edges)[0]
     _draw_counts(ax, counts, edges, limits, beyond)
     if calibration is not None:
-        clean = _clean(calibration, edges) * len(z)
+        share = calibration.clean.sum() / calibration.counts.sum()
+        clean = np.diff(calibration.below(edges)) * share * len(z)
         ax.stairs(clean, edges, baseline=None, color=BLUE, linewidth=1.8, label="clean noise, as fitted")
     ax.set_xscale("asinh", linear_width=width)
+    ax.xaxis.set_major_formatter("{x:g}")
     ax.set_yscale("log")
     ax.set(ylim=(0.5, 2 * max(counts.max(initial=1), 1)), xlabel=what, ylabel="number of cells")
-    _number_ticks(ax, edges, width)
     plain_frame(ax)
     legend(ax, loc="upper left" if calibration is None else "upper right")
     title(ax, *(_about_no_noise(result, limits[1]) if calibration is None else _about_noise(z, limits, engine)))
@@ -110,36 +109,12 @@ def _draw_counts(ax: Any, counts: Array, edges: Array, limits: tuple[float, floa
 
 def _bins(z: Array, limits: tuple[float, float], width: float) -> Array:
     """Edges of bins, evenly spaced near zero and then in ratios; the limits are among them."""
-    limit = limits[1] if 0 < limits[1] < np.inf else 4 * width
-    largest = max(float(np.abs(z).max(initial=0.0)), 1.5 * limit) * 1.001
-    end = np.arcsinh(limit / width)
-    inner = np.linspace(0, end, max(8, int(np.ceil(BINS / 2 * end / np.arcsinh(largest / width)))))
-    outer = np.arange(end, np.arcsinh(largest / width) + inner[1], inner[1])[1:]
-    positive = width * np.sinh(np.r_[inner, outer])
-    positive[len(inner) - 1] = limit
-    edges = np.r_[-positive[:0:-1], positive]
-    if -np.inf < limits[0] < 0:
-        edges[np.argmin(np.abs(edges - limits[0]))] = limits[0]
+    finite = [limit for limit in limits if 0 < abs(limit) < np.inf]
+    largest = 1.001 * max(float(np.abs(z).max(initial=4 * width)), *(1.5 * abs(limit) for limit in finite), 0.0)
+    edges = width * np.sinh(np.linspace(-1, 1, BINS + 1) * np.arcsinh(largest / width))
+    for limit in finite:
+        edges[np.argmin(np.abs(edges - limit))] = limit
     return edges
-
-
-def _clean(calibration: Calibration, edges: Array) -> Array:
-    """The share of all cells that clean noise puts between the edges."""
-    return np.diff(calibration.below(edges)) * calibration.clean.sum() / calibration.counts.sum()
-
-
-def _number_ticks(ax: Any, edges: Array, width: float) -> None:
-    """Round numbers on a scale that is linear near zero."""
-    from matplotlib.ticker import FuncFormatter, NullLocator
-
-    nearest, end = width * np.sinh(0.15 * np.arcsinh(edges[-1] / width)), edges[-1]  # none too near to that of 0
-    first, last = (int(np.floor(np.log10(size))) for size in (nearest, end))
-    steps = (1, 3) if last - first < 3 else (1,)
-    sizes = [step * 10.0**k for k in range(first, last + 1) for step in steps if nearest < step * 10.0**k < end]
-    sizes = sizes[:: -(-len(sizes) // TICKS)] if sizes else [end]
-    ax.set_xticks([*(-np.array(sizes[::-1])), 0, *sizes])
-    ax.xaxis.set_minor_locator(NullLocator())
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("e-0", "e-").replace("-", "−")))
 
 
 def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
@@ -154,8 +129,8 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     matplotlib Axes
         Components of the low-rank part from the strongest on, then those of ``observed − expected`` without outliers.
         The line is the largest singular value that noise of these variances may have: what is left should be below. If
-        there is a noise model, rows and columns are divided by their noise. Of a table with more than 360,000 cells a
-        random block is taken; the title says so.
+        there is a noise model, rows and columns are divided by their noise. Of more than 600 rows, or columns, so many
+        are taken at random; the title says so.
 
     Examples
     --------
@@ -170,7 +145,8 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     """
     fitted = Fitted(model, M)
     result, shape = fitted.result, fitted.shape
-    lines = _block(shape, np.random.default_rng(fitted.seed))
+    rng = np.random.default_rng(fitted.seed)
+    lines = [np.sort(rng.choice(n, min(n, BLOCK), replace=False)) for n in shape]
     # The standard deviation of the noise is the product of a number for the row and one for the column, or 1.
     noise = [np.ones(n) for n in shape] if result.scale is None else [result.scale.rows, result.scale.cols]
     scales = [np.sqrt(side[some]) for side, some in zip(noise, lines, strict=True)]
@@ -199,13 +175,3 @@ def singular_values(model: Any, ax: Any = None, *, M: Any = None) -> Any:
     part = "" if R.shape == shape else f"of a random block of {R.shape[0]:,} × {R.shape[1]:,} cells"
     title(ax, f"Rank {rank}: singular values of what is kept and of what is left", part)
     return ax
-
-
-def _block(shape: tuple[int, int], rng: np.random.Generator) -> list[Array]:
-    """Rows and columns at random, of the shorter side as many as may be; all if they are few."""
-    short = min(*shape, BLOCK)
-    long = BLOCK**2 // short
-    most = [short if n == min(shape) else long for n in shape]
-    return [
-        np.arange(n) if n <= m else np.sort(rng.choice(n, m, replace=False)) for n, m in zip(shape, most, strict=True)
-    ]

@@ -1,7 +1,7 @@
 """A fit as one self-contained HTML file: whether to use it, which cells are outliers, and why this fit was chosen.
 
-The file needs no network and no other file. :mod:`irpca.report.payload` gathers what it shows,
-:mod:`irpca.report.words` puts it into sentences, and :mod:`irpca.report.page` makes the page.
+The file needs no network and no other file. :mod:`irpca.report.words` puts a fit into sentences,
+:mod:`irpca.report.payload` gathers what scripts show, and :mod:`irpca.report.page` makes the page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arguments import path as checked
-from ..durable import write_whole
+from ..durable import need_folder, write_whole
 
 __all__ = ["write"]
 
@@ -62,15 +62,14 @@ def write(
     from ..plots.fitted import Fitted
     from ..tables import Criterion
     from .page import render
-    from .payload import payload
 
-    _ = Fitted(model).result  # or an error: it is not fitted
+    case = Fitted(model, M, Criterion(fdr, probability, threshold))
+    _ = case.result  # or an error: it is not fitted
     for name, given in (("title", title), ("command", command)):
         if given is not None:
             text_of(given, name)
     target = _target(path, flag(overwrite, "overwrite"))
-    cut = Criterion(fdr, probability, threshold)
-    text = render(payload(model, M, title, command, cut))
+    text = render(case, title, command)
     with write_whole(target) as file:  # half of a surrogate pair, which a label may hold, is no character of UTF-8
         file.write(text.encode("utf-8", "xmlcharrefreplace"))
     return target
@@ -80,8 +79,7 @@ def _target(path: str | os.PathLike[str], overwrite: bool) -> Path:
     target = Path(checked(path, "path"))
     if target.is_dir():
         raise IsADirectoryError(f"path={str(target)!r} is a folder; give a file in it, such as 'report.html'")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"the folder {str(target.parent)!r} of path={str(target)!r} does not exist; make it")
+    need_folder(target, "path")
     if target.exists() and not overwrite:
         raise FileExistsError(f"{str(target)!r} exists; pass overwrite=True to replace it, or give another path")
     return target

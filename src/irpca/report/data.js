@@ -76,69 +76,30 @@ function outliersOf(axis, line) {
   return listed.subarray(starts[line], starts[line + 1]);
 }
 
-const values = { kind: data.values.kind };
-if (values.kind === "all") {
-  for (const key of ["left", "right", "expected", "lower", "upper", "observed", "starts", "at"]) values[key] = unpacked(data.values[key]);
-  values.rank = data.values.rank;
-  if (data.values.std) {
-    const { low, step, codes } = data.values.std, coded = unpacked(codes);
-    values.std = (k) => (coded[k] === 65535 ? NaN : 2 ** (low + step * coded[k]));
-  }
-} else if (values.kind === "lines") {
-  values.sides = ["row", "column"].map((side) => {
-    const at = unpacked(data.values[side].at);
-    return { place: new Map(Array.from(at, (line, k) => [line, k])), numbers: unpacked(data.values[side].values) };
-  });
-}
-
-function product(left, right, i, j, rank) {
-  let sum = 0;
-  for (let k = 0; k < rank; k++) sum += left[i * rank + k] * right[j * rank + k];
-  return sum;
-}
-
-// Observed and expected values, and between which 95 % of clean ones lie, along a row (0) or column (1); whole: whether
-// all observed values are known.
+// Observed and expected values, and between which 95 % of clean ones lie, line by line: of all rows, or of the worst lines.
+const QUANTITIES = ["observed", "expected", "lower", "upper"];
 const REACH = 1.96;
-const BETWEEN = ["lower", "upper"];
+const values = { kind: data.values.kind };
+values.sides = ["row", "column"].map((side) => {
+  const given = data.values[side];
+  return given && { place: new Map(Array.from(unpacked(given.at), (line, k) => [line, k])), numbers: unpacked(given.values) };
+});
+
+// The values along a row (0) or column (1); whole: whether all observed values are known.
 function line(axis, at) {
-  const n = data.shape[1 - axis];
-  const made = { n, axis, at, whole: true, observed: new Float64Array(n).fill(NaN), expected: new Float64Array(n).fill(NaN), lower: new Float64Array(n).fill(NaN), upper: new Float64Array(n).fill(NaN) };
-  made.std = (j) => (made.upper[j] - made.lower[j]) / (2 * REACH);
-  if (values.kind === "all") wholeLine(made);
-  else if (values.kind === "lines" && values.sides[axis].place.has(at)) {
-    const from = 4 * n * values.sides[axis].place.get(at), numbers = values.sides[axis].numbers;
-    ["observed", "expected", ...BETWEEN].forEach((key, q) => made[key].set(numbers.subarray(from + q * n, from + (q + 1) * n)));
-  } else made.whole = false;
-  made.outliers = new Map();
+  const n = data.shape[1 - axis], side = values.sides[axis];
+  const made = { n, axis, at, whole: true, outliers: new Map(), std: (j) => (made.upper[j] - made.lower[j]) / (2 * REACH) };
+  for (const key of QUANTITIES) made[key] = new Float64Array(n).fill(NaN);
+  if (side?.place.has(at)) QUANTITIES.forEach((key, q) => made[key].set(side.numbers.subarray((4 * side.place.get(at) + q) * n, (4 * side.place.get(at) + q + 1) * n)));
+  else if (values.kind === "all") QUANTITIES.forEach((key, q) => { for (let i = 0; i < n; i++) made[key][i] = values.sides[0].numbers[(4 * i + q) * data.shape[1] + at]; });
+  else made.whole = false;
   for (const k of outliersOf(axis, at)) {
     const j = axis === 0 ? outliers.column[k] : outliers.row[k];
     made.outliers.set(j, k);
-    made.observed[j] = outliers.observed[k];
     made.expected[j] = outliers.expected(k);
-    for (const end of BETWEEN) made[end][j] = outliers[end][k];
+    for (const key of ["observed", "lower", "upper"]) made[key][j] = outliers[key][k];
   }
   return made;
-}
-
-function wholeLine(made) {
-  const { axis, at, n } = made, n2 = data.shape[1];
-  for (let j = 0; j < n; j++) {
-    const [row, column] = axis === 0 ? [at, j] : [j, at];
-    if (values.expected) for (const key of ["expected", ...BETWEEN]) made[key][j] = values[key][row * n2 + column];
-    else {
-      made.expected[j] = product(values.left, values.right, row, column, values.rank);
-      const reach = REACH * values.std(row * n2 + column);
-      made.lower[j] = made.expected[j] - reach;
-      made.upper[j] = made.expected[j] + reach;
-    }
-    if (!values.starts) made.observed[j] = values.observed[row * n2 + column];
-  }
-  if (!values.starts) return;
-  if (axis === 0) for (let k = values.starts[at]; k < values.starts[at + 1]; k++) made.observed[values.at[k]] = values.observed[k];
-  else for (let i = 0; i < n; i++) {
-    for (let k = values.starts[i]; k < values.starts[i + 1]; k++) if (values.at[k] === at) made.observed[i] = values.observed[k];
-  }
 }
 
 const FORMATS = Array.from({ length: 9 }, (_, digits) => new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));

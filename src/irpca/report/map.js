@@ -19,60 +19,48 @@ function geometry() {
 const toX = (g, x) => g.box.left + (x - map.x0) * g.px;
 const toY = (g, y) => g.box.top + (y - map.y0) * g.py;
 
+// The blocks of cells in sight: how many there are, which one a cell is in (-1: out of sight), and where that is.
+function blocksIn(g) {
+  const x0 = Math.floor(map.x0 / g.bx), y0 = Math.floor(map.y0 / g.by);
+  const wide = Math.ceil(map.x1 / g.bx) - x0, tall = Math.ceil(map.y1 / g.by) - y0;
+  const of = (row, column) => {
+    const x = Math.floor(placeOf(1, column) / g.bx) - x0, y = Math.floor(placeOf(0, row) / g.by) - y0;
+    return x < 0 || x >= wide || y < 0 || y >= tall ? -1 : y * wide + x;
+  };
+  return { n: wide * tall, of, place: (at) => [x0 + (at % wide), y0 + Math.floor(at / wide)] };
+}
+
 // Marks by block: how many outliers, which is furthest out, its score with the sign of the difference.
 function gather(g) {
-  const x0 = Math.floor(map.x0 / g.bx), y0 = Math.floor(map.y0 / g.by), wide = Math.ceil(map.x1 / g.bx) - x0, tall = Math.ceil(map.y1 / g.by) - y0;
-  const counts = new Uint32Array(wide * tall), scores = new Float32Array(wide * tall), best = new Int32Array(wide * tall);
-  const add = (row, column, count, score, k) => {
-    const x = Math.floor(column / g.bx) - x0, y = Math.floor(row / g.by) - y0;
-    if (x < 0 || x >= wide || y < 0 || y >= tall) return;
-    const at = y * wide + x;
-    if (!counts[at] || Math.abs(score) > Math.abs(scores[at])) { scores[at] = score; best[at] = k; }
-    counts[at] += count;
-  };
+  const blocks = blocksIn(g), counts = new Uint32Array(blocks.n), best = new Uint32Array(blocks.n);
   for (let k = 0; k < outliers.n; k++) {
-    const score = outliers.score[k];
-    add(placeOf(0, outliers.row[k]), placeOf(1, outliers.column[k]), 1, outliers.difference[k] < 0 ? -score : score, k);
+    const at = blocks.of(outliers.row[k], outliers.column[k]);
+    if (at < 0) continue;
+    if (!counts[at] || outliers.score[k] > outliers.score[best[at]]) best[at] = k;
+    counts[at]++;
   }
-  if (map.ordering === "given") gatherRest(add);
   map.across = Math.ceil(data.shape[1] / g.bx) + 1;
   map.marks = new Map();
   counts.forEach((count, at) => {
-    const y = y0 + Math.floor(at / wide), x = x0 + (at % wide);
-    if (count) map.marks.set(y * map.across + x, { x, y, count, score: scores[at], k: best[at] });
+    const [x, y] = blocks.place(at), k = best[at];
+    if (count) map.marks.set(y * map.across + x, { x, y, count, score: outliers.score[k] * (outliers.difference[k] < 0 ? -1 : 1), k });
   });
-}
-
-// Outliers beyond those listed are known by blocks only.
-function gatherRest(add) {
-  if (!data.rest) return;
-  map.rest ||= Object.fromEntries(["row", "column", "count", "score"].map((key) => [key, unpacked(data.rest[key])]));
-  const { row, column, count, score } = map.rest, [tall, wide] = data.rest.size;
-  for (let k = 0; k < row.length; k++) add(row[k] * tall + (tall >> 1), column[k] * wide + (wide >> 1), count[k], score[k], -1);
 }
 
 // Share of empty cells by block, as the opacity of grey.
 function drawHoles(g, paint) {
   if (values.kind !== "all") return;
-  const n2 = data.shape[1], seen = new Map();
-  const x0 = Math.floor(map.x0 / g.bx), x1 = Math.ceil(map.x1 / g.bx), y0 = Math.floor(map.y0 / g.by), y1 = Math.ceil(map.y1 / g.by), wide = x1 - x0;
-  const count = new Uint32Array(Math.max(1, wide * (y1 - y0)));
-  const see = (i, j) => {
-    const x = Math.floor(placeOf(1, j) / g.bx) - x0, y = Math.floor(placeOf(0, i) / g.by) - y0;
-    if (x >= 0 && x < wide && y >= 0 && y < y1 - y0) count[y * wide + x]++;
-  };
-  for (let i = 0; i < data.shape[0]; i++) {
-    if (values.starts) for (let k = values.starts[i]; k < values.starts[i + 1]; k++) see(i, values.at[k]);
-    else for (let j = 0; j < n2; j++) if (!Number.isNaN(values.observed[i * n2 + j])) see(i, j);
+  const blocks = blocksIn(g), counts = new Uint32Array(blocks.n), [n1, n2] = data.shape, { numbers } = values.sides[0];
+  for (let i = 0; i < n1; i++) for (let j = 0; j < n2; j++) {
+    const at = Number.isNaN(numbers[4 * i * n2 + j]) ? blocks.of(i, j) : -1;
+    if (at >= 0) counts[at]++;
   }
   paint.fillStyle = colour("--hole");
-  for (let y = 0; y < y1 - y0; y++) for (let x = 0; x < wide; x++) {
-    const cells = Math.min(g.bx, n2 - (x + x0) * g.bx) * Math.min(g.by, data.shape[0] - (y + y0) * g.by);
-    const share = 1 - count[y * wide + x] / cells;
-    if (!(share > 0)) continue;
-    paint.globalAlpha = 0.25 + 0.75 * share;
-    fill(paint, g, x + x0, y + y0);
-  }
+  counts.forEach((count, at) => {
+    const [x, y] = blocks.place(at), cells = Math.min(g.bx, n2 - x * g.bx) * Math.min(g.by, n1 - y * g.by);
+    paint.globalAlpha = 0.25 + (0.75 * count) / cells;
+    if (count) fill(paint, g, x, y);
+  });
   paint.globalAlpha = 1;
 }
 
@@ -207,8 +195,7 @@ function describe(place, mark) {
   const x = mark ? mark.x : Math.floor(place.x / g.bx), y = mark ? mark.y : Math.floor(place.y / g.by);
   const where = `${labels[0].name}: ${span(0, y * g.by, g.by)}\n${labels[1].name}: ${span(1, x * g.bx, g.bx)}`;
   if (!mark) return `${where}\nno outlier`;
-  const k = mark.k, many = mark.count > 1 || k < 0 ? `${several(mark.count, "outlier", "outliers")}${k < 0 ? "" : ", furthest out: "}` : "";
-  if (k < 0) return `${where}\n${many}`;
+  const k = mark.k, many = mark.count > 1 ? `${several(mark.count, "outlier", "outliers")}, furthest out: ` : "";
   const name = mark.count > 1 ? `${labels[0].of(outliers.row[k])}, ${labels[1].of(outliers.column[k])}: ` : "";
   return `${where}\n${many}${name}${given(outliers.observed[k])} observed, ${format(outliers.expected(k), outliers.std[k])} expected`;
 }
@@ -223,7 +210,7 @@ function tip(text, left, top) {
 }
 
 function choose(place, mark) {
-  if (mark && mark.k >= 0) show(chart.axis, outliers.row[mark.k], outliers.column[mark.k], mark.k);
+  if (mark) show(chart.axis, outliers.row[mark.k], outliers.column[mark.k], mark.k);
   else if (place) show(chart.axis, lineOf(0, Math.floor(place.y)), lineOf(1, Math.floor(place.x)));
 }
 

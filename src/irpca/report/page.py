@@ -8,11 +8,18 @@ from html import escape
 from importlib.resources import files
 from typing import Any
 
+import numpy as np
+
+from ..plots.fitted import SIDES, Fitted
+from ..plots.fitting import plain_names
+from ..result import Result
 from ..wording import count, percent
+from . import words
+from .payload import payload, worst_lines
 from .words import beginning, number
 
 SCRIPTS = ("data.js", "chart.js", "table.js", "map.js", "page.js")
-DRAWN = ("shape", "names", "ordered", "labels", "order", "outliers", "rest", "values")  # what scripts need
+MOST_COLUMNS = 15  # of which numbers are told
 SIGNS = {
     "usable": '<path d="M7 17.5l6 6 12-14"/>',
     "use with care": '<path d="M16 7v12M16 24.5v.5"/>',
@@ -22,31 +29,32 @@ TILE = '<div><dt>{}</dt><dd><span class="value">{}</span><span class="note">{}</
 HIDDEN = '<span class="hidden">Remark</span>'
 
 
-def render(data: dict[str, Any]) -> str:
-    """The page for a payload, complete in itself."""
-    verdict = data["verdict"]
+def render(case: Fitted, title: str | None = None, command: str | None = None) -> str:
+    """The page of a fit, complete in itself."""
+    data, verdict, doubts = payload(case), words.verdict(case), words.doubts(case.result)
+    title, reproduce = title or "What was found in the table", words.reproduce(case, command)
     parts = {
-        "title": escape(data["title"]),
+        "title": escape(title),
         "css": _asset("page.css"),
-        "byline": escape(f"Report by irpca {data['reproduce']['facts'][1][1]}, {data['reproduce']['facts'][0][1]}"),
+        "byline": escape(f"Report by irpca {reproduce['facts'][1][1]}, {reproduce['facts'][0][1]}"),
         "mood": verdict["word"].replace(" ", "-"),
         "sign": f'<svg viewBox="0 0 32 32" focusable="false">{SIGNS[verdict["word"]]}</svg>',
         "word": escape(verdict["word"].capitalize()),
         "meaning": escape(verdict["meaning"]),
-        "reasons": _reasons(data["doubts"]),
+        "reasons": _reasons(doubts),
         "overview": "".join(f"<p>{escape(text)}</p>" for text in verdict["text"]),
-        "tiles": "".join(TILE.format(*map(escape, fact)) for fact in data["facts"]),
-        "outliers": _outliers(data),
+        "tiles": "".join(TILE.format(*map(escape, fact)) for fact in words.facts(case)),
+        "outliers": _outliers(data["outliers"]) or escape(words.found(case)),
         "without_list": "" if data["outliers"]["listed"] else "hidden",
         "row_name": escape(data["names"][0]),
         "column_name": escape(data["names"][1]),
-        "drawn": escape(drawn(data)),
+        "drawn": escape(drawn(data["values"])),
         "map": _map(data),
-        "lines": _lines(data),
-        "fit": _fit(data),
-        "doubts": _doubts(data["doubts"]),
-        "reproduce": _reproduce(data["reproduce"]),
-        "data": inert({key: data[key] for key in DRAWN}),
+        "lines": _lines(case, data["names"]),
+        "fit": _fit(case),
+        "doubts": _doubts(doubts),
+        "reproduce": _reproduce(reproduce),
+        "data": inert(data),
         "js": "\n".join(map(_asset, SCRIPTS)),
     }
     # In one pass: what is put in is not looked at again.
@@ -79,19 +87,17 @@ def _reasons(doubts: list[dict[str, str]]) -> str:
     return f'<ul class="reasons">{listed}</ul><p><a href="#doubts">What was seen, and what to do</a></p>'
 
 
-def _outliers(data: dict[str, Any]) -> str:
-    outliers = data["outliers"]
+def _outliers(outliers: dict[str, Any]) -> str:
     if not outliers["listed"]:
-        return escape(data["verdict"]["text"][-1])
+        return ""
     said = "Each is a cell that differs from its expected value by more than ordinary scatter. "
     if outliers["listed"] < outliers["count"]:
-        said += f"Listed are the {outliers['listed']:,} most certain of {outliers['count']:,}. "
+        said += f"Listed and drawn are the {outliers['listed']:,} most certain of {outliers['count']:,}. "
     return said + "Select one to see its row or column."
 
 
-def drawn(data: dict[str, Any]) -> str:
+def drawn(values: dict[str, Any]) -> str:
     """Which observed values the report holds."""
-    values = data["values"]
     if values["kind"] == "all":
         return ""
     if values["kind"] == "none":
@@ -109,30 +115,23 @@ def drawn(data: dict[str, Any]) -> str:
 def _map(data: dict[str, Any]) -> str:
     n1, n2 = data["shape"]
     holes = "Grey is empty." if data["values"]["kind"] == "all" else "Empty cells are not shown."
-    rest = ""
-    if data["rest"] is not None:
-        tall, wide = data["rest"]["size"]
-        rest = (
-            f" Outliers that are not in the list are counted in blocks of {count(tall, 'row')} and "
-            f"{count(wide, 'column')}, and are drawn where the table is in the order as given."
-        )
     return (
         f"All {count(n1, 'row')} and {count(n2, 'column')} in one picture. A mark holds one cell or, where there is no "
         "room for that, several: it has the colour of the outlier in it that is furthest off, so that none is lost. "
-        f"{holes}{rest}"
+        f"{holes}"
     )
 
 
-def _lines(data: dict[str, Any]) -> str:
-    sides = [("row", data["names"][0], data["worst"]["row"]), ("column", data["names"][1], data["worst"]["column"])]
-    if not any(lines for _, _, lines in sides):
+def _lines(case: Fitted, names: list[str]) -> str:
+    tables = [_worst(case, axis, names[axis]) for axis in (0, 1)]
+    if not any(tables):
         return "<p>No row or column holds an outlier.</p>"
     said = (
         "Those first that have more outliers than rows, or columns, usually have here. “Stands out” means that chance "
         "does not explain so many: look at the whole row or column, such as a broken sensor or an odd day. Direction "
         "says whether they are mostly above or below their expected values."
     )
-    return f'<p>{said}</p><div class="pair">' + "".join(_worst(*side) for side in sides) + "</div>"
+    return f'<p>{said}</p><div class="pair">' + "".join(tables) + "</div>"
 
 
 def _table(caption: str, heads: list[str], rows: list[list[str]], numbers: tuple[int, ...]) -> str:
@@ -157,51 +156,64 @@ def _badge(text: str) -> str:
     return f'<span class="badge">{text}</span>'
 
 
-def _worst(side: str, name: str, lines: list[dict[str, Any]]) -> str:
+def _worst(case: Fitted, axis: int, name: str) -> str:
+    side, rows = SIDES[axis], []
+    for line in worst_lines(case, axis):
+        label, direction = case.texts[axis][line["position"]], line["mean_signed"] / line["mean_size"]
+        rows.append(
+            [
+                f'<button type="button" class="{"link short" if len(label) <= 14 else "link"}" data-side="{side}" '
+                f'data-at="{line["position"]}">{escape(label)}</button>',
+                f"{line['flagged']:,} of {line['observed']:,}",
+                f'<span class="share" style="--share:{line["share"]:.4f}">{percent(line["share"])}</span>',
+                "above" if direction > 0.5 else "below" if direction < -0.5 else "both",
+                _badge("stands out") if line["broken"] else "",
+            ]
+        )
+    return _table(f"Worst {side}s", [name, "Outliers", "Share", "Direction", ""], rows, (1, 2)) if rows else ""
+
+
+def _fit(case: Fitted) -> str:
+    choices = [[escape(text) for text in choice] for choice in words.choices(case.result, case.texts[1])]
+    table = _table("Chosen from the data, and why", ["What", "Value", "Why"], choices, (1,))
+    table = table if choices else "<p>Nothing was chosen from the data.</p>"
+    return table + _columns(case) + _candidates(case.result)
+
+
+def _columns(case: Fitted) -> str:
+    """How well cells are predicted that a fit has not seen, of the worst columns."""
+    if case.result.unseen is None:
+        return ""
     rows = [
-        [
-            f'<button type="button" class="{"link short" if len(line["label"]) <= 14 else "link"}" data-side="{side}" '
-            f'data-at="{line["position"]}">{escape(line["label"])}</button>',
-            f"{line['flagged']:,} of {line['observed']:,}",
-            f'<span class="share" style="--share:{line["share"]:.4f}">{percent(line["share"])}</span>',
-            "above" if line["signed"] > 0.5 else "below" if line["signed"] < -0.5 else "both",
-            _badge("stands out") if line["broken"] else "",
-        ]
-        for line in lines
+        [escape(label), percent(max(of["skill"], 0.0)), number(of["error"])]
+        + [percent(of[share]) for share in ("covered_50", "covered_95")]
+        for label, of in list(case.result.unseen.of_columns(case.texts[1]).items())[:MOST_COLUMNS]
     ]
-    return _table(f"Worst {side}s", [name, "Outliers", "Share", "Direction", ""], rows, (1, 2))
-
-
-def _fit(data: dict[str, Any]) -> str:
-    rows = [[escape(text) for text in choice] for choice in data["choices"]]
-    table = _table("Chosen from the data, and why", ["What", "Value", "Why"], rows, (1,))
-    table = table if rows else "<p>Nothing was chosen from the data.</p>"
-    return table + _columns(data["columns"]) + _candidates(data["candidates"])
-
-
-def _columns(found: list[tuple[str, ...]]) -> str:
     heads = ["Column", "Variance predicted", "Typical error", "Within 50 % intervals", "Within 95 % intervals"]
-    rows = [[escape(text) for text in line] for line in found]
     return _table("Cells left out, the columns predicted worst first", heads, rows, (1, 2, 3, 4)) if rows else ""
 
 
-def _candidates(found: dict[str, Any] | None) -> str:
-    if found is None:
+def _candidates(result: Result) -> str:
+    """The fits that were compared at held-out cells, the best first."""
+    if (certificate := result.certificate) is None:
         return ""
-    if not (fits := found["fits"]):
+    named = zip(plain_names([name for name, *_ in certificate.candidates]), certificate.candidates, strict=True)
+    fits = [(plain, *fit) for plain, fit in named if np.isfinite(fit[1])]
+    if not fits:
         return ""
-    best, worst = fits[0]["density"], fits[-1]["density"]
-    lengths = [0.04 + 0.96 * (fit["density"] - worst) / (best - worst or 1) for fit in fits]
+    fits.sort(key=lambda fit: -fit[2])
+    best, worst = fits[0][2], fits[-1][2]
     rows = [
         [
-            escape(fit["name"]),
-            f'<span class="bar" style="--share:{length:.4f}"></span>{fit["density"]:.3f}',
-            number(fit["error"]),
-            _badge("chosen") if fit["chosen"] else "",
+            escape(plain),
+            f'<span class="bar" style="--share:{0.04 + 0.96 * (density - worst) / (best - worst or 1):.4f}"></span>'
+            f"{density:.3f}",
+            number(error),
+            _badge("chosen") if name == certificate.chosen else "",
         ]
-        for fit, length in zip(fits, lengths, strict=True)
+        for plain, name, density, error in fits
     ]
-    near = "" if fits[0]["chosen"] else "The one chosen predicts about as well as the best. "
+    near = "" if fits[0][1] == certificate.chosen else "The one chosen predicts about as well as the best. "
     said = f"Several fits were tried and compared at cells that they were not shown. {near}"
     heads = ["Fit", "Mean log density (higher is better)", "Mean absolute error", ""]
     return f"<p>{escape(said)}</p>" + _table("Fits that were compared, the best prediction first", heads, rows, (2,))

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from ..plots.fitted import Fitted
-from ..plots.fitting import plain_names
 from ..result import FATAL, NOTES, Result, grouped
 from ..wording import count, percent
 
@@ -54,7 +53,6 @@ NAMES = {
     "noise": "Ordinary scatter (noise)",
     "columns": "What columns hold (columns)",
 }
-MOST_COLUMNS = 15  # of which numbers are told
 PARTS = {"features": "the features", "free": "further components"}
 
 
@@ -81,7 +79,7 @@ def verdict(case: Fitted) -> dict[str, Any]:
     said = f"The table has {count(n1, 'row')} and {count(n2, 'column')}, which makes {count(cells, 'cell')}. "
     empty = f"{count(holes, 'cell')} ({percent(holes / cells)}) {'is' if holes == 1 else 'are'} empty."
     said += empty if holes else "Every cell has a value."
-    text = [said, _found(case)]
+    text = [said, found(case)]
     if result.unseen is not None:
         text.append(
             f"Every cell was left out once and predicted by the others: {sentence(result.predicted(case.texts[1]))}"
@@ -89,13 +87,14 @@ def verdict(case: Fitted) -> dict[str, Any]:
     return {"word": result.usable, "meaning": MEANING[result.usable], "text": text}
 
 
-def _found(case: Fitted) -> str:
+def found(case: Fitted) -> str:
+    """Which cells are outliers, in a sentence."""
     if case.result.S is None:
         return "Which cells are outliers is not known: the fit did not come to an end."
-    n = int(case.S.nnz)
+    n = len(case.listed["row"])
     if n == 0:
         return "No cell is an outlier: none is further from its expected value than ordinary scatter explains."
-    rows, cols = (len(np.unique(cells)) for cells in case.cells)
+    rows, cols = (len(np.unique(cells)) for cells in (case.listed["row"], case.listed["column"]))
     verb, share = "is an outlier" if n == 1 else "are outliers", percent(n / max(case.result.n_observed, 1))
     return (
         f"{count(n, 'cell')} ({share} of those with a value) {verb}, in {count(rows, 'row')} and "
@@ -106,11 +105,11 @@ def _found(case: Fitted) -> str:
 
 def facts(case: Fitted) -> list[tuple[str, str, str]]:
     """The few numbers to know: what they are of, the number, and a word or two."""
-    (n1, n2), result = case.shape, case.result
+    (n1, n2), result, n = case.shape, case.result, len(case.listed["row"])
     holes = n1 * n2 - result.n_observed
     noise = "unknown" if result.noise is None else f"± {number(result.noise)}" if result.noise else "none"
-    found = "unknown" if result.S is None else f"{case.S.nnz:,}"
-    share = percent(case.S.nnz / max(result.n_observed, 1))
+    found = "unknown" if result.S is None else f"{n:,}"
+    share = percent(n / max(result.n_observed, 1))
     mapped = "" if result.maps is None else ", of mapped values, whose own is about 1"
     return [
         ("Table", f"{n1:,} × {n2:,}", "rows × columns"),
@@ -166,37 +165,6 @@ def choices(result: Result, columns: Sequence[str] | None = None) -> list[tuple[
         reason = f"Share of the sum of squares of the expected values that comes from {source}."
         listed.append((f"of that, {source}", percent(share), reason))
     return listed
-
-
-def candidates(result: Result) -> dict[str, Any] | None:
-    """The fits that were compared at held-out cells, the best first."""
-    certificate = result.certificate
-    if certificate is None or not certificate.candidates:
-        return None
-    names = plain_names([str(name) for name, _, _ in certificate.candidates])
-    listed: list[dict[str, Any]] = [
-        {"name": plain, "density": float(density), "error": float(error), "chosen": name == certificate.chosen}
-        for plain, (name, density, error) in zip(names, certificate.candidates, strict=True)
-        if np.isfinite(density)
-    ]
-    listed.sort(key=lambda fit: -fit["density"])
-    return {"fits": listed}
-
-
-def columns(result: Result, labels: Sequence[str]) -> list[tuple[str, ...]]:
-    """How well cells are predicted that a fit has not seen, of the worst columns."""
-    if result.unseen is None:
-        return []
-    return [
-        (
-            label,
-            percent(max(of["skill"], 0.0)),
-            number(of["error"]),
-            percent(of["covered_50"]),
-            percent(of["covered_95"]),
-        )
-        for label, of in list(result.unseen.of_columns(labels).items())[:MOST_COLUMNS]
-    ]
 
 
 def reproduce(case: Fitted, command: str | None) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""Life expectancy at birth in 202 countries over 50 years, without gaps.
-
-The data are free material from Gapminder.org, licensed CC BY 2.0.
-"""
+"""Real tables that come with the package."""
 
 from __future__ import annotations
 
@@ -9,7 +6,8 @@ import csv
 import gzip
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -22,7 +20,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LifeExpectancy:
-    """Years a newborn could expect to live, by country and calendar year.
+    """Years a newborn could expect to live, in 202 countries over 50 years, without gaps.
+
+    The data are free material from Gapminder.org, licensed CC BY 2.0.
 
     Attributes
     ----------
@@ -75,15 +75,7 @@ class LifeExpectancy:
 
     def frame(self) -> pd.DataFrame:
         """Return M as a pandas DataFrame, labelled by country and year."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise ImportError('frame() needs pandas: pip install "irpca[pandas]", or use M directly.') from error
-        return pd.DataFrame(
-            self.M,
-            index=pd.Index(self.countries, name="country"),
-            columns=pd.Index(self.years, name="year"),
-        )
+        return _labelled(self.M, self.countries, self.years).rename_axis(index="country", columns="year")
 
     def __repr__(self) -> str:
         return f"LifeExpectancy({len(self.countries)} countries × {self.years[0]}–{self.years[-1]})"
@@ -107,12 +99,80 @@ def load_life_expectancy() -> LifeExpectancy:
     >>> print(*rwanda[(data.years >= 1992) & (data.years <= 1996)])
     47.2 46.0 6.0 40.0 41.5285
     """
-    source = files(__package__) / "data" / "life_expectancy.csv.gz"
-    with source.open("rb") as packed, gzip.open(packed, "rt", encoding="utf-8", newline="") as text:
-        header, *rows = csv.reader(text)
+    header, *rows = csv.reader(_text("life_expectancy").splitlines())
     return LifeExpectancy(
         M=np.array([row[2:] for row in rows], dtype=float),
         countries=[row[0] for row in rows],
         regions=[row[1] for row in rows],
         years=np.array(header[2:], dtype=int),
     )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Weather:
+    """Hourly weather at the three airports of New York, January to March 2013, as measured, errors and gaps included.
+
+    Attributes
+    ----------
+    M : ndarray of shape (2157, 15)
+        One row per hour, one column per airport and quantity; NaN where nothing was recorded.
+    times : ndarray of datetime64, shape (2157,)
+        In universal time.
+    columns : list of str
+        ``"EWR temperature"`` and so on: temperature and dew point in °F, humidity in %, wind in miles per hour,
+        pressure in millibars, at Newark (EWR), Kennedy (JFK) and LaGuardia (LGA).
+    """
+
+    M: np.ndarray
+    times: np.ndarray
+    columns: list[str]
+
+    def frame(self) -> pd.DataFrame:
+        """Return M as a pandas DataFrame, labelled by time and column."""
+        return _labelled(self.M, self.times, self.columns).rename_axis(index="time")
+
+    def to_csv(self, path: str | Path) -> Path:
+        """Write the table as the CSV file that it came in, and return its path."""
+        target = Path(path)
+        target.write_text(_text("weather"), encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        return f"Weather({len(self.times)} hours × {len(self.columns)} measurements)"
+
+
+def load_weather() -> Weather:
+    """Load the bundled table of weather; nothing is downloaded.
+
+    It holds an error that everybody can see, a wind of 1048 miles per hour, and many that nobody sees.
+
+    Returns
+    -------
+    Weather
+
+    Examples
+    --------
+    >>> data = load_weather()
+    >>> data
+    Weather(2157 hours × 15 measurements)
+    >>> float(np.nanmax(data.M[:, data.columns.index("EWR wind")]))
+    1048.4
+    """
+    (_, *columns), *rows = csv.reader(_text("weather").splitlines())
+    return Weather(
+        M=np.array([[float(cell) if cell else np.nan for cell in row[1:]] for row in rows]),
+        times=np.array([row[0].replace(" ", "T") for row in rows], "datetime64[s]"),
+        columns=columns,
+    )
+
+
+def _text(name: str) -> str:
+    return gzip.decompress((files(__package__) / "data" / f"{name}.csv.gz").read_bytes()).decode()
+
+
+def _labelled(M: np.ndarray, rows: Any, columns: Any) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError('frame() needs pandas: pip install "irpca[pandas]", or use M directly.') from error
+    return pd.DataFrame(M, rows, columns)
