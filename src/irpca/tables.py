@@ -79,17 +79,17 @@ class Criterion:
 # Outliers
 
 
-def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine], latent: bool = False) -> Sparse:
-    """The cells that a cut calls outliers, with M − L or, ``latent``, with the residuals that the noise is about.
+def flagged(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:
+    """The cells that a cut calls outliers, with M − L.
 
     Those of the fit are known. For more, M is read again, and ``owner`` makes its engine.
     """
     if cut.default:
-        found: Any = result.residuals if latent else result.S
+        found: Any = result.S
         return found
     among = Candidates(candidates(result, cut, owner), result.judge)
     S = among.keep(among.choose(cut))
-    return S if latent or result.scale is None or result.maps is None else in_units_of_M(S, result.scale)
+    return S if result.scale is None or result.maps is None else in_units_of_M(S, result.scale)
 
 
 def candidates(result: Result, cut: Criterion, owner: Callable[[], Engine]) -> Sparse:

@@ -142,18 +142,6 @@ class Encoder:
         self._check_fitted()
         return np.array(self.names_, dtype=object)
 
-    def check(self) -> None:
-        """Refuse fields that no fit leaves, as a damaged file may hold them."""
-        samples = {"text": np.array([""], object), "date": np.zeros(1, "datetime64[us]")}
-        for term in self.terms_:
-            fine = term.column in self.columns_ and max(term.year, term.day) <= MOST_DETAIL
-            made = term.make(samples.get(term.kind, np.zeros(1))) if fine else ()
-            if not np.shape(made) == (1, len(term.fills)) == (1, len(term.names) - term.marked):
-                raise ValueError(f"the encoder makes nothing of the column {term.column!r}")
-        most = sum(len(term.names) for term in self.terms_)
-        if len(self.kept_) != len(self.names_) or not all(0 <= k <= most for k in self.kept_):
-            raise ValueError("the encoder keeps columns that it does not make")
-
     def _learn(self, columns: dict[str, Column], n: int) -> Iterator[tuple[dict[str, Term | None], Array, list[int]]]:
         """Yield terms, what they make, and what of it to keep: less and less, until there are rows enough for it."""
         for detail in range(MOST_DETAIL, -1, -1):
