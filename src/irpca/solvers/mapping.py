@@ -70,9 +70,9 @@ def choose_maps(
 
     Columns that are alike, as one quantity at several places, stay as they are unless maps are clearly better: one for
     all, or one for each. Those that have features are alike by that, and share one map if any: what features say of a
-    column compares it with others. Columns of different quantities are mapped even if that predicts a little worse: in
-    what relation they are nobody has said, and noise that is not that of the map is taken for mistakes. Where most
-    cells are wrong, so are the kinds that are found from them: then maps must predict better by as much.
+    column compares it with others. Columns of different quantities are mapped unless that predicts worse: in what
+    relation they are nobody has said, and noise that is not that of the map is taken for mistakes. Where most cells are
+    wrong, so are the kinds that are found from them: then maps must predict better by far.
 
     Cells are held out fold by fold until it is clear what is better, or each of them was. Before every fold, what there
     is ``now`` is yielded: the best fit to M as it is.
@@ -94,7 +94,7 @@ def choose_maps(
         for kinds in _candidates(values, wanted, near if alike else np.zeros_like(near), shared)
     ]
     mostly_wrong = fit.noise.gross > constants.MAJORITY
-    threshold = KINDS.better if alike or shared else KINDS.worse if mostly_wrong else -KINDS.worse
+    threshold = KINDS.better if alike or shared else KINDS.far_better if mostly_wrong else 0.0
     for k in range(constants.FOLDS):
         if not rivals or (k and _settled(rivals, threshold)):
             break
@@ -106,7 +106,7 @@ def choose_maps(
         return None
     best = max(rivals, key=lambda rival: rival.gain.mean + KINDS.better * (rival is rivals[0]))  # the simpler one
     gain, maps = best.gain, best.maps
-    sure = gain.least(constants.TIE_STANDARD_ERRORS) if alike or shared else gain.mean
+    sure = gain.least(constants.TIE_STANDARD_ERRORS * (1 if alike or shared or mostly_wrong else -1))
     if not asked and sure <= threshold:
         return None
     how = "better" if gain.mean > 0 else "worse"
