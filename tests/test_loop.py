@@ -243,17 +243,6 @@ def test_a_step_below_either_tolerance_ends_a_run_of_a_solver_that_has_settled(s
     assert result.status is Status.CONVERGED and result.n_iter == n_iter
 
 
-def test_a_final_read_that_finds_far_more_than_the_sample_did_goes_on(stub, problem):
-    L = LowRank.zero((60, 50))
-    surprised = a_state(L, zeta=0.0, step=0.0, expected_corruption=0.1)
-    stub([surprised, a_state(L, zeta=0.0, step=0.0, expected_corruption=0.9)])
-    result = solve(problem.M, solver="stub")
-    assert result.n_iter == 2
-    assert result.corruption == 1.0
-    stub([replace(surprised, expected_corruption=None)])
-    assert solve(problem.M, solver="stub").n_iter == 1
-
-
 # What is recorded
 
 

@@ -46,7 +46,6 @@ class OutlierFiles:
     labels : pair of pyarrow arrays, or None where rows or columns have no labels
     judge : says which candidates are outliers, and how probable that is
     fingerprint : the same for the same fit, and for no other
-    counting : whether nothing is written
     """
 
     target: Path
@@ -56,7 +55,6 @@ class OutlierFiles:
     labels: tuple[Any, Any] = (None, None)
     judge: Judge = field(default_factory=lambda: Judge(0.0))
     fingerprint: str = ""
-    counting: bool = False
 
     @classmethod
     def at(
@@ -116,10 +114,6 @@ class OutlierFiles:
             with write_whole(self.folder / PLAN, TEMPORARY) as file:
                 file.write(json.dumps({**plan, "fingerprint": self.fingerprint}, indent=1).encode())
 
-    def trial(self) -> OutlierFiles:
-        """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
-        return replace(self, counting=self._is_foreign(("fingerprint",)))
-
     def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
         """Write the outliers among the candidates of one piece of M; says which of them are.
 
@@ -127,9 +121,7 @@ class OutlierFiles:
         """
         residuals = np.asarray(observed, float) - expected
         kept: Array = self.judge.is_outlier(residuals, rows, cols)
-        if not self.counting:
-            parts = (np.asarray(part)[kept] for part in (rows, cols, observed, expected, residuals))
-            self.put(place, *parts)
+        self.put(place, *(np.asarray(part)[kept] for part in (rows, cols, observed, expected, residuals)))
         return kept
 
     def put(
@@ -185,11 +177,6 @@ class OutlierFiles:
         sync_folder(self.target.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return str(self.target)
-
-    def discard(self) -> None:
-        """Delete what was written of a fit that was not the last."""
-        if not self.counting and not self._is_foreign(("fingerprint",)):
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take_labels(self, axis: int, positions: Array) -> Any:
         """Labels of some lines; positions where there are none."""

@@ -237,7 +237,7 @@ class State:
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
     settled : whether a small step may end the run
     converged : whether a run that this state ends has converged
-    expected_corruption : the corrupted share that the final read should find, if the solver can tell
+    expected_corruption : the corrupted share, if the solver knows it without a read of all of M
     expected : what features say of new rows and of new columns, if L has more parts; None where nothing is known
     shares : what part of the energy of L each of its parts holds, if it has several
     certificate : how the fit was chosen, if several raced
