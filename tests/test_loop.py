@@ -322,11 +322,11 @@ def test_entries_of_lines_that_are_not_known_are_not_in_S(stub):
         ({"foo": 1}, r"solver='irpca' takes no option foo; it takes extra_rank, noise"),
         ({"rank": 0}, r"rank=0 is out of range: .* 4 components for rows and 3 for columns.*1 <= rank <= 3"),
         ({"rank": 4}, r"rank=4 is out of range"),
-        *(({"rank": rank}, "rank must be a positive integer or 'auto'") for rank in (2.0, True, "five", None, [2])),
+        *(({"rank": rank}, "rank must be an integer or 'auto'") for rank in (2.0, True, "five", None, [2])),
         ({"solver": "irpca_iht"}, r"needs the rank: pass rank=r with 1 <= r <= 3"),
-        ({"tol": -1e-300}, "tol must not be negative"),
-        ({"tol": np.nan}, "tol must not be negative"),
-        ({"max_iter": 0}, "max_iter must be at least 1"),
+        ({"tol": -1e-300}, "tol must be a number, at least 0"),
+        ({"tol": np.nan}, "tol must be a number, at least 0"),
+        ({"max_iter": 0}, "max_iter must be a whole number, at least 1"),
         ({"max_iter": np.nan}, "max_iter must be a whole number"),
     ],
 )
@@ -473,14 +473,6 @@ def test_an_interrupt_during_the_last_read_keeps_the_fit(noisy, monkeypatch):
     result = solve(noisy.M, noisy.F1, noisy.F2)
     assert result.status is Status.INTERRUPTED and len(calls) == 2
     assert result.S.nnz > 0 and noisy.relative_error(result.L) < 0.1
-
-
-def test_another_seed_gives_the_same_answer_to_within_the_noise():
-    p = make_problem(450, 400, d1=20, d2=16, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
-    one, two = (solve(p.M, p.F1, p.F2, random_state=seed) for seed in (1, 2))
-    assert one.zeta != two.zeta  # from other blocks, other entries
-    error = p.relative_error(one.L)
-    assert np.linalg.norm(one.L.dense() - two.L.dense()) <= 0.5 * error * np.linalg.norm(p.L)
 
 
 @pytest.mark.parametrize(("which", "sides"), [("problem", "both"), ("small", "columns"), ("small", "none")])

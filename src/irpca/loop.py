@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from . import constants
-from .arguments import flag, naming, number, whole
+from .arguments import flag, naming, number, whole, whole_or_auto
 from .arguments import path as checked
 from .callbacks import Callback, listed
 from .checkpoint import Journal
@@ -143,10 +143,8 @@ def solve(
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
-    if whole(max_iter, "max_iter") < 1:
-        raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
-    if not number(tol, "tol") >= 0:
-        raise ValueError(f"tol must not be negative, got {tol!r}")
+    whole(max_iter, "max_iter", least=1)
+    number(tol, "tol", least=0)
     files = _outlier_files(outliers_to, flag(sparse, "sparse"), M, owner, solver)
     watchers = listed(callbacks)
     resumed = None if resume is None else checked(resume, "resume")
@@ -209,6 +207,7 @@ class _Run:
 
     def iterate(self, states: Iterator[State], watchers: Iterable[Callback], tol: float, max_iter: int) -> None:
         """Take states from a solver until one is settled and still, a callback stops, or max_iter were made."""
+        rounding = 10 * float(np.finfo(self.owner.dtype).eps)  # a step below it is as good as none
         try:
             while self.status is Status.CONVERGED:
                 # A fit that is not finite is given up, and told: NumPy need not warn.
@@ -224,7 +223,7 @@ class _Run:
                     self.status = Status.DIVERGED
                 elif any([watch(state, self.history) for watch in watchers]):
                     self.status = Status.STOPPED
-                elif state.settled and state.step <= max(tol, state.tolerance):
+                elif state.settled and state.step <= max(tol, state.tolerance, rounding):
                     break
                 elif self.history.stage.count("") >= max_iter:
                     self.status = Status.MAX_ITER
@@ -480,21 +479,19 @@ def _check_enough(owner: Engine, F1: Features, F2: Features, rank: int) -> None:
         )
 
 
-def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
+def _rank(rank: int | str, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
     """The rank as an integer within the possible, or None for the solver to choose."""
-    most = min(F1.d, F2.d)
-    if isinstance(rank, str) and rank == "auto":
+    most, rank = min(F1.d, F2.d), whole_or_auto(rank, "rank")
+    if isinstance(rank, str):
         if method.rank == "needed":
             raise ValueError(f"solver={solver!r} needs the rank: pass rank=r with 1 <= r <= {most}")
         return None
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
-        raise ValueError(f"rank must be a positive integer or 'auto', got {rank!r}")
     if not 1 <= rank <= most:
         raise ValueError(
             f"rank={rank} is out of range: M and its features allow {F1.d} components for rows and {F2.d} for columns, "
             f"so choose 1 <= rank <= {most}, or 'auto'"
         )
-    return None if method.rank == "found" else int(rank)
+    return None if method.rank == "found" else rank
 
 
 def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Doubt, ...]:
