@@ -395,23 +395,3 @@ def test_outliers_towards_zero_do_not_spoil_c_W(variant):
     result = irpca.solve(M, np.ones((200, 1)), np.ones((150, 1)), rank=1, solver="irpca_iht", variant=variant)
     assert result.converged
     assert np.abs(result.L.dense() - 3).max() <= 1e-9
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"variant": "printed"}, "variant='printed' is unknown; choose 'paper' or 'whitened'"),
-        ({"decay": 1.0}, "decay must be a number, larger than 1 and finite; got 1.0"),
-        ({"decay": float("nan")}, "decay must be a number, larger than 1 and finite; got nan"),
-        ({"nu": -1e-9}, "nu must be a number, at least 0 and finite; got -1e-09"),
-        ({"c_W": 0.0}, "c_W must be a number, positive and finite; got 0.0"),
-        ({"rank": "auto"}, "solver='irpca_iht' needs the rank: pass rank=r with 1 <= r <= 4"),
-        ({"F1": None, "F2": None}, "needs features of rows or columns; solver='irpca' does without"),
-    ],
-)
-def test_wrong_options_are_refused_with_a_sentence(options, message):
-    problem = make_problem(30, 20, 5, 4, rank=2)
-    arguments = {"F1": problem.F1, "F2": problem.F2, "rank": 2, "solver": "irpca_iht", **options}
-    with pytest.raises(ValueError) as error:
-        irpca.solve(problem.M, **arguments)
-    assert message in str(error.value)
