@@ -150,9 +150,10 @@ PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4
 NARROWER = 0.75  # times the width of the peak on a block a quarter as large: half as wide if it is an error of the fit
 ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed
-# The next two: of 384 exact problems (docs/design.md) as many were recovered as with stricter ones.
-COARSEST_STEP = 0.01  # of the gradient may conjugate gradients leave far from the solution
-FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
+COARSEST_STEP = 0.01  # of the gradient may conjugate gradients leave far from the solution: 1e-8 recovers no more of
+# 384 exact problems (docs/design.md)
+FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank. If all
+# do, 5 of 54 problems with weak components are lost
 ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others: in 177 exact fits no cell
 # was on the wrong side of the threshold
 MIN_ENTRIES_PER_UNKNOWN = 2.0  # clean ones, before an exact fit is accepted: it may meet one for each by itself
