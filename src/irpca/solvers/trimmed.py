@@ -446,8 +446,8 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tu
 
     The rank is the one given or, if that is None, the number of components that stand out of what the kept residuals
     do to them. By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is
-    worth. Far from the solution the whole core is fitted, then truncated; close to it, the fit
-    is along the matrices of the same rank, which takes fewer flops and fewer entries.
+    worth. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along the matrices of
+    the same rank, which takes fewer flops and fewer entries.
     """
     normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
     size = float(np.linalg.norm(L.core))
