@@ -251,3 +251,13 @@ def test_where_there_is_no_exact_fit_it_says_so():
     assert nothing.usable == "do not use" and nothing.rank == 0
     with pytest.raises(ValueError, match=r"solver='trimmed' needs features of rows or columns; solver='irpca'"):
         irpca.solve(L, solver="trimmed")
+
+
+def test_weak_components_among_gross_errors():
+    """The weakest is a thirtieth of the strongest, and half of the cells are wrong: the rank must be free to grow."""
+    rng = np.random.default_rng(0)
+    F2, U, V = (np.linalg.qr(rng.standard_normal(shape))[0] for shape in ((500, 30), (600, 6), (30, 6)))
+    L = U * np.geomspace(1, 1 / 30, 6) @ (F2 @ V).T
+    L /= np.abs(L).mean()
+    result = irpca.solve(L + draw("away from 0", 0.5, L.shape, rng), None, F2, solver="trimmed")
+    assert off(result, L) <= 1e-10 and result.rank == 6
