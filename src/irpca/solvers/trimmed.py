@@ -145,16 +145,13 @@ def _on_blocks(problem: Problem) -> Iterator[TrimmedFit]:
     Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
     the fit is smaller on a larger block, and so is the width of the peak; noise is the same on every block.
     """
-    F1, F2, rng = problem.F1, problem.F2, problem.rng("block fits")
-    enough = min(constants.BUDGET.few // 2 * F1.d * F2.d, constants.BUDGET.block)
-    before = np.inf
-    for k, block in enumerate(draw_blocks(problem.engine, F1, F2, problem.rng("blocks"))):
+    rng, before = problem.rng("block fits"), np.inf
+    for k, block in enumerate(draw_blocks(problem.engine, *problem.features, problem.rng("blocks"))):
         descent = Descent.on(block, problem.rank, rng)
-        peak = descent.peak(descent.start)
-        majority = peak.share >= constants.MAJORITY or block.engine.n_observed >= enough
-        if k > 1 and majority and peak.zeta >= constants.NARROWER * before:
+        width = descent.peak(descent.start).zeta
+        if k > 1 and width >= constants.NARROWER * before:
             return
-        before = peak.zeta
+        before = width
         for L in descent.fits():
             found = judged(problem, block.lift(L), *block.unknowns)
             if found.exact.zeta is not None and problem.rank is None:
