@@ -228,7 +228,7 @@ def test_cut_after_records(large, tables, path, solver, kind, chunks):
     plain = solve(M, *F, rank=2, solver=solver, callbacks=keep(path))
     whole = rows(path)
     count = whole[-1][0] + 1
-    assert count > (3 if chunks else 10)
+    assert count > (2 if chunks else 10)
     for left in {1, 2, count // 2} if chunks else range(1, count, 5):
         cut(path, left)
         assert_same(solve(M, *F, rank=2, solver=solver, resume=path), plain)

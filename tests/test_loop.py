@@ -243,17 +243,6 @@ def test_a_step_below_either_tolerance_ends_a_run_of_a_solver_that_has_settled(s
     assert result.status is Status.CONVERGED and result.n_iter == n_iter
 
 
-def test_a_final_read_that_finds_far_more_than_the_sample_did_goes_on(stub, problem):
-    L = LowRank.zero((60, 50))
-    surprised = a_state(L, zeta=0.0, step=0.0, expected_corruption=0.1)
-    stub([surprised, a_state(L, zeta=0.0, step=0.0, expected_corruption=0.9)])
-    result = solve(problem.M, solver="stub")
-    assert result.n_iter == 2
-    assert result.corruption == 1.0
-    stub([replace(surprised, expected_corruption=None)])
-    assert solve(problem.M, solver="stub").n_iter == 1
-
-
 # What is recorded
 
 
@@ -333,11 +322,11 @@ def test_entries_of_lines_that_are_not_known_are_not_in_S(stub):
         ({"foo": 1}, r"solver='irpca' takes no option foo; it takes extra_rank, noise"),
         ({"rank": 0}, r"rank=0 is out of range: .* 4 components for rows and 3 for columns.*1 <= rank <= 3"),
         ({"rank": 4}, r"rank=4 is out of range"),
-        *(({"rank": rank}, "rank must be a positive integer or 'auto'") for rank in (2.0, True, "five", None, [2])),
+        *(({"rank": rank}, "rank must be an integer or 'auto'") for rank in (2.0, True, "five", None, [2])),
         ({"solver": "irpca_iht"}, r"needs the rank: pass rank=r with 1 <= r <= 3"),
-        ({"tol": -1e-300}, "tol must not be negative"),
-        ({"tol": np.nan}, "tol must not be negative"),
-        ({"max_iter": 0}, "max_iter must be at least 1"),
+        ({"tol": -1e-300}, "tol must be a number, at least 0"),
+        ({"tol": np.nan}, "tol must be a number, at least 0"),
+        ({"max_iter": 0}, "max_iter must be a whole number, at least 1"),
         ({"max_iter": np.nan}, "max_iter must be a whole number"),
     ],
 )
@@ -457,7 +446,7 @@ def test_kinds_of_random_states(small):
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     rng, seed = np.random.default_rng(3), np.random.SeedSequence(3)
     first, second, again, one, two, three = (
-        solve(small.M, small.F1, small.F2, random_state=state).zeta
+        solve(small.M, rank=2, solver="ircur", random_state=state).L.core[0, 0]
         for state in (rng, rng, np.random.default_rng(3), seed, seed, 3)
     )
     assert first == again != second
@@ -484,14 +473,6 @@ def test_an_interrupt_during_the_last_read_keeps_the_fit(noisy, monkeypatch):
     result = solve(noisy.M, noisy.F1, noisy.F2)
     assert result.status is Status.INTERRUPTED and len(calls) == 2
     assert result.S.nnz > 0 and noisy.relative_error(result.L) < 0.1
-
-
-def test_another_seed_gives_the_same_answer_to_within_the_noise():
-    p = make_problem(450, 400, d1=20, d2=16, rank=2, corruption=0.1, noise=1e-4, features="conditioned")
-    one, two = (solve(p.M, p.F1, p.F2, random_state=seed) for seed in (1, 2))
-    assert one.zeta != two.zeta  # from other blocks, other entries
-    error = p.relative_error(one.L)
-    assert np.linalg.norm(one.L.dense() - two.L.dense()) <= 0.5 * error * np.linalg.norm(p.L)
 
 
 @pytest.mark.parametrize(("which", "sides"), [("problem", "both"), ("small", "columns"), ("small", "none")])

@@ -21,7 +21,7 @@ import pytest
 from mixed_columns import ASKED, KINDS, mixed
 
 import irpca
-from irpca import constants, loop, outlier_files, persistence
+from irpca import constants, outlier_files, persistence
 from irpca.engines import choose
 from irpca.model.entry_scale import Judge
 from irpca.outlier_files import PARTS, PLAN, OutlierFiles
@@ -139,45 +139,6 @@ def test_an_exact_fit_is_written_in_the_read_that_checks_it(tmp_path, streamed):
     np.testing.assert_array_equal(table["row"], rows)
     np.testing.assert_array_equal(table["column"], cols)
     assert (table["probability"] == 1).all() and len(table) > 100
-
-
-def surprised(monkeypatch, times=1):
-    """solve() finds more errors than expected, at first."""
-    left = [times]
-
-    def as_expected(state, trim):
-        left[0] -= 1
-        return left[0] < 0
-
-    monkeypatch.setattr(loop, "_as_expected", as_expected)
-
-
-def test_a_later_fit_is_found_again_although_an_earlier_is_tried_first(tmp_path, streamed, monkeypatch):
-    """Killed while the last of two fits was written: the first one must neither take nor refuse its files."""
-    problem, path = exact(), tmp_path / "S.parquet"
-
-    def run(engine):
-        surprised(monkeypatch)
-        irpca.solve(problem.M, problem.F1, problem.F2, engine=engine, outliers_to=path)
-
-    def killed(place):
-        if engine.writes == 2 and place == (2, 0):
-            raise RuntimeError("killed")
-
-    engine = Banded(problem.M)
-    engine.after = killed
-    with pytest.raises(RuntimeError, match="killed"):
-        run(engine)
-    parts = sorted((tmp_path / "S.parquet.part" / PARTS).iterdir())
-    assert len(parts) == 3
-    times = [part.stat().st_mtime_ns for part in parts]
-    run(Banded(problem.M))
-    assert [(path / part.name).stat().st_mtime_ns for part in parts] == times
-    table, path = pd.read_parquet(path), tmp_path / "undisturbed.parquet"
-    engine = Banded(problem.M)
-    run(engine)
-    assert engine.writes == 2  # the files of a fit that goes on are discarded
-    assert table.equals(pd.read_parquet(path)) and not list(tmp_path.glob("*.part"))
 
 
 def test_lines_that_are_not_known_have_no_outliers(tmp_path, streamed):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from . import constants
-from .arguments import flag, naming, number, whole
+from .arguments import flag, naming, number, whole, whole_or_auto
 from .arguments import path as checked
 from .callbacks import Callback, listed
 from .checkpoint import Journal
@@ -135,17 +135,16 @@ def solve(
     n1, n2 = owner.shape
     if min(n1, n2) < 2:
         raise ValueError(f"M has shape {(n1, n2)}; at least two rows and two columns are needed")
-    F1, F2 = (_features(F, n, *names) for F, n, names in ((F1, n1, ("F1", "rows")), (F2, n2, ("F2", "columns"))))
+    F1 = F1 if isinstance(F1, Features) else Features.of(F1, n1, "F1", "rows")
+    F2 = F2 if isinstance(F2, Features) else Features.of(F2, n2, "F2", "columns")
     if (F1.n, F2.n) != owner.shape:
         raise ValueError(f"these Features are of a {F1.n} × {F2.n} matrix, M is {n1} × {n2}")
     unused = _unused(solver, method, rank, F1.given or F2.given)
     if not method.features:
         F1, F2 = Features.identity(n1), Features.identity(n2)
     chosen_rank = _rank(rank, F1, F2, solver, method)
-    if whole(max_iter, "max_iter") < 1:
-        raise ValueError(f"max_iter must be at least 1, got {max_iter!r}")
-    if not number(tol, "tol") >= 0:
-        raise ValueError(f"tol must not be negative, got {tol!r}")
+    whole(max_iter, "max_iter", least=1)
+    number(tol, "tol", least=0)
     files = _outlier_files(outliers_to, flag(sparse, "sparse"), M, owner, solver)
     watchers = listed(callbacks)
     resumed = None if resume is None else checked(resume, "resume")
@@ -166,7 +165,7 @@ def solve(
         run.iterate(method.run(problem, **options, **ending), watchers, tol, max_iter)
         if journal is not None:
             journal.ending()
-        return replace(run.result(solver), doubts=unused + run.doubts)
+        return run.result(solver, unused)
 
 
 class _Run:
@@ -174,14 +173,11 @@ class _Run:
 
     Attributes
     ----------
+    problem : as the solver was given it; once columns are mapped, that of their latent values
     state, status, history : the last iterate, how the iterations ended, and what happened
-    read : what the final read of M found, if it was made
-    files, sink : where outliers shall be written, and the same for the last fit
-    streamed : whether outliers go to files piece by piece, and are never in memory as a whole
-    doubts : what to doubt, once there is a result
+    files : where outliers shall be written
+    streamed : whether they go there piece by piece, and are never in memory as a whole
     """
-
-    problem: Problem
 
     def __init__(
         self,
@@ -197,9 +193,6 @@ class _Run:
         self.streamed = files is not None and np.prod(problem.shape) > constants.BUDGET.memory
         self.history, self.status = History(), Status.CONVERGED  # a solver that ends by itself has nothing left to do
         self.state: State | None = None
-        self.read: Outliers | None = None
-        self.sink: OutlierFiles | None = None
-        self.doubts: tuple[Doubt, ...] = ()
         before = self.owner.reads
         _refuse_zero(self.owner, np.random.default_rng(seeds["glance"]))
         self.own_reads = self.owner.reads - before  # of solve() itself: few, and not the solver's
@@ -213,10 +206,10 @@ class _Run:
         return round(self.owner.reads - self.own_reads, 9)
 
     def iterate(self, states: Iterator[State], watchers: Iterable[Callback], tol: float, max_iter: int) -> None:
-        """Take states from a solver until one is final, a callback stops, or max_iter were made."""
+        """Take states from a solver until one is settled and still, a callback stops, or max_iter were made."""
+        rounding = 10 * float(np.finfo(self.owner.dtype).eps)  # a step below it is as good as none
         try:
-            going_on = True
-            while going_on:
+            while self.status is Status.CONVERGED:
                 # A fit that is not finite is given up, and told: NumPy need not warn.
                 with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                     state = next(states, None)
@@ -225,7 +218,15 @@ class _Run:
                 self.state = state
                 if state.maps is not None and self.problem.maps is None:  # from now on latent values are looked at
                     self.problem = self.problem.mapped(state.maps)
-                going_on = self._goes_on(state, watchers, tol, max_iter)
+                self.history.append(state, time.perf_counter() - self.started, self.reads)
+                if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
+                    self.status = Status.DIVERGED
+                elif any([watch(state, self.history) for watch in watchers]):
+                    self.status = Status.STOPPED
+                elif state.settled and state.step <= max(tol, state.tolerance, rounding):
+                    break
+                elif self.history.stage.count("") >= max_iter:
+                    self.status = Status.MAX_ITER
             if self.status is Status.CONVERGED and self.state is not None and self.state.whole:
                 self.state = self.state.whole()  # before a journal ends: a fit that is resumed asks for the same
         except KeyboardInterrupt:
@@ -233,99 +234,38 @@ class _Run:
                 raise
             self.status = Status.INTERRUPTED
 
-    def _goes_on(self, state: State, watchers: Iterable[Callback], tol: float, max_iter: int) -> bool:
-        """Whether the iteration goes on after a state."""
-        self.history.append(state, time.perf_counter() - self.started, self.reads)
-        if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
-            self.status = Status.DIVERGED
-        elif any([watch(state, self.history) for watch in watchers]):
-            self.status = Status.STOPPED
-        elif state.settled and state.step <= max(tol, state.tolerance) and self._is_final(state):
-            return False
-        elif self.history.stage.count("") >= max_iter:
-            self.status = Status.MAX_ITER
-        return self.status is Status.CONVERGED
-
-    def _is_final(self, state: State) -> bool:
-        """Whether all of M confirms what a solver expects from a part of it; that is the final read then."""
-        if not self.sparse or state.trim is not None or state.expected_corruption is None:
-            return True
-        judge = self._first_judge(state)
-        if self.streamed:
-            self.sink = self._sink(state, judge)
-        self.read = self._outliers(state, judge, self.sink and self.sink.trial())
-        if _as_expected(state, self.read[2]):
-            if self.sink is not None:
-                self.sink.begin()  # it refuses a folder that holds part of another fit
-            return True
-        if self.sink is not None:
-            self.sink.discard()
-        self.read = self.sink = None
-        return False
-
-    def _first_judge(self, state: State) -> Judge:
-        known = known_lines(self.owner, *self.problem.features, state)
-        return Judge(state.zeta, exact=state.noise == 0 and not state.failure, known=known)
-
-    def _sink(self, state: State, judge: Judge) -> OutlierFiles | None:
-        return self.files and self.files.of(state.L, judge, getattr(self.owner, "edges", None))
-
-    def _outliers(self, state: State, judge: Judge, sink: OutlierFiles | None) -> Outliers:
-        """The final read of M: candidates of S, or S written to files, and then how many each line has."""
-        owner, L = self.owner, state.L
-        if owner.asynchronous:  # the device will be busy with S while a fit is checked
-            owner.survey(list(looks(owner.shape, self.seeds["check"])))
-        if sink is None:
-            S, trim = owner.corruption(L, judge.candidates)
-            return S, None, trim
-        if not sink.counting:
-            sink.begin()
-        counted, trim = owner.write(L, judge.candidates, sink)
-        return None, counted, trim
-
-    def _separate(self, state: State) -> tuple[State, Judge, float]:
-        """Learn which entries are outliers, and make the final read if there was none."""
-        judge, zeta = self._first_judge(state), state.zeta
-        if self.status is Status.DIVERGED:
-            return state, judge, zeta
-        try:
-            state = state.whole() if state.whole else state
-            judge, zeta = self._first_judge(state), state.zeta
-            if state.scale is not None:
-                judge, zeta = _calibrated(self.owner, state, judge, np.random.default_rng(self.seeds["calibration"]))
-            if self.status is Status.SATURATED:
-                judge = replace(judge, calibration=None, exact=False)
-            if self.files is not None and (self.sink is None or self.read is None):
-                self.sink = self._sink(state, judge)
-            if self.sparse and self.read is None:
-                self.read = self._outliers(state, judge, self.sink if self.streamed else None)
-        except KeyboardInterrupt:  # the fit is there, and all but its S
-            self.status, self.sink = Status.INTERRUPTED, None
-            if self.sparse and not self.streamed:
-                self.read = self._outliers(state, judge, None)
-        return state, judge, zeta
-
-    def result(self, solver: str) -> Result:
+    def result(self, solver: str, unused: tuple[Doubt, ...]) -> Result:
         """The last state, what it leaves of M, and what to doubt."""
-        assert self.state is not None
-        if self.status is Status.CONVERGED and not self.state.converged:
+        state = self.state
+        assert state is not None
+        if self.status is Status.CONVERGED and not state.converged:
             self.status = Status.MAX_ITER
-        if self.state.failure and self.status in (Status.CONVERGED, Status.MAX_ITER):
+        if state.failure and self.status in (Status.CONVERGED, Status.MAX_ITER):
             self.status = Status.SATURATED
-        state, judge, zeta = self._separate(self.state)
-        S, counted, trim = self.read or (None, None, state.trim)
+        judge, trim, S, counted, sink = self._judge_by_threshold(state), state.trim, None, None, None
+        if self.status is not Status.DIVERGED:
+            try:
+                state = state.whole() if state.whole else state
+                state, judge = self._judge_of(state)
+                sink = self.files and self.files.of(state.L, judge, getattr(self.owner, "edges", None))
+                if self.sparse:
+                    S, counted, trim = self._read_outliers(state.L, judge, sink if self.streamed else None)
+            except KeyboardInterrupt:  # the fit is there, and all but its S
+                self.status, sink = Status.INTERRUPTED, None
+                if self.sparse and not self.streamed:
+                    S, counted, trim = self._read_outliers(state.L, judge, None)
         if S is not None:
             S = judge.outliers(S)
             counted = flagged(S, 0), flagged(S, 1)
-            if self.sink is not None:
-                _put(self.sink, self.owner, state.L, to_host(S, "outliers_to"))
-        if counted is not None and trim is not None:
-            trim = _less(trim, trim.trimmed - int(counted[0].sum()))
-        share, reads = explained(state.L, left_over(trim, state.noise)), self.reads
-        judged = replace(state, zeta=zeta)
-        case = Case(self.owner, self.problem.features, judged, counted, judge, self.status, self.seeds["check"])
-        self.doubts = doubts_of(case)
-        path = None if self.sink is None or counted is None else self.sink.finish(int(counted[0].sum()))
+            if sink is not None:
+                _put(sink, self.owner, state.L, to_host(S, "outliers_to"))
+        if counted is not None and trim is not None:  # of the candidates beyond a looser limit
+            outliers = int(counted[0].sum())
+            trim = replace(trim, kept=trim.kept + trim.trimmed - outliers, trimmed=outliers)
+        reads, residual = self.reads, left_over(trim, state.noise)
+        case = Case(self.owner, self.problem.features, state, counted, judge, self.status, self.seeds["check"])
+        doubts = unused + doubts_of(case)
+        path = None if sink is None or counted is None else sink.finish(int(counted[0].sum()))
         found = Result(
             L=state.L,
             S=S,
@@ -333,13 +273,13 @@ class _Run:
             rank=state.L.rank,
             noise=state.noise,
             corruption=_corruption(state, trim, judge.calibration),
-            zeta=zeta,
-            residual=left_over(trim, state.noise),
-            explained=share,
+            zeta=state.zeta,
+            residual=residual,
+            explained=explained(state.L, residual),
             status=self.status,
             history=self.history,
             choices=state.choices,
-            doubts=self.doubts,
+            doubts=doubts,
             solver=solver,
             engine=title(self.owner),
             reads=reads,
@@ -355,9 +295,34 @@ class _Run:
             outliers_path=path,
         )
         found = found.in_units_of_M(state.maps)
-        mistakes, doubts = mistakes_of(found, self.table)
-        self.doubts += doubts
-        return replace(found, mistakes=mistakes, doubts=self.doubts)
+        mistakes, named = mistakes_of(found, self.table)
+        return replace(found, mistakes=mistakes, doubts=doubts + named)
+
+    def _judge_by_threshold(self, state: State) -> Judge:
+        known = known_lines(self.owner, *self.problem.features, state)
+        return Judge(state.zeta, exact=state.noise == 0 and not state.failure, known=known)
+
+    def _judge_of(self, state: State) -> tuple[State, Judge]:
+        """What an outlier is: a residual beyond the threshold or, with a model of the noise, by its probability."""
+        judge = self._judge_by_threshold(state)
+        if state.scale is not None:
+            judge, zeta = _calibrated(self.owner, state, judge, np.random.default_rng(self.seeds["calibration"]))
+            state = replace(state, zeta=zeta)
+        if self.status is Status.SATURATED:
+            judge = replace(judge, calibration=None, exact=False)
+        return state, judge
+
+    def _read_outliers(self, L: LowRank, judge: Judge, sink: OutlierFiles | None) -> Outliers:
+        """The final read of M: candidates of S, or S written to files, and then how many each line has."""
+        owner = self.owner
+        if owner.asynchronous:  # the device will be busy with S while a fit is checked
+            owner.survey(list(looks(owner.shape, self.seeds["check"])))
+        if sink is None:
+            S, trim = owner.corruption(L, judge.candidates)
+            return S, None, trim
+        sink.begin()
+        counted, trim = owner.write(L, judge.candidates, sink)
+        return None, counted, trim
 
 
 @contextmanager
@@ -420,10 +385,6 @@ def seeds_of(random_state: Seed) -> dict[str, np.random.SeedSequence]:
     return dict(zip(PURPOSES, root.spawn(len(PURPOSES)), strict=True))
 
 
-def _features(F: Any, n: int, name: str, lines: str) -> Features:
-    return F if isinstance(F, Features) else Features.of(F, n, name, lines)
-
-
 def _calibrated(owner: Engine, state: State, judge: Judge, rng: np.random.Generator) -> tuple[Judge, float]:
     """The judge with probabilities learned from residuals at random entries; and the limit of a typical entry."""
     assert state.scale is not None
@@ -464,11 +425,6 @@ def _uncertainty(fit: Any, axis: int) -> Array:
     before = float(side.variance @ np.diag(other.second))
     after: Array = side.spread * float(np.sum(side.covariance * other.second))
     return after / before if before > 0 else np.zeros_like(after)
-
-
-def _less(trim: Trim, left_out: int) -> Trim:
-    """With some entries fewer in S, which are called clean."""
-    return replace(trim, kept=trim.kept + left_out, trimmed=trim.trimmed - left_out)
 
 
 def _solver(name: str, options: dict[str, Any]) -> Solver:
@@ -523,21 +479,19 @@ def _check_enough(owner: Engine, F1: Features, F2: Features, rank: int) -> None:
         )
 
 
-def _rank(rank: Any, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
+def _rank(rank: int | str, F1: Features, F2: Features, solver: str, method: Solver) -> int | None:
     """The rank as an integer within the possible, or None for the solver to choose."""
-    most = min(F1.d, F2.d)
-    if isinstance(rank, str) and rank == "auto":
+    most, rank = min(F1.d, F2.d), whole_or_auto(rank, "rank")
+    if isinstance(rank, str):
         if method.rank == "needed":
             raise ValueError(f"solver={solver!r} needs the rank: pass rank=r with 1 <= r <= {most}")
         return None
-    if isinstance(rank, bool) or not isinstance(rank, (int, np.integer)):
-        raise ValueError(f"rank must be a positive integer or 'auto', got {rank!r}")
     if not 1 <= rank <= most:
         raise ValueError(
             f"rank={rank} is out of range: M and its features allow {F1.d} components for rows and {F2.d} for columns, "
             f"so choose 1 <= rank <= {most}, or 'auto'"
         )
-    return None if method.rank == "found" else int(rank)
+    return None if method.rank == "found" else rank
 
 
 def _unused(solver: str, method: Solver, rank: Any, features: bool) -> tuple[Doubt, ...]:
@@ -559,12 +513,6 @@ def _refuse_zero(owner: Engine, rng: np.random.Generator) -> None:
         *_, trim = owner.products(LowRank.zero(owner.shape), np.inf, np.zeros((owner.shape[1], 1)))
         if trim.largest == 0:
             raise ValueError("M is all zero: there is nothing to find")
-
-
-def _as_expected(state: State, trim: Trim) -> bool:
-    """Whether the final read found about as many gross errors as the solver expected from its sample."""
-    assert state.expected_corruption is not None
-    return 1 - trim.kept_share <= 1.25 * state.expected_corruption + 0.01
 
 
 def _latent(state: State, F1: Features, F2: Features) -> Array | None:

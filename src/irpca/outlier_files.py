@@ -47,7 +47,6 @@ class OutlierFiles:
     labels: tuple[Any, Any] = (None, None)  # arrays of pyarrow, None where there are no labels
     judge: Judge = field(default_factory=lambda: Judge(0.0))  # says which candidates are outliers, and how probably
     fingerprint: str = ""  # the same for the same fit, and for no other
-    counting: bool = False  # whether nothing is written
 
     @classmethod
     def at(
@@ -109,10 +108,6 @@ class OutlierFiles:
             with write_whole(self.folder / PLAN, TEMPORARY) as file:
                 file.write(json.dumps(self._plan, indent=1).encode())
 
-    def trial(self) -> OutlierFiles:
-        """Files for a fit that may not be the last: nothing is written if the folder holds part of another."""
-        return replace(self, counting=self._is_foreign(("fingerprint",)))
-
     def write(self, place: tuple[int, int], rows: Array, cols: Array, observed: Array, expected: Array) -> Array:
         """Write the outliers among the candidates of one piece of M; says which of them are.
 
@@ -120,9 +115,7 @@ class OutlierFiles:
         """
         residuals = np.asarray(observed, float) - expected
         kept: Array = self.judge.is_outlier(residuals, rows, cols)
-        if not self.counting:
-            parts = (np.asarray(part)[kept] for part in (rows, cols, observed, expected, residuals))
-            self.put(place, *parts)
+        self.put(place, *(np.asarray(part)[kept] for part in (rows, cols, observed, expected, residuals)))
         return kept
 
     def put(
@@ -178,11 +171,6 @@ class OutlierFiles:
         sync_folder(self.target.parent)
         shutil.rmtree(self.folder, ignore_errors=True)
         return str(self.target)
-
-    def discard(self) -> None:
-        """Delete what was written of a fit that was not the last."""
-        if not self.counting and not self._is_foreign(("fingerprint",)):
-            shutil.rmtree(self.folder, ignore_errors=True)
 
     def _take_labels(self, axis: int, positions: Array) -> Any:
         """Labels of some lines; positions where there are none."""

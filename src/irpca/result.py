@@ -220,7 +220,7 @@ class State:
     tolerance : a step below this is as good as none (the statistical error is larger), beside the user's tol
     settled : whether a small step may end the run
     converged : whether a run that this state ends has converged
-    expected_corruption : the corrupted share that the final read should find, if the solver can tell
+    expected_corruption : the corrupted share, if the solver knows it without a read of all of M
     expected, shares, certificate, scale, fit, choices, doubts : as in :class:`Result`
     gross : about the share of gross errors, by the model of the noise
     stage, progress : what is being done before the last fit begins, and about what share of the work is done

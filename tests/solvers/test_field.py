@@ -219,6 +219,52 @@ def test_what_every_method_refuses(problem, name):
             irpca.solve(problem.M, *F, solver=name, **OPTIONS[name])
 
 
+POSITIVE, BELOW_1 = "must be a number, positive and finite; got 0", "must be a number, positive and below 1; got 1"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "told"),
+    [
+        ("trimmed", {"F": ()}, "solver='trimmed' needs features of rows or columns; solver='irpca' does without"),
+        ("irpca_iht", {"F": ()}, "needs features of rows or columns; solver='irpca' does without"),
+        ("irpca_iht", {"variant": "printed"}, "variant='printed' is unknown; choose 'paper' or 'whitened'"),
+        ("irpca_iht", {"decay": np.nan}, "decay must be a number, larger than 1 and finite; got nan"),
+        ("irpca_iht", {"nu": -1e-9}, "nu must be a number, at least 0 and finite; got -1e-09"),
+        ("irpca_iht", {"c_W": 0}, f"c_W {POSITIVE}"),
+        ("pcpf", {"F": ()}, "needs features of rows or columns; solver='pcp' is the same without"),
+        ("pcpf", {"program": "bleached"}, "program='bleached' is unknown; choose 'whitened' or 'raw'"),
+        ("pcp", {"lam": 0}, f"lam {POSITIVE}"),
+        ("pcp", {"growth": 0.9}, "growth must be a number, at least 1 and finite; got 0.9"),
+        ("pcp", {"linf_bound": 0}, f"linf_bound {POSITIVE}"),
+        ("altproj", {"beta": 0}, f"beta {POSITIVE}"),
+        ("altproj", {"decay": 1}, f"decay {BELOW_1}"),
+        ("accaltproj", {"beta": 0}, f"beta {POSITIVE}"),
+        ("accaltproj", {"beta_init": 0}, f"beta_init {POSITIVE}"),
+        ("accaltproj", {"decay": 1}, f"decay {BELOW_1}"),
+        ("ircur", {"sampling": 0}, f"sampling {POSITIVE}"),
+        ("ircur", {"decay": 1}, f"decay {BELOW_1}"),
+        ("rpca_gd", {"corruption": None}, "solver='rpca_gd' needs the share of outliers: pass corruption=…"),
+        ("rpca_gd", {"corruption": 1.0}, "corruption must be a number, at least 0 and below 1; got 1.0"),
+        ("rpca_gd", {"inflation": 0.9}, "inflation must be a number, at least 1 and finite; got 0.9"),
+        ("rpca_gd", {"step_size": 0}, f"step_size {POSITIVE}"),
+        ("scaledgd", {"corruption": None}, "solver='scaledgd' needs the share of outliers: pass corruption=…"),
+    ],
+)
+def test_what_a_method_refuses(problem, name, options, told):
+    given = {"rank": "auto" if SOLVERS[name].rank == "found" else 2} | OPTIONS[name] | options
+    F = given.pop("F", (problem.F1, problem.F2)) if SOLVERS[name].features else ()
+    with pytest.raises(ValueError) as error:
+        irpca.solve(problem.M, *F, solver=name, **given)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "error"), [("pcp", 1e-6), ("altproj", 1e-8), ("accaltproj", 1e-8)])
+def test_recovers_from_errors_a_thousand_times_as_large(name, error):
+    """Residuals are measured beside L: beside M, which the errors make large, all would look small."""
+    problem = conditioned(200, 160, corruption=0.05, outlier_scale=1e3)
+    recovers(problem, run(name, problem), error)
+
+
 def test_an_unknown_solver():
     with pytest.raises(ValueError, match=r"solver='rpca' is unknown; choose one of 'irpca', .*'pcpf', 'pcp', .*'pca'"):
         irpca.solve(np.eye(3), solver="rpca")

@@ -40,12 +40,6 @@ def test_iterates_are_those_of_the_transcription(monkeypatch, shape, make, corru
     assert told.asked == [(0, n, int(np.ceil(4 * 3 * np.log(n)))) for n in shape]
 
 
-@pytest.mark.parametrize(("shape", "make"), [((300, 150), gaussian), ((150, 300), conditioned)])
-def test_recovers(shape, make):
-    problem = make(*shape)
-    recovers(problem, irpca.solve(problem.M, rank=3, solver="ircur"))
-
-
 def test_recovers_from_the_same_rows_and_columns_all_along():
     problem = gaussian(300, 300, corruption=0.05)
     recovers(problem, irpca.solve(problem.M, rank=3, solver="ircur", resample=False, sampling=6.0))
@@ -67,18 +61,6 @@ def test_a_rank_that_the_crossing_does_not_have_is_cut():
     result = irpca.solve(problem.L, rank=5, solver="ircur")
     assert result.rank == 2
     assert problem.relative_error(result.L) <= 1e-10
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"sampling": 0}, "sampling must be a number, positive and finite; got 0"),
-        ({"decay": 1}, "decay must be a number, positive and below 1; got 1"),
-    ],
-)
-def test_refusals(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        irpca.solve(np.eye(5), rank=1, solver="ircur", **options)
 
 
 def test_more_lines_than_there_are_means_all_of_them():

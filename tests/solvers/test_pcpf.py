@@ -19,12 +19,6 @@ def orthonormal(F):
     return np.linalg.qr(F)[0]
 
 
-@pytest.mark.parametrize(("shape", "make"), [((300, 150), gaussian), ((150, 300), conditioned)])
-def test_recovers(shape, make):
-    problem = make(*shape)
-    recovers(problem, irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf"), error=1e-7)
-
-
 def test_features_survive_more_than_none():
     problem = gaussian(100, 100, corruption=0.5)
     with_features = irpca.solve(problem.M, problem.F1, problem.F2, solver="pcpf", max_iter=300)
@@ -110,22 +104,6 @@ def test_the_raw_program_is_another_one():
     )
     assert problem.relative_error(whitened.L) <= 1e-6
     assert distance(raw.L.dense(), whitened.L.dense()) > 1e-3
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"program": "bleached"}, "program='bleached' is unknown; choose 'whitened' or 'raw'"),
-    ],
-)
-def test_refusals(options, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        irpca.solve(np.eye(5), np.eye(5)[:, :2], solver="pcpf", **options)
-
-
-def test_it_needs_features():
-    with pytest.raises(ValueError, match="needs features of rows or columns; solver='pcp' is the same without"):
-        irpca.solve(gaussian(20, 20).M, solver="pcpf")
 
 
 def test_an_unfinished_run_is_not_called_saturated():

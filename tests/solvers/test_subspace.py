@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from irpca.engines import MemoryEngine
-from irpca.lowrank import LowRank
-from irpca.solvers.subspace import SPARE, Cleaned, first_look, leading, random_block
+from irpca.solvers.subspace import SPARE, first_look, leading, random_block
 
 
 class Counted:
@@ -40,36 +39,12 @@ def test_leading_finds_the_singular_triplets(shape):
         np.testing.assert_allclose(Q.T @ Q, np.eye(4 + SPARE), atol=1e-12)
 
 
-def test_a_good_guess_saves_rounds():
-    values = 0.9 ** np.arange(40.0)
-    A = with_spectrum(80, 60, values)
-    V = np.linalg.svd(A)[2][: 3 + SPARE].T
-    cold, warm, wrong = Counted(A), Counted(A), Counted(A)
-    leading(cold, V, 3)
-    leading(warm, V, 3, guess=values)
-    leading(wrong, V, 3, guess=2 * values)
-    assert warm.products < cold.products == wrong.products
-
-
 @pytest.mark.parametrize("shape", [(3, 50), (50, 3)])
 def test_no_more_triplets_than_there_are(shape):
     A = np.random.default_rng(0).standard_normal(shape)
     U, s, V = leading(Counted(A), random_block(shape[1], 2 + SPARE, np.random.default_rng(1)), 2, tol=1e-14, most=500)
     assert U.shape == (shape[0], min(shape)) and V.shape == (shape[1], min(shape))
     np.testing.assert_allclose((U * s) @ V.T, A, atol=1e-12)
-
-
-def test_cleaned_is_the_matrix_less_its_gross_errors():
-    rng = np.random.default_rng(0)
-    M, L = rng.standard_normal((30, 20)), LowRank.from_product(*(rng.standard_normal((n, 2)) for n in (30, 20)))
-    R = M - L.dense()
-    clean = M - np.where(np.abs(R) > 0.8, R, 0)
-    cleaned = Cleaned(MemoryEngine(M), L, 0.8)
-    X, Y = rng.standard_normal((20, 3)), rng.standard_normal((30, 3))
-    np.testing.assert_allclose(cleaned.times(X), clean @ X, atol=1e-12)
-    np.testing.assert_allclose(cleaned.t_times(Y), clean.T @ Y, atol=1e-12)
-    assert cleaned.trim.trimmed == (np.abs(R) > 0.8).sum()
-    assert cleaned.engine.reads == 2
 
 
 def test_first_look():

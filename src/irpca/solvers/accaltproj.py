@@ -68,7 +68,6 @@ def iterate(
             zeta,
             relative_distance(new, L),
             trim,
-            tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=zeta <= 1.1 * lowest or nothing_left(new, trim),
             failure=saturation(1 - trim.kept_share),
             choices=choices,

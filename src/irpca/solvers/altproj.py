@@ -56,7 +56,6 @@ def iterate(problem: Problem, *, beta: float | None = None, decay: float = 0.5) 
                 zeta,
                 relative_distance(new, L),
                 M_S.trim,
-                tolerance=10 * float(np.finfo(engine.dtype).eps),
                 settled=k == rank and (zeta <= 1.1 * lowest or nothing_left(new, M_S.trim)),
                 failure=saturation(1 - M_S.trim.kept_share),
                 choices=choices,

@@ -66,7 +66,6 @@ def descend(
             max(trim.largest, GROSS * typical(new), threshold_floor(new, engine.dtype)),
             relative_distance(new, L),
             trim,
-            tolerance=10 * float(np.finfo(engine.dtype).eps),
         )
         L = new
 

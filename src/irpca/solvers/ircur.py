@@ -70,7 +70,6 @@ def iterate(problem: Problem, *, sampling: float = 4.0, decay: float = 0.7, resa
             new,
             zeta,
             relative_distance(new, L),
-            tolerance=10 * float(np.finfo(engine.dtype).eps),
             settled=bool(residual <= CLOSE),
             expected_corruption=1 - share,
             failure=saturation(1 - share, ADVICE),

@@ -75,7 +75,6 @@ def iterate(
             zeta,
             step=moved / max(size, np.finfo(float).tiny),
             trim=trim,
-            tolerance=10 * eps,
             settled=found,
             failure=_failure(1 - trim.kept_share, F1, F2, variant),
             choices=choices,

@@ -24,11 +24,10 @@ def iterate(problem: Problem) -> Iterator[State]:
     L = LowRank.zero(engine.shape)
     M = Cleaned(engine, L, np.inf)
     _, V, all_of_it = first_look(engine, 2 * rank + SPARE, random_state)
-    eps = float(np.finfo(engine.dtype).eps)
     while True:
         U, s, V = leading(M, V, rank, tol=0.0, most=ROUNDS)
         new = LowRank(U[:, :rank], np.diag(s[:rank]), V[:, :rank])
         # The energy of the residual of a projection, without a read.
         left = Trim(all_of_it.kept, 0, max(all_of_it.energy - float((s[:rank] ** 2).sum()), 0.0), np.nan)
-        yield State(new, np.inf, relative_distance(new, L), left, tolerance=10 * eps)
+        yield State(new, np.inf, relative_distance(new, L), left)
         L = new

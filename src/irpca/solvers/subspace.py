@@ -15,15 +15,13 @@ SPARE = 5  # columns in addition to those asked for: they speed up convergence, 
 
 
 class Operator(Protocol):
+    """A matrix made of M, and what rode along on the read that made it."""
+
+    trim: Trim | None
+
     def times(self, X: Array) -> Array: ...
 
     def t_times(self, X: Array) -> Array: ...
-
-
-class Read(Operator, Protocol):
-    """A part of M, and what rode along on the read that made it."""
-
-    trim: Trim | None
 
 
 class Cleaned:
@@ -62,7 +60,7 @@ def leading(
     return U, s, V
 
 
-def leading_checked(M: Read, V: Array, wanted: int, dtype: DTypeLike = np.float64) -> tuple[Array, Array, Array]:
+def leading_checked(M: Operator, V: Array, wanted: int, dtype: DTypeLike = np.float64) -> tuple[Array, Array, Array]:
     """The same of an M whose scale is not known yet: numbers that cannot be squared are refused by name."""
     try:
         with np.errstate(over="ignore", invalid="ignore"):
