@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ HALF = float(ndtri(0.75))  # standard deviations to either side: half of the cle
 REACH = 1.96  # the same of 95 %
 JUDGED_ENTRIES = 1 << 20  # of S at a time: some numbers are made for each
 NO_GROUP = -1  # of entries that are a number, or at a bound
-SHARPNESS_STEP = 2**0.125  # in which the most likely one is looked for: 9 %
+SHARPNESS = 2.0 ** np.arange(-1, 1, 0.25)  # that are tried, and then halfway to the next ones
 SMALLEST_SIZE = 0.05  # of a standardised residual: of smaller ones the logarithm says little
 Lines = Any  # a slice, or an array of positions
 
@@ -288,11 +289,11 @@ def learn_confused(met: Sequence[Met], calibration: Calibration) -> tuple[tuple[
 
     ``met``: scales of fits, and residuals, rows and columns of entries that each of them is to explain.
     """
-    best = _confused_at(met, calibration, 1.0)
-    for factor in (1 / SHARPNESS_STEP, SHARPNESS_STEP):
-        while (found := _confused_at(met, calibration, best[1] * factor))[2] > best[2]:
-            best = found
-    return best[:2]
+    if not any(scale.maps is not None and scale.maps.is_few(cols).any() for scale, *_, cols in met):
+        return (0.0,) * 5, 1.0
+    best = max((_confused_at(met, calibration, sharpness) for sharpness in SHARPNESS), key=itemgetter(2))
+    near = (_confused_at(met, calibration, best[1] * 2.0**step) for step in (-0.125, 0.125))
+    return max(best, *near, key=itemgetter(2))[:2]
 
 
 def _confused_at(
@@ -305,8 +306,6 @@ def _confused_at(
         groups.append(group[group != NO_GROUP])
         clean.append(share[group != NO_GROUP])
     held, share = np.concatenate(groups), np.concatenate(clean)
-    if not len(held):
-        return (0.0,) * 5, 1.0, 0.0
     unknown = (3, KINDS.on_grid), (4, KINDS.off_grid)
     odds = [_odds_of_unknown(int(np.count_nonzero(held == k)), len(held), *usual) for k, usual in unknown]
     shares, likelihood = _shares_of_known(held[held < 3], share[held < 3], _share(calibration))
