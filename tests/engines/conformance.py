@@ -276,7 +276,6 @@ def few_at_a_time(monkeypatch):
         pieces: {
             "INLINE_ENTRIES": 0,
             "INLINE_LISTED": 0,
-            "INLINE_WEIGHTS": 0,
             "WEIGHED_ENTRIES": 64,
             "FLAGGED_BYTES": 512,
             "FEW_SHARES": 0,
