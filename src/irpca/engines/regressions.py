@@ -147,6 +147,11 @@ def solve_here(moments: Moments, mean: Array, prior: Prior, sums: Sums, threads:
 Ask = Callable[..., list[Any]]  # a question about every band: the name of a method, and its arguments
 
 
+def asked_of(band: Posteriors) -> Ask:
+    """What asks the only band."""
+    return lambda name, *args: [getattr(band, name)(*args)]
+
+
 def solve_bands(ask: Ask, prior: Prior, sums: Sums) -> Lines:
     """Posteriors of all lines, from bands of them."""
     A, precision = (None, np.zeros(len(prior.variance))) if prior.basis is None else _coefficients(ask, prior)
