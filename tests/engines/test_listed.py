@@ -11,11 +11,9 @@ from engines.conformance import (
     Case,
     EvenRows,
     HolesSuite,
-    LeanSuite,
     LinesCase,
     asked_of_holes,
     few_at_a_time,
-    laid_out,
     listed,
     pattern,
     with_nan,
@@ -27,39 +25,12 @@ from irpca.engines import (
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
-    body,
     choose,
     holes,
     observed,
     pieces,
-    walks,
 )
 from irpca.lowrank import LowRank
-
-# Every entry is observed.
-
-
-class TestComplete(LeanSuite):
-    def test_entries_that_are_not_finite(self, stored):
-        """NaN is not observed; what is infinite is refused before it is asked about."""
-        dtype, layout = stored
-        M = np.array(Case((30, 17), dtype).M)
-        M[2, 3] = M[2, 16] = np.nan
-        assert self.make(laid_out(M, layout)).n_observed == 508
-        M = M.copy()
-        M[5, 5] = M[6, 5] = M[0, 0] = np.inf
-        with pytest.raises(ValueError, match="M holds infinite values; replace them"):
-            self.make(laid_out(M, layout))
-
-    @pytest.fixture(autouse=True)
-    def cut_up(self, monkeypatch):
-        monkeypatch.setattr(walks, "LISTED_ENTRIES", 100)
-        monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
-        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
-
-    def make(self, M):
-        return MemoryEngine(holes.observed_entries(M), threads=3)
-
 
 # Some entries are observed.
 
@@ -445,12 +416,9 @@ def test_places_outside_are_refused():
 def test_complete_matrices_of_any_kind():
     complete = np.arange(6.0).reshape(2, 3)
     for given in complete, np.ma.masked_array(complete), np.ma.masked_array(complete, mask=np.zeros((2, 3), bool)):
-        assert is_dense(choose(given))
-        assert observed(given).n_observed == 6
+        assert is_dense(choose(given)) and is_listed(observed(given)) and observed(given).n_observed == 6
         assert as_matrix(given).tolist() == complete.tolist()
     assert is_dense(choose(pd.DataFrame(complete).astype("Float32")))
-    assert is_listed(observed(complete))
-    assert choose(complete, "reference").n_observed == 6
 
 
 def test_rare_holes_are_met_on_the_first_read(monkeypatch):
