@@ -460,18 +460,6 @@ class Owner:
         (row_counts, col_counts), trim = engine.write(case.L, np.inf, sink)
         assert not row_counts.any() and not col_counts.any() and trim.trimmed == 0
 
-    def test_block_and_entries(self, case):
-        engine = self.make(case.M)
-        rng = np.random.default_rng(1)
-        n1, n2 = case.M.shape
-        rows, cols = rng.integers(0, n1, 6), rng.integers(0, n2, 4)  # in no order, some twice
-        block = engine.block(rows, cols)
-        assert block.dtype == case.dtype
-        np.testing.assert_array_equal(block, case.M[rows][:, cols])
-        entries = engine.entries(rows, cols[[0, 1, 2, 3, 0, 1]])
-        assert entries.dtype == case.dtype
-        np.testing.assert_array_equal(entries, case.M[rows, cols[[0, 1, 2, 3, 0, 1]]])
-
     def test_draw(self, case, either):
         """As many entries as asked for, or each of them once; in the order of rows."""
         size = 1 << 20 if either else 4
@@ -591,17 +579,6 @@ class Owner:
         before = engine.reads
         engine.place(case.Q1)
         assert (engine.shape, engine.n_observed, engine.reads) == ((30, 17), 510, before)
-
-    def test_place(self):
-        case = Case((30, 17), np.float32)
-        engine = self.make(case.M)
-        for order in "CF":
-            placed = engine.place(np.asarray(case.Q1, order=order))
-            assert placed.dtype == np.float32
-            np.testing.assert_allclose(placed, case.Q1, rtol=1e-7, atol=0)
-        with_placed, _ = engine.core(case.L, ZETA, placed, engine.place(case.Q2))
-        with_plain, _ = engine.core(case.L, ZETA, case.Q1, case.Q2)
-        same(with_placed, with_plain, np.float64, np.float32)
 
     def test_an_answer_stays_as_it_was_given(self, stored):
         """No answer lives in memory that the next question writes to; nor does M, nor what a question holds."""
@@ -802,7 +779,6 @@ class LeanSuite(EngineSuite):
     test_thresholds_and_kinds_of_L = None
     test_an_entry_at_the_threshold_is_kept = None
     test_extremes_of_single_precision = None
-    test_place = None
 
 
 PATTERNS = ["2 %", "50 %", "95 %", "empty rows", "empty columns", "one entry", "full rows", "last only"]

@@ -146,7 +146,7 @@ class Piece(ABC):
             buffer, mask = tiles.buffer(), tiles.buffer(bool)
             for tile in tiles:
                 R, beyond = tile.low_rank(asked.U, asked.V, buffer), tile.fit(mask)
-                counted = kernels.trim(tile.M, tile.top, tile.left, R, beyond, *tile.limits(*limits), True)
+                counted = kernels.trim(tile.M, *tile.place, R, beyond, *tile.limits(*limits), True)
                 total.add(R.size, counted)
                 at = np.flatnonzero(beyond)
                 of_rows = np.diff(np.searchsorted(at, tile.starts))

@@ -32,7 +32,7 @@ class DenseTile:
 
     Attributes
     ----------
-    M, top, left : an array, and where the tile begins in it
+    M, place : an array, and where the tile begins in it
     starts : where the rows begin, counted from the first entry, and where the last one ends
     """
 
@@ -41,12 +41,8 @@ class DenseTile:
     cols: slice
 
     @property
-    def top(self) -> int:
-        return self.rows.start
-
-    @property
-    def left(self) -> int:
-        return self.cols.start
+    def place(self) -> tuple[int, int]:
+        return self.rows.start, self.cols.start
 
     @property
     def width(self) -> int:
@@ -176,15 +172,14 @@ class ListedTile:
     rows : the rows they are in
     starts : where each of these begins, counted from the first entry, and where the last one ends
     indices : their columns
-    M, top, left : their values as an array of one row, and where the tile begins in it
+    M, place : their values as an array of one row, and where the tile begins in it
     """
 
     rows: slice
     starts: Array
     indices: Array
     M: Array
-    top: int = 0
-    left: int = 0
+    place: tuple[int, int] = (0, 0)
 
     @property
     def values(self) -> Array:
@@ -278,7 +273,7 @@ class Walk:
         asked, by = self.asked, self.trimmed
         for tile in self.tiles:
             T, K = tile.low_rank(by.U, by.V, self.P), None if self.K is None else tile.fit(self.K)
-            counted = kernels.trim(tile.M, tile.top, tile.left, T, K, *tile.limits(*self.limits), None)
+            counted = kernels.trim(tile.M, *tile.place, T, K, *tile.limits(*self.limits), None)
             self.tally.add(T.size, counted)
             if isinstance(asked, Masked):
                 T = tile.low_rank(asked.U, asked.V, self.P)
