@@ -11,11 +11,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
 from ..lowrank import Array
 from .arithmetic import Counts
+
+WORD = 64  # booleans that are looked at together
 
 
 def compiled(loops: Any) -> Any:
@@ -53,6 +56,54 @@ def reinterpreted(kinds: dict[Any, Any]) -> Any:
 # As integers, floats that are not negative have the same order, and NaN is beyond all.
 bits = reinterpreted({types.float32: types.int32, types.float64: types.int64})
 number = reinterpreted({types.int32: types.float32, types.int64: types.float64})
+
+
+@intrinsic
+def word(context: Any, mask: Any, start: Any) -> Any:
+    """A bit for each of the WORD booleans from ``start`` on."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        array = target.make_array(mask)(target, builder, args[0])
+        vector = ir.VectorType(ir.IntType(8), WORD)
+        values = builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer()))
+        values.align = 1
+        return builder.bitcast(builder.icmp_unsigned("!=", values, ir.Constant(vector, [0] * WORD)), ir.IntType(WORD))
+
+    return types.uint64(mask, types.int64), generate
+
+
+@intrinsic
+def lowest(context: Any, bits: Any) -> Any:
+    """The position of the lowest bit that is set; there must be one."""
+
+    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
+
+
+@compiled
+def collect(beyond: Array, R: Array, where: Array, values: Array, counts: Array) -> int:
+    """Columns and values of what is true, row by row; how many each row has, and all. No branch for each entry."""
+    n, width = 0, R.shape[1]
+    last = width - width % WORD
+    for p in range(len(R)):
+        start, mask, r = n, beyond[p], R[p]
+        for first in range(0, last, WORD):
+            left = word(mask, first)
+            while left:
+                q = first + lowest(left)
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+                left &= left - np.uint64(1)
+        for q in range(last, width):
+            if mask[q]:
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+        counts[p] = n - start
+    return n
 
 
 @compiled

@@ -32,7 +32,7 @@ INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more t
 INLINE_LISTED = 1 << 15  # the same of a list, and of entries that are weighed
 WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
 FEW_SHARES = 1 << 21  # entries below which S is found in as many shares as there are threads
-FLAGGED_BYTES = 1 << 18  # of L whose entries of S are found at a time: larger tiles are hardly faster
+FLAGGED_BYTES = 1 << 19  # of L whose entries of S are found at a time
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
 Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
@@ -140,18 +140,19 @@ class Piece(ABC):
         """S, in the orientation of M, from a question about stored rows and columns."""
         counts, asked = np.zeros(self.stored[0], np.int64), asked.converted(read_only)
         limits = limits_of(asked.limit, self.stored[0], self.dtype)
+        index = np.int32 if self.stored[1] <= LONGEST else np.int64
 
         def find(share: range) -> Flagged:
             found, total, tiles = [], Tally(), self.tiles(share, max(1, FLAGGED_BYTES // self.dtype.itemsize))
-            buffer, mask = tiles.buffer(), tiles.buffer(bool)
+            buffer, mask, values, where = (tiles.buffer(kind) for kind in (self.dtype, bool, self.dtype, index))
+            in_row = np.empty(len(share), np.int64)
             for tile in tiles:
                 R, beyond = tile.low_rank(asked.U, asked.V, buffer), tile.fit(mask)
                 counted = kernels.trim(tile.M, *tile.place, R, beyond, *tile.limits(*limits), True)
                 total.add(R.size, counted)
-                at = np.flatnonzero(beyond)
-                of_rows = np.diff(np.searchsorted(at, tile.starts))
-                found.append((tile.columns(at, of_rows), R.ravel()[at]))
-                counts[tile.rows] += of_rows
+                n = kernels.collect(beyond, R, where, values, in_row)
+                found.append((tile.columns(where[:n]), values[:n].copy()))
+                tile.count(where[:n], in_row, counts)
             return found, total
 
         # Many shares let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.

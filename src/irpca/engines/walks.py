@@ -33,7 +33,6 @@ class DenseTile:
     Attributes
     ----------
     M, place : an array, and where the tile begins in it
-    starts : where the rows begin, counted from the first entry, and where the last one ends
     """
 
     M: Array
@@ -47,10 +46,6 @@ class DenseTile:
     @property
     def width(self) -> int:
         return self.cols.stop - self.cols.start
-
-    @property
-    def starts(self) -> Array:
-        return np.arange(self.rows.stop - self.rows.start + 1) * self.width
 
     @property
     def values(self) -> Array:
@@ -68,9 +63,13 @@ class DenseTile:
     def of_cols(self, b: Array) -> Array:
         return b[self.cols]
 
-    def columns(self, at: Array, counts: Array) -> Array:
-        """The columns of some entries; ``counts`` are how many there are in each row, which is a whole one."""
-        return at - np.repeat(self.starts[:-1], counts)
+    def columns(self, at: Array) -> Array:
+        """The columns of entries that :func:`.collect` found."""
+        return at.copy()
+
+    def count(self, at: Array, in_row: Array, counts: Array) -> None:
+        """Add to the counts of rows how many it found there."""
+        counts[self.rows] = in_row[: self.rows.stop - self.rows.start]
 
     def limits(self, rows: Array, cols: Array | None) -> Limits:
         return rows[self.rows], None if cols is None else cols[self.cols]
@@ -198,8 +197,11 @@ class ListedTile:
     def of_cols(self, b: Array) -> Array:
         return b[self.indices]
 
-    def columns(self, at: Array, counts: Array) -> Array:
+    def columns(self, at: Array) -> Array:
         return self.indices[at]
+
+    def count(self, at: Array, in_row: Array, counts: Array) -> None:
+        counts[self.rows] += np.diff(np.searchsorted(at, self.starts))
 
     def limits(self, rows: Array, cols: Array | None) -> Limits:
         if cols is None:
