@@ -117,7 +117,7 @@ LIBRARIES = {
     "narwhals": {"containers", "features.frames"},
     "matplotlib": {"plots"},
     "numba": {"engines.compiled", "engines.compiled_lines"},
-    "llvmlite": {"engines.compiled", "engines.compiled_lines"},
+    "llvmlite": {"engines.compiled"},
     "threadpoolctl": {"threads"},
     "array_api_compat": {"answers", "engines.arithmetic", "engines.sparse_part", "model", "solvers.convex"}
     | {"solvers.dense", "tables"},

@@ -81,23 +81,12 @@ def test_relative_distance_from_the_factors_alone(seed, n1, n2, old_rank, new_ra
     distance = np.linalg.norm(new.dense() - old.dense()) / np.linalg.norm(new.dense())
     assert relative_distance(new, old) == pytest.approx(distance, rel=1e-9)
     assert relative_distance(new, new) == pytest.approx(0, abs=1e-12)
-
-
-def test_relative_distance_of_zero_matrices(L):
-    nothing = LowRank.zero(L.shape)
-    assert relative_distance(nothing, nothing) == 0
-    assert relative_distance(nothing, L) == 1
-    assert relative_distance(L, nothing) == pytest.approx(1, rel=1e-14)
+    nothing = LowRank.zero(new.shape)
+    assert relative_distance(nothing, nothing) == 0 and relative_distance(nothing, new) == 1
+    assert relative_distance(new, nothing) == pytest.approx(1, rel=1e-14)
 
 
 # The matrix.
-
-
-def test_dense_shape_rank(L):
-    assert L.shape == (6, 5)
-    assert L.rank == 2
-    np.testing.assert_allclose(L.dense(), L.left @ L.core @ L.right.T, rtol=0, atol=1e-13)
-    assert repr(L) == "LowRank(shape=(6, 5), rank=2)"
 
 
 def test_transpose_and_thin_which_has_as_few_columns_as_the_core_allows(L):
@@ -105,25 +94,9 @@ def test_transpose_and_thin_which_has_as_few_columns_as_the_core_allows(L):
         U, V = A.thin()
         assert U.shape[1] == V.shape[1] == 2
         np.testing.assert_allclose(U @ V.T, A.left @ A.core @ A.right.T, rtol=0, atol=1e-13)
-    assert L.T.shape == (5, 6)
+    assert L.T.shape == (5, 6) and repr(L) == "LowRank(shape=(6, 5), rank=2)"
     np.testing.assert_allclose(L.T.dense(), L.dense().T, rtol=0, atol=1e-13)
     np.testing.assert_array_equal(L.T.T.dense(), L.dense())
-
-
-def test_rows(L):
-    index = [4, 0, 4]
-    np.testing.assert_allclose(L.rows(index), L.dense()[index], rtol=0, atol=1e-13)
-    np.testing.assert_allclose(L.rows(np.arange(6) > 3), L.dense()[4:], rtol=0, atol=1e-13)
-    assert L.rows(2).shape == (5,)
-    assert L.rows(np.array([], int)).shape == (0, 5)
-
-
-def test_entries(L):
-    rows, cols = [4, 0, 4, 5], [1, 1, 3, 0]
-    np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)
-    assert L.entries(3, 4) == pytest.approx(L.dense()[3, 4], rel=1e-13)
-    grid = np.array(rows)[:, None], np.array([[1, 2]])
-    np.testing.assert_allclose(L.entries(*grid), L.dense()[grid], rtol=0, atol=1e-13)
 
 
 def test_zero():
@@ -160,6 +133,7 @@ def test_from_core_is_the_best_approximation(seed, d1, d2, rank):
     for Q in L.left, L.right:
         np.testing.assert_allclose(Q.T @ Q, np.eye(L.rank), rtol=0, atol=1e-12)
     np.testing.assert_array_equal(L.core, np.diag(np.diag(L.core)))
+    np.testing.assert_allclose(LowRank.from_core(Q1, C, Q2).truncate(rank).dense(), L.dense(), rtol=0, atol=1e-12)
 
 
 def test_from_core_without_a_side_means_the_identity(rng):
@@ -183,17 +157,6 @@ def test_from_product(seed, n1, n2, k):
     np.testing.assert_allclose(L.singular_values, s[: L.rank], rtol=0, atol=1e-12)
     short = LowRank.from_product(U, V, 1)
     assert np.linalg.norm(U @ V.T - short.dense()) == pytest.approx(np.linalg.norm(s[1:]), abs=1e-12)
-
-
-def test_truncate(rng):
-    L = LowRank.from_core(orthonormal(rng, 9, 4), rng.standard_normal((4, 5)), orthonormal(rng, 8, 5))
-    s = np.linalg.svd(L.dense(), compute_uv=False)
-    for rank in range(5):
-        shorter = L.truncate(rank)
-        assert shorter.rank == rank
-        assert np.linalg.norm(L.dense() - shorter.dense()) == pytest.approx(np.linalg.norm(s[rank:]), abs=1e-12)
-    np.testing.assert_allclose(L.truncate(99).dense(), L.dense(), rtol=0, atol=1e-12)
-    np.testing.assert_allclose(L.truncate(2).truncate(2).dense(), L.truncate(2).dense(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("shape", "condition"), [((3000, 6), 1.0), ((3000, 6), 1e8), ((20, 6), 1e15), ((6, 6), 1e3)])
@@ -262,8 +225,13 @@ def test_the_core_goes_to_the_shorter_side(rng, shape, core):
         assert (U is L.left) == (shape[0] > shape[1])
 
 
-def test_entries_however_many(rng):
+def test_rows_and_entries_however_many(rng):
     L = LowRank(rng.standard_normal((90, 3)), rng.standard_normal((3, 2)), rng.standard_normal((70, 2)))
+    np.testing.assert_allclose(L.rows([4, 0, 4]), L.dense()[[4, 0, 4]], rtol=0, atol=1e-13)
+    np.testing.assert_allclose(L.rows(np.arange(90) > 3), L.dense()[4:], rtol=0, atol=1e-13)
+    assert L.rows(2).shape == (70,) and L.rows(np.array([], int)).shape == (0, 70)
+    grid = np.array([[4], [0], [89]]), np.array([[1, 2]])
+    np.testing.assert_allclose(L.entries(*grid), L.dense()[grid], rtol=0, atol=1e-13)
     for entries in (1, 30, 5000):
         rows, cols = rng.integers(90, size=entries), rng.integers(70, size=entries)
         np.testing.assert_allclose(L.entries(rows, cols), L.dense()[rows, cols], rtol=0, atol=1e-13)

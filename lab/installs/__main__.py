@@ -73,7 +73,7 @@ class Environment:
 
     @property
     def optional(self) -> set[str]:
-        return ({"numba"} | BRINGS[self.extra]) - set(self.without)
+        return BRINGS[self.extra] - set(self.without)
 
 
 ENVIRONMENTS = [
@@ -83,7 +83,6 @@ ENVIRONMENTS = [
     Environment("3.11", "oldest all tests", "test", oldest=True, tests=True),
     Environment("3.14", "newest all tests", "test", tests=True),
     Environment("3.12", "from the sdist", sdist=True),
-    Environment("3.13", "without numba", without=("numba", "llvmlite")),
     Environment("3.13", "without pandas", "all", without=("pandas", "dask", "distributed")),
     *(Environment("3.12", f"extra {extra}", extra) for extra in ("pandas", "plot", "files", "dask", "demo")),
     Environment("3.11", "extra gpu", "gpu"),

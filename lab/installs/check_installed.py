@@ -1,6 +1,6 @@
 """Check the irpca that is installed: each part does its work, or says which extra it needs.
 
-    python -W error check_installed.py numba pandas     # these optional libraries, and no others, are to be there
+    python -W error check_installed.py pandas     # these optional libraries, and no others, are to be there
 
 Run by ``installs.py`` in environments of its own. The first line printed holds the versions, as JSON.
 """
@@ -16,8 +16,8 @@ import tempfile
 import traceback
 from pathlib import Path
 
-OPTIONAL = ["numba", "pandas", "matplotlib", "pyarrow", "zarr", "dask", "torch"]
-CORE = ["numpy", "scipy", "scikit-learn", "narwhals", "threadpoolctl", "array-api-compat"]
+OPTIONAL = ["pandas", "matplotlib", "pyarrow", "zarr", "dask", "torch"]
+CORE = ["numpy", "scipy", "scikit-learn", "narwhals", "threadpoolctl", "array-api-compat", "numba"]
 CHECKS = []
 
 
@@ -78,14 +78,6 @@ def it_is_the_installed_package(folder):
     assert place.is_relative_to(Path(sys.prefix).resolve()), f"irpca was imported from {place}"
     assert irpca.__version__ == importlib.metadata.version("irpca")
     assert all(getattr(irpca, name) is not None for name in irpca.__all__)
-
-
-@check
-def kernels_are_compiled_where_numba_is(folder):
-    from irpca.engines import kernels
-
-    for name, plain in kernels.PLAIN.items():
-        assert (getattr(kernels, name) is not plain) == there("numba"), f"{name} is {getattr(kernels, name)}"
 
 
 @check

@@ -57,7 +57,7 @@ def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, A
     """
     n, d = len(B), (B if A is None else A).shape[1]
     if n < 4 * d or n * d < SMALL:
-        return _householder(B if A is None else B @ A)
+        return _householder(B, A)
     Y = B if A is None else np.empty((n, d))
     G, R = _product(B, A, Y), np.eye(d)
     while True:
@@ -77,7 +77,12 @@ def _nearly_qr(B: Array, A: Array | None = None) -> tuple[Array, Array | None, A
             return Y, T, R
         new = np.empty((n, d)) if Y is B else Y
         G, Y = _product(Y, T, new), new
-    return _householder(B if A is None else B @ A)
+    return _householder(B, A)
+
+
+def _householder(B: Array, A: Array | None) -> tuple[Array, None, Array]:
+    Q, R = np.linalg.qr(B if A is None else B @ A)
+    return Q, None, R
 
 
 def times(B: Array, A: Array, spare: Array | None = None) -> Array:
@@ -138,11 +143,6 @@ def in_cache(rows: slice) -> Iterator[slice]:
     """Runs of so few rows that a product of them stays in cache."""
     for first in range(rows.start, rows.stop, ROWS_IN_CACHE):
         yield slice(first, min(first + ROWS_IN_CACHE, rows.stop))
-
-
-def _householder(B: Array) -> tuple[Array, None, Array]:
-    Q, R = np.linalg.qr(B)
-    return Q, None, R
 
 
 def relative_change(new: Array, old: Array) -> float:
@@ -330,6 +330,5 @@ def relative_distance(new: LowRank, old: LowRank) -> float:
 
 
 def _norm(U: Array, V: Array) -> float:
-    """``‖U @ V.T‖_F`` from two small triangles."""
-    R1, R2 = (np.asarray(np.linalg.qr(B, mode="r")) for B in (U, V))
-    return float(np.linalg.norm(R1 @ R2.T))
+    """``‖U @ V.T‖_F``."""
+    return float(np.linalg.norm(core_of(U, V)))

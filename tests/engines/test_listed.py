@@ -11,11 +11,9 @@ from engines.conformance import (
     Case,
     EvenRows,
     HolesSuite,
-    LeanSuite,
     LinesCase,
     asked_of_holes,
     few_at_a_time,
-    laid_out,
     listed,
     pattern,
     with_nan,
@@ -27,46 +25,12 @@ from irpca.engines import (
     MemoryEngine,
     ReferenceEngine,
     as_matrix,
-    body,
     choose,
     holes,
-    kernels,
     observed,
     pieces,
-    walks,
 )
 from irpca.lowrank import LowRank
-
-
-def numpy_kernels(monkeypatch):
-    for name, plain in kernels.PLAIN.items():
-        monkeypatch.setattr(kernels, name, plain)
-
-
-# Every entry is observed.
-
-
-class TestComplete(LeanSuite):
-    def test_entries_that_are_not_finite(self, stored):
-        """NaN is not observed; what is infinite is refused before it is asked about."""
-        dtype, layout = stored
-        M = np.array(Case((30, 17), dtype).M)
-        M[2, 3] = M[2, 16] = np.nan
-        assert self.make(laid_out(M, layout)).n_observed == 508
-        M = M.copy()
-        M[5, 5] = M[6, 5] = M[0, 0] = np.inf
-        with pytest.raises(ValueError, match="M holds infinite values; replace them"):
-            self.make(laid_out(M, layout))
-
-    @pytest.fixture(autouse=True)
-    def cut_up(self, monkeypatch):
-        monkeypatch.setattr(walks, "LISTED_ENTRIES", 100)
-        monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
-        monkeypatch.setattr(body, "WRITTEN_AT_ONCE", 100)
-
-    def make(self, M):
-        return MemoryEngine(holes.observed_entries(M), threads=3)
-
 
 # Some entries are observed.
 
@@ -90,16 +54,6 @@ class TestHolesFewAtATime(TestHoles):
     @pytest.fixture(autouse=True)
     def few_at_a_time(self, monkeypatch):
         few_at_a_time(monkeypatch)
-
-
-class TestHolesWithoutNumba(TestHoles):
-    hole = asked_of_holes(STORAGES, ["50 %", "empty rows", "empty columns"])
-    test_draw = None
-    test_what_is_observed = None
-
-    @pytest.fixture(autouse=True)
-    def numpy_kernels(self, monkeypatch):
-        numpy_kernels(monkeypatch)
 
 
 def is_dense(engine):
@@ -191,11 +145,8 @@ def test_blocks_of_the_wrong_length_are_refused(way, tmp_path):
 # Precision, memory, threads.
 
 
-@pytest.mark.parametrize("prepare", [None, numpy_kernels])
-def test_long_sums_of_single_precision_are_made_in_double(monkeypatch, prepare):
+def test_long_sums_of_single_precision_are_made_in_double():
     """A sum of so many tenths is off by more than a thousandth if it is added up in single precision."""
-    if prepare:
-        prepare(monkeypatch)
     n = 300_000
     M = np.full((2, n), 0.1, np.float32)
     engine, turned, one = observed(M), observed(M.T), np.ones((n, 1), np.float32)
@@ -278,34 +229,6 @@ def test_it_refuses_what_it_cannot_own():
         MemoryEngine(csr_array((3, 2)))
     with pytest.raises(ValueError, match="1 of the observed entries of M are NaN or infinite"):
         MemoryEngine(csr_array(np.array([[1.0, np.nan]])))
-
-
-# Kernels.
-
-
-@pytest.mark.parametrize(("dtype", "index"), [(np.float32, np.int32), (np.float64, np.int64)])
-def test_compiled_and_numpy_kernels_agree(dtype, index):
-    rng = np.random.default_rng(0)
-    M = listed(rng.standard_normal((60, 41)).astype(dtype), pattern("empty rows"))
-    starts, indices, T = M.indptr.astype(np.int64), M.indices.astype(index), M.data
-    U, V = rng.standard_normal((60, 3)).astype(dtype), rng.standard_normal((41, 3)).astype(dtype)
-    start, eps = rng.standard_normal((60, 3)).astype(dtype), np.finfo(dtype).eps
-    answers = []
-    for compiled in True, False:
-        kernel = {name: getattr(kernels, name) if compiled else plain for name, plain in kernels.PLAIN.items()}
-        P, KX, KY = np.empty_like(T), start.copy(), np.ones((41, 3))
-        kernel["low_rank"](starts, indices, U, V, P)
-        kernel["along"](starts, indices, T, V, KX)
-        kernel["across"](starts, indices, T, U, KY)
-        answers.append((P, KX, KY))
-    assert kernels.along is not kernels._along
-    for compiled, plain in zip(*answers, strict=True):
-        np.testing.assert_allclose(compiled, plain, rtol=0, atol=30 * eps)
-    P, KX, KY = answers[0]
-    full = M.toarray().astype(float)
-    np.testing.assert_allclose(P, (U @ V.T)[M.nonzero()], rtol=0, atol=30 * eps)
-    np.testing.assert_allclose(KX, start + full @ V, rtol=0, atol=30 * eps)
-    np.testing.assert_allclose(KY, 1 + full.T @ U, rtol=0, atol=30 * eps)
 
 
 # What may be a matrix with holes.
@@ -493,12 +416,9 @@ def test_places_outside_are_refused():
 def test_complete_matrices_of_any_kind():
     complete = np.arange(6.0).reshape(2, 3)
     for given in complete, np.ma.masked_array(complete), np.ma.masked_array(complete, mask=np.zeros((2, 3), bool)):
-        assert is_dense(choose(given))
-        assert observed(given).n_observed == 6
+        assert is_dense(choose(given)) and is_listed(observed(given)) and observed(given).n_observed == 6
         assert as_matrix(given).tolist() == complete.tolist()
     assert is_dense(choose(pd.DataFrame(complete).astype("Float32")))
-    assert is_listed(observed(complete))
-    assert choose(complete, "reference").n_observed == 6
 
 
 def test_rare_holes_are_met_on_the_first_read(monkeypatch):

@@ -34,8 +34,6 @@ from irpca.engines import (
     ReferenceEngine,
     as_matrix,
     choose,
-    holes,
-    kernels,
     memory,
     pieces,
     regressions,
@@ -43,7 +41,6 @@ from irpca.engines import (
     walks,
 )
 from irpca.engines.arithmetic import Moments, Posteriors
-from irpca.engines.base import Sums
 from irpca.lowrank import LowRank
 from irpca.threads import in_order
 
@@ -69,16 +66,6 @@ class TestManyTiles(LeanSuite):
 
     def make(self, M):
         return MemoryEngine(M, threads=3)
-
-
-class TestWithoutNumba(LeanSuite):
-    @pytest.fixture(autouse=True)
-    def numpy_kernels(self, monkeypatch):
-        for name, plain in kernels.PLAIN.items():
-            monkeypatch.setattr(kernels, name, plain)
-
-    def make(self, M):
-        return MemoryEngine(M)
 
 
 @pytest.mark.usefixtures("many_tiles")
@@ -327,108 +314,6 @@ atexit.register(lambda: print(solve(problem.M, problem.F1, problem.F2, rank=2).s
 # Kernels.
 
 
-@pytest.mark.parametrize(
-    ("zeta", "dtype", "want_kept", "holes"),
-    [
-        (-1.0, np.float32, True, None),
-        (0.0, np.float64, False, True),
-        (0.7, np.float32, False, True),
-        (np.inf, float, True, None),
-    ],
-)
-def test_compiled_and_numpy_trim_agree(dtype, zeta, want_kept, holes):
-    assert kernels.trim is not kernels._trim
-    rng = np.random.default_rng(0)
-    M = rng.standard_normal((40, 50)).astype(dtype)
-    if holes:
-        M[rng.random(M.shape) < 0.3] = np.nan
-    M.flags.writeable = False
-    P = (rng.standard_normal((13, 29)) / 2).astype(dtype)
-    P[3, 4] = M[3 + 7, 4 + 11]  # a residual of exactly zero
-    compiled, plain, K, K_plain = P.copy(), P.copy(), *np.full((2, *P.shape), 7, dtype)
-    counts = kernels.trim(M, 7, 11, compiled, K if want_kept else None, dtype(zeta), holes)
-    right = kernels._trim(M, 7, 11, plain, K_plain if want_kept else None, dtype(zeta), holes)
-    np.testing.assert_array_equal(compiled, plain)
-    np.testing.assert_array_equal(K, K_plain)
-    assert counts[:2] == right[:2]
-    assert counts[1] and counts[4] == right[4] == np.isnan(M[7:20, 11:40]).sum()
-    assert counts[2] == pytest.approx(right[2], rel=1e-12)
-    assert counts[3] == right[3]
-
-
-@pytest.mark.parametrize(
-    ("width", "dtype", "holes"),
-    [(1, np.float32, True), (63, np.float32, None), (64, np.float64, True), (65, np.float64, None)],  # around a word
-)
-def test_compiled_and_numpy_flag_agree(dtype, width, holes):
-    assert kernels.flag is not kernels._flag
-    rng = np.random.default_rng(0)
-    M = rng.standard_normal((40, 211)).astype(dtype)
-    if holes:
-        M[rng.random(M.shape) < 0.3] = np.nan
-    M.flags.writeable = False
-    P = (rng.standard_normal((13, width)) / 2).astype(dtype)
-    P[3, 0] = M[3 + 7, 11]
-    cols = rng.uniform(0.5, 2.0, M.shape[1]).astype(dtype)
-    for zeta in -1.0, 0.0, 0.7, 2.0, np.inf:
-        answers, limits = [], (np.full(len(M), zeta, dtype), np.ones_like(cols) if zeta == 2.0 else cols)
-        for flag in kernels.flag, kernels._flag:
-            where, values, counts = np.empty(P.size, np.int32), np.empty(P.size, dtype), np.empty(13, np.int64)
-            kept, finite, energy, largest, missing = flag(M, 7, 11, P.copy(), *limits, where, values, counts, holes)
-            assert missing == np.isnan(M[7:20, 11 : 11 + width]).sum()
-            n = P.size - kept - missing
-            assert counts.sum() == n and finite
-            answers.append((where[:n], values[:n], counts, largest, energy))
-        for compiled, plain in zip(*(answer[:-1] for answer in answers), strict=True):
-            np.testing.assert_array_equal(compiled, plain, err_msg=f"zeta = {zeta}")
-        assert answers[0][-1] == pytest.approx(answers[1][-1], rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("bad", "zeta", "holes"),
-    [(np.nan, 0.5, None), (np.nan, np.inf, True), (-np.inf, np.inf, None), (np.inf, 0.5, True), ("L", np.inf, None)],
-)
-def test_both_kernels_see_what_is_not_finite(bad, zeta, holes):
-    M, L = np.zeros((2, 4, 6))
-    for finite in True, holes is not None and bad != "L" and bool(np.isnan(bad)):
-        for trim in kernels.trim, kernels._trim:
-            assert trim(M, 0, 0, L.copy(), None, zeta, holes)[1] is finite
-        for flag in kernels.flag, kernels._flag:
-            room = np.empty(24, np.int32), np.empty(24), np.empty(4, np.int64)
-            assert flag(M, 0, 0, L.copy(), np.full(4, zeta), np.ones(6), *room, holes)[1] is finite
-        (L if bad == "L" else M)[3, 5] = np.nan if bad == "L" else bad
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((40, 29), np.float32), ((7, 2300), np.float64), ((700, 3), np.float64)],
-)
-def test_compiled_and_numpy_weights_agree(shape, dtype):
-    """On a tile, rows that lie apart in memory too, and on the list of what is observed of it."""
-    case, every = LinesCase(shape), slice(0, shape[0])
-    M = case.M.astype(dtype)
-    M[np.random.default_rng(1).random(M.shape) < 0.3] = np.nan
-    M[5] = np.nan
-    listed = holes.observed_entries(M)
-    starts, indices, there = listed.indptr.astype(np.int64), listed.indices, ~np.isnan(M)
-    answers = []
-    for kernel in (kernels.PLAIN, {name: getattr(kernels, name) for name in kernels.PLAIN}):
-        for name in "weigh_tile", "weigh_list":
-            T, W, sums = case.U @ case.V.T, np.empty(M.shape), Sums.zero(M.shape)
-            given = case.noise.part(every), sums.part(every)
-            if name == "weigh_tile":
-                kernel[name](np.repeat(M, 2, axis=1)[:, ::2] if len(answers) % 4 else M, T, W, *given)
-                assert not W[~there].any() and not T[~there].any()
-                T, W = T[there], W[there]
-            else:
-                T, W = T[there], W[there]
-                kernel[name](starts, indices, listed.data, T, W, *given)
-            answers.append((T, W, sums.rows, sums.cols, sums.totals))
-    for other in answers[1:]:
-        for one, two in zip(answers[0], other, strict=True):
-            np.testing.assert_allclose(one, two, rtol=1e-11, atol=1e-12 * np.abs(one).max())
-
-
 @pytest.mark.parametrize(("n", "K"), [(1, 2), (64, 1), (70, 5)])  # around a block of lanes
 def test_compiled_posteriors_equal_the_arithmetic(n, K):
     rng = np.random.default_rng(0)
@@ -447,7 +332,7 @@ def test_compiled_posteriors_equal_the_arithmetic(n, K):
 
 def test_memory_that_is_used_again_does_not_mix_answers(monkeypatch):
     """Of several threads, and of questions of other sizes in between."""
-    monkeypatch.setattr(pieces, "INLINE_WEIGHTS", 0)
+    monkeypatch.setattr(pieces, "INLINE_LISTED", 0)
     monkeypatch.setattr(regressions, "PARALLEL_FLOPS", -1)
     cases = [LinesCase(shape) for shape in ((300, 17), (20, 100), (65, 33))]
     alone = [[answer.mean for (answer,) in ask_lines((MemoryEngine(case.M, threads=1),), case)] for case in cases]
@@ -467,24 +352,6 @@ def test_dense_matrices_larger_than_the_memory_are_refused(monkeypatch):
         MemoryEngine(csr_array(([1.0], ([0], [0])), shape=(10_000, 5_000))).whole()
 
 
-def test_without_numba():
-    code = """
-import sys
-sys.modules["numba"] = None
-import numpy as np, irpca
-from irpca.engines import kernels
-assert all(getattr(kernels, name) is plain for name, plain in kernels.PLAIN.items())
-problem = irpca.datasets.make_problem(60, 50, d1=4, d2=3, rank=2, corruption=0.1, features="conditioned")
-result = irpca.solve(problem.M, problem.F1, problem.F2, rank=2, solver="irpca_iht")
-print(problem.relative_error(result.L), result.S.nnz == problem.corrupted.sum())
-"""
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    error, same_support = done.stdout.split()
-    assert float(error) < 1e-8
-    assert same_support == "True"
-
-
 def test_a_place_without_a_cache_on_disk():
     """numba finds nowhere to write: the kernels are compiled all the same."""
     code = """
@@ -494,7 +361,7 @@ def refuse(*args, **kwargs):
     raise RuntimeError("cannot cache function: no locator available")
 FunctionCache.__init__ = refuse
 from irpca.engines import kernels
-print(all(getattr(kernels, name) is not plain for name, plain in kernels.PLAIN.items()))
+print(kernels.pairs.signatures == [])
 """
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import log, pi
 from typing import Any
 
@@ -109,21 +110,28 @@ class Posteriors:
     def __init__(self, moments: Moments, mean: Any, prior: Prior) -> None:
         self.prior, self.like = prior, mean
         self.basis = None if prior.basis is None else self._there(prior.basis)
-        xp, K = array_namespace(mean), mean.shape[1]
-        self.places = np.tril_indices(K)
-        p, q = self.places
-        H = xp.zeros((mean.shape[0], K, K), dtype=xp.float64, device=device(mean))
+        self.variance = self._there(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
+        self.H, self.C, self.b = self.solved(moments, mean)
+
+    @property
+    def xp(self) -> Any:
+        return array_namespace(self.like)
+
+    def solved(self, moments: Moments, mean: Any) -> tuple[Any, Any, Any]:
+        """H with the uncertainty of the other side, C, and ``b = Σ ω m v``."""
+        xp, (n, K) = self.xp, mean.shape
+        p, q = lower(K)
+        H = xp.zeros((n, K, K), dtype=xp.float64, device=device(self.like))
         H[:, p, q] = moments.H
         H[:, q, p] = moments.H
-        self.b = _each(H, mean) + moments.g
-        self.H = H + moments.kappa[:, None, None] * self._there(prior.other_covariance)
-        self.variance = self._there(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
+        b = self.each(H, mean) + moments.g
+        H = H + moments.kappa[:, None, None] * self._there(self.prior.other_covariance)
         D, one = xp.sqrt(self.variance), self._there(np.eye(K))
-        inner = D[:, :, None] * self.H * D[:, None, :] + one
+        inner = D[:, :, None] * H * D[:, None, :] + one
         inner = inner + JITTER * xp.sum(inner * one, axis=(1, 2))[:, None, None] * one
         try:
-            lower = xp.linalg.cholesky(inner)
-            failed = not bool(xp.all(xp.isfinite(lower)))  # on a GPU NaN is no error
+            root = xp.linalg.cholesky(inner)
+            failed = not bool(xp.all(xp.isfinite(root)))  # on a GPU NaN is no error
         except Exception as error:  # each namespace has its own
             if "LinAlgError" not in type(error).__name__:
                 raise
@@ -131,46 +139,69 @@ class Posteriors:
         if failed:
             raise np.linalg.LinAlgError("the posterior covariance of a line is not positive definite")
         if hasattr(xp.linalg, "solve_triangular"):
-            half = xp.linalg.solve_triangular(lower, D[:, :, None] * one, upper=False)
+            half = xp.linalg.solve_triangular(root, D[:, :, None] * one, upper=False)
         else:
-            half = xp.linalg.solve(lower, D[:, :, None] * one)
-        self.C = xp.matmul(xp.permute_dims(half, (0, 2, 1)), half)
+            half = xp.linalg.solve(root, D[:, :, None] * one)
+        return H, xp.matmul(xp.permute_dims(half, (0, 2, 1)), half), b
+
+    def each(self, F: Any, X: Any) -> Any:
+        """``F x`` of every line, F being H or C."""
+        return self.xp.matmul(F, X[:, :, None])[:, :, 0]
+
+    def total(self, F: Any) -> Array:
+        """The sum over the lines, as a lower triangle."""
+        return _here(self.xp.sum(F, axis=0))[lower(F.shape[1])]
+
+    def spreads(self) -> tuple[Any, Any]:
+        """The diagonals of C, and its traces with ``prior.weigh``."""
+        xp, C = self.xp, self.C
+        return xp.sum(C * self._there(np.eye(C.shape[1])), axis=2), xp.sum(
+            C * self._there(self.prior.weigh), axis=(1, 2)
+        )
 
     def prepare(self) -> tuple[Array, Array, Array]:
         """Σ H (lower triangle) and Σ of the prior variances, over the lines; and ``Qᵀ (b − H C b)``.
 
         With :meth:`through`, all that is asked for the coefficients.
         """
-        xp = array_namespace(self.like)
-        assert self.basis is not None
-        right = self.basis.T @ self._reduced(self.b)
-        return _here(xp.sum(self.H, axis=0))[self.places], _here(xp.sum(self.variance, axis=0)), _here(right)
+        variances = _here(self.xp.sum(self.variance, axis=0))
+        return self.total(self.H), variances, self._reduced(self.b)
 
     def through(self, A: Array) -> Array:
         """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
-        assert self.basis is not None
-        return _here(self.basis.T @ self._reduced(_each(self.H, self.basis @ self._there(A))))
+        return self._reduced(self.each(self.H, self.basis @ self._there(A)))
 
     def posterior(self, coefficients: Array | None) -> tuple[Array, Array, Array, Array, Array]:
         """Posterior means, prior means, variances, spreads, and the sum of the posterior covariances."""
-        xp = array_namespace(self.like)
         if coefficients is None or self.basis is None:
             expected = self._there(self.prior.mean)
         else:
             expected = self.basis @ self._there(coefficients)
-        mean = expected + _each(self.C, self.b - _each(self.H, expected))
-        variance = xp.sum(self.C * self._there(np.eye(mean.shape[1])), axis=2)
-        spread = xp.sum(self.C * self._there(self.prior.weigh), axis=(1, 2))
-        parts = mean, expected, variance, spread, xp.sum(self.C, axis=0)
-        return tuple(_here(part) for part in parts)  # type: ignore[return-value]
+        mean = expected + self.each(self.C, self.b - self.each(self.H, expected))
+        parts = (_here(part) for part in (mean, expected, *self.spreads()))
+        return *parts, symmetric(self.total(self.C), mean.shape[1])  # type: ignore[return-value]
 
-    def _reduced(self, X: Any) -> Any:
-        """``x − H C x``, as ``Λ⁻¹ C x``: nothing cancels."""
-        return _each(self.C, X) / self.variance
+    def _reduced(self, X: Any) -> Array:
+        """``Qᵀ (x − H C x)``, as ``Λ⁻¹ C x``: nothing cancels."""
+        assert self.basis is not None
+        return _here(self.basis.T @ (self.each(self.C, X) / self.variance))
 
     def _there(self, A: Any) -> Any:
-        xp = array_namespace(self.like)
-        return xp.asarray(np.ascontiguousarray(A, dtype=float), device=device(self.like))
+        A = np.ascontiguousarray(A, dtype=float)
+        return A if isinstance(self.like, np.ndarray) else self.xp.asarray(A, device=device(self.like))
+
+
+@cache
+def lower(K: int) -> tuple[Array, Array]:
+    """Places of the lower triangle, diagonal included."""
+    return np.tril_indices(K)
+
+
+def symmetric(triangle: Array, K: int) -> Array:
+    """The matrix whose lower triangle lies in a row."""
+    whole, (p, q) = np.empty((K, K)), lower(K)
+    whole[p, q] = whole[q, p] = triangle
+    return whole
 
 
 # What follows is for NumPy arrays, and as numba can compile it.
@@ -221,11 +252,6 @@ def conjugate_gradients(apply: Callable[[Any, Array], Array]) -> Callable[..., A
     return solve
 
 
-def _each(H: Any, X: Any) -> Any:
-    """``H x`` of every line."""
-    return array_namespace(H).matmul(H, X[:, :, None])[:, :, 0]
-
-
 def _here(A: Any) -> Array:
-    array: Array = np.asarray(to_device(A, "cpu"))
+    array: Array = A if isinstance(A, np.ndarray) else np.asarray(to_device(A, "cpu"))
     return array

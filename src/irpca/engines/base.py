@@ -189,6 +189,11 @@ class Prior:
     ridge: Array | None = None
     coefficients: Array | None = None
 
+    def part(self, lines: slice) -> Prior:
+        """Of some lines."""
+        mean, basis = (None if A is None else A[lines] for A in (self.mean, self.basis))
+        return replace(self, scale=self.scale[lines], mean=mean, basis=basis)
+
 
 @dataclass(eq=False)
 class Sums:

@@ -1,4 +1,4 @@
-"""The kernels as loops for numba; imported by :mod:`irpca.engines.kernels` when one of them is first asked for.
+"""Loops over the entries of M, for numba; imported by :mod:`irpca.engines.kernels` when one is first asked for.
 
 The loops are shaped so that LLVM turns them into vector instructions, which is four to ten times as fast: rows are
 taken out of the matrix first (no index can be negative then); no two arrays in a loop are views of one buffer; the
@@ -18,8 +18,7 @@ from numba.extending import intrinsic
 from ..lowrank import Array
 from .arithmetic import Counts
 
-LINE = 64  # bytes of a line of cache
-WORD = 64  # entries that are looked at together when the flagged ones are listed
+WORD = 64  # booleans that are looked at together
 
 
 def compiled(loops: Any) -> Any:
@@ -60,40 +59,21 @@ number = reinterpreted({types.int32: types.float32, types.int64: types.float64})
 
 
 @intrinsic
-def positive(context: Any, row: Any, start: Any) -> Any:
-    """A bit for each of the WORD entries from ``start`` on: whether it is positive."""
+def word(context: Any, mask: Any, start: Any) -> Any:
+    """A bit for each of the WORD booleans from ``start`` on."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = target.make_array(row)(target, builder, args[0])
-        vector = ir.VectorType(target.get_value_type(row.dtype), WORD)
+        array = target.make_array(mask)(target, builder, args[0])
+        vector = ir.VectorType(ir.IntType(8), WORD)
         values = builder.load(builder.bitcast(builder.gep(array.data, [args[1]]), vector.as_pointer()))
-        values.align = row.dtype.bitwidth // 8
-        zeros = ir.Constant(vector, [0.0] * WORD)
-        return builder.bitcast(builder.fcmp_ordered(">", values, zeros), ir.IntType(WORD))
+        values.align = 1
+        return builder.bitcast(builder.icmp_unsigned("!=", values, ir.Constant(vector, [0] * WORD)), ir.IntType(WORD))
 
-    return types.uint64(row, types.int64), generate
-
-
-@intrinsic
-def fetch(context: Any, row: Any, start: Any) -> Any:
-    """Ask for the WORD entries from ``start`` on ahead of time: to be in cache when they are read."""
-
-    def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
-        array = target.make_array(row)(target, builder, args[0])
-        byte, word = ir.IntType(8).as_pointer(), ir.IntType(32)
-        kind = ir.FunctionType(ir.VoidType(), [byte, word, word, word])
-        ask = builder.module.declare_intrinsic("llvm.prefetch", [byte], kind)
-        line = LINE * 8 // row.dtype.bitwidth
-        for k in range(0, WORD, line):
-            place = builder.gep(array.data, [builder.add(args[1], ir.Constant(args[1].type, k))])
-            builder.call(ask, [builder.bitcast(place, byte), *(ir.Constant(word, x) for x in (0, 3, 1))])
-        return target.get_dummy_value()
-
-    return types.void(row, types.int64), generate
+    return types.uint64(mask, types.int64), generate
 
 
 @intrinsic
-def lowest(context: Any, word: Any) -> Any:
+def lowest(context: Any, bits: Any) -> Any:
     """The position of the lowest bit that is set; there must be one."""
 
     def generate(target: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -103,112 +83,78 @@ def lowest(context: Any, word: Any) -> Any:
 
 
 @compiled
+def collect(beyond: Array, R: Array, where: Array, values: Array, counts: Array) -> int:
+    """Columns and values of what is true, row by row; how many each row has, and all. No branch for each entry."""
+    n, width = 0, R.shape[1]
+    last = width - width % WORD
+    for p in range(len(R)):
+        start, mask, r = n, beyond[p], R[p]
+        for first in range(0, last, WORD):
+            left = word(mask, first)
+            while left:
+                q = first + lowest(left)
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+                left &= left - np.uint64(1)
+        for q in range(last, width):
+            if mask[q]:
+                where[n] = q
+                values[n] = r[q]
+                n += 1
+        counts[p] = n - start
+    return n
+
+
+@compiled
 def trim(
-    M: Array,
-    i: int,
-    j: int,
-    P: Array,
-    K: Array | None,
-    zeta: Any,
-    holes: bool | None = None,
+    M: Array, i: int, j: int, P: Array, K: Array | None, rows: Array, cols: Array | None, listing: bool | None
 ) -> Counts:
+    """Turn the tile P of L into the tile of T that starts at ``M[i, j]``.
+
+    The limit of an entry is ``rows[p] · cols[q]``, without ``cols`` that of its row. K, if given, receives ones where
+    an entry is kept. For a ``listing`` P becomes M − L, also beyond the limit, and K says which entries are beyond it.
+    """
     kept, missing, energy = 0, 0, 0.0
     zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
     peak = top = bits(zero)
     for p in range(P.shape[0]):
         row_kept, row_missing, row_energy = zero, zero, 0.0
-        m, t = M[i + p][j : j + width], P[p]
-        if K is not None:  # decided when it is compiled, as is the question about holes
+        along, m, t = rows[p], M[i + p][j : j + width], P[p]
+        if K is not None:  # decided when it is compiled, as all that may be None
             k = K[p]
         for q in range(width):
             value = m[q] - t[q]
-            size = abs(value)
-            if holes is None:
-                top = max(top, bits(size))
+            size, seen = abs(value), m[q] == m[q]
+            limit = along if cols is None else along * cols[q]
+            keep = size <= limit
+            top = max(top, bits(size if seen else zero))
+            if listing is None:
+                value = value if keep else zero
+                size = abs(value)
+                if K is not None:
+                    k[q] = keep
             else:
-                seen = m[q] == m[q]
-                top = max(top, bits(size if seen else zero))
-                row_missing += zero if seen else one
-            keep = size <= zeta
-            value = value if keep else zero
+                k[q] = size > limit
+                size = size if keep else zero
             t[q] = value
-            if K is not None:
-                k[q] = keep
+            row_missing += zero if seen else one
             row_kept += one if keep else zero
-            row_energy += np.float64(value) * np.float64(value)
-            peak = max(peak, bits(abs(value)))
+            row_energy += np.float64(size) * np.float64(size)
+            peak = max(peak, bits(size))
         kept += int(row_kept)
         missing += int(row_missing)
         energy += row_energy
     return kept, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
 
 
-@compiled
-def flag(
-    M: Array,
-    i: int,
-    j: int,
-    P: Array,
-    rows: Array,
-    cols: Array,
-    where: Array,
-    values: Array,
-    counts: Array,
-    holes: bool | None = None,
-) -> Counts:
-    n, missing, energy = 0, 0, 0.0
-    zero, one, width = P.dtype.type(0), P.dtype.type(1), P.shape[1]
-    peak = top = bits(zero)
-    across, wrong = cols[j : j + width], np.empty(width, P.dtype)
-    for p in range(P.shape[0]):
-        start, row_missing, row_energy = n, zero, 0.0
-        along, m, r = rows[i + p], M[i + p][j : j + width], P[p]
-        for q in range(width):
-            value = m[q] - r[q]
-            r[q] = value
-            size, limit = abs(value), along * across[q]
-            if holes is None:
-                top = max(top, bits(size))
-            else:
-                seen = m[q] == m[q]
-                top = max(top, bits(size if seen else zero))
-                row_missing += zero if seen else one
-            wrong[q] = one if size > limit else zero
-            size = size if size <= limit else zero
-            row_energy += np.float64(size) * np.float64(size)
-            peak = max(peak, bits(size))
-        energy += row_energy
-        missing += int(row_missing)
-        last = width - width % WORD
-        following = M[min(i + p + 1, M.shape[0] - 1)][j : j + width]
-        for first in range(0, last, WORD):
-            fetch(following, first)
-            word = positive(wrong, first)
-            while word:
-                q = first + lowest(word)
-                where[n] = q
-                values[n] = r[q]
-                n += 1
-                word &= word - np.uint64(1)
-        for q in range(last, width):
-            if wrong[q] > zero:
-                where[n] = q
-                values[n] = r[q]
-                n += 1
-        counts[p] = n - start
-    return P.size - n - missing, top < bits(P.dtype.type(np.inf)), energy, float(number(peak)), missing
-
-
-@compiled
-def mask(P: Array, K: Array) -> None:
-    for p in range(P.shape[0]):
-        t, k = P[p], K[p]
-        for q in range(P.shape[1]):
-            t[q] *= k[q]
+# Of some entries, listed row by row: those of row i are from ``starts[i]`` to ``starts[i + 1]``, in the columns that
+# ``indices`` tells.
 
 
 @compiled
 def low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> None:
+    """``U @ V.T`` at these entries."""
     for i in range(len(starts) - 1):
         u = U[i]
         for k in range(starts[i], starts[i + 1]):
@@ -219,24 +165,22 @@ def low_rank(starts: Array, indices: Array, U: Array, V: Array, P: Array) -> Non
 
 
 @compiled
-def along(starts: Array, indices: Array, T: Array, X: Array, out: Array) -> None:
-    sums = np.empty(X.shape[1], np.float64)
+def times(starts: Array, indices: Array, T: Array, B: Array, out: Array) -> None:
+    """Add ``T @ B`` to ``out``, T being zero elsewhere."""
     for i in range(len(starts) - 1):
         o = out[i]
-        sums[:] = 0
         for k in range(starts[i], starts[i + 1]):
-            t, x = np.float64(T[k]), X[indices[k]]
-            for c in range(len(sums)):
-                sums[c] += t * x[c]
-        for c in range(len(sums)):
-            o[c] += sums[c]
+            t, b = np.float64(T[k]), B[indices[k]]
+            for c in range(len(b)):
+                o[c] += t * b[c]
 
 
 @compiled
-def across(starts: Array, indices: Array, T: Array, Y: Array, out: Array) -> None:
+def t_times(starts: Array, indices: Array, T: Array, B: Array, out: Array) -> None:
+    """Add ``T.T @ B`` to ``out``."""
     for i in range(len(starts) - 1):
-        y = Y[i]
+        b = B[i]
         for k in range(starts[i], starts[i + 1]):
             t, o = np.float64(T[k]), out[indices[k]]
-            for c in range(len(y)):
-                o[c] += t * y[c]
+            for c in range(len(b)):
+                o[c] += t * b[c]

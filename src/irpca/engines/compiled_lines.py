@@ -121,6 +121,10 @@ def weigh_some(
 
 @compiled
 def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
+    """Turn the tile P of L into ω (M − L), in place, and W into the precisions ω; both are 0 where M is NaN.
+
+    ``noise`` is what :meth:`Noise.part` gives for the rows of the tile; ``sums``, from :meth:`Sums.part`, are added to.
+    """
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
     height, width = P.shape
@@ -158,6 +162,7 @@ def weigh_tile(M: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
 
 @compiled
 def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array, noise: Any, sums: Any) -> None:
+    """The same of listed entries; see :mod:`irpca.engines.compiled`."""
     rows, cols, row_spread, col_spread, parameters = noise
     row_sums, col_sums, totals = sums
     n = len(P)
@@ -184,6 +189,7 @@ def weigh_list(starts: Array, indices: Array, values: Array, P: Array, W: Array,
 
 @compiled
 def pairs(V: Array, out: Array) -> None:
+    """The lower triangle of ``v vᵀ`` for every row v, diagonal included."""
     for i in range(len(V)):
         v, o, at = V[i], out[i], 0
         for a in range(len(v)):
@@ -197,6 +203,7 @@ def pairs(V: Array, out: Array) -> None:
 def sum_along(
     starts: Array, indices: Array, T: Array, W: Array, V: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
+    """Add the moments Σ ω v vᵀ (lower triangle), Σ T v and Σ ω κ of every row to H, g and kappa."""
     K = V.shape[1]
     for i in range(len(starts) - 1):
         h, own = H[i], g[i]
@@ -216,6 +223,7 @@ def sum_along(
 def sum_across(
     starts: Array, indices: Array, T: Array, W: Array, U: Array, spread: Array, H: Array, g: Array, kappa: Array
 ) -> None:
+    """The same of every column."""
     K = U.shape[1]
     products = np.empty(K * (K + 1) // 2)
     for i in range(len(starts) - 1):
@@ -277,6 +285,14 @@ def side_by_side(X: Array, first: int, x: Array) -> None:
 
 
 @compiled
+def one_by_one(x: Array, first: int, X: Array) -> None:
+    """Back from columns to rows of X."""
+    for lane in range(min(LANES, len(X) - first)):
+        for p in range(len(x)):
+            X[first + lane, p] = x[p, lane]
+
+
+@compiled
 def symmetric(h: Array, x: Array, y: Array) -> None:
     """``y += H x``, H given by its lower triangle."""
     at = 0
@@ -287,55 +303,51 @@ def symmetric(h: Array, x: Array, y: Array) -> None:
 
 
 @compiled
-def within(f: Array, d: Array, x: Array) -> None:
-    """``C x`` in place."""
-    K = len(d)
-    at = 0
-    for p in range(K):
-        scale(x, p, d, p)
-        add_products(x, p, -1.0, f, at, x, 0, p)
-        at += p + 1
-        scale(x, p, f, at - 1)
-    for p in range(K - 1, -1, -1):
-        scale(x, p, f, at - 1)
-        at -= p + 1
-        add_multiples(x, -1.0, f, at, x, p, p)
-    for p in range(K):
-        scale(x, p, d, p)
+def multiply(F: Array, X: Array, out: Array) -> None:
+    """``F x`` of every line, each with its own F and x."""
+    K = X.shape[1]
+    x, y = np.empty((K, LANES)), np.empty((K, LANES))
+    for block in range(len(F)):
+        first = block * LANES
+        side_by_side(X, first, x)
+        y[:] = 0.0
+        symmetric(F[block], x, y)
+        one_by_one(y, first, out)
 
 
 @compiled
-def prepare(
-    packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, factor: Array, b: Array
+def covariances(
+    packed: Array, g: Array, kappa: Array, mean: Array, covariance: Array, D: Array, H: Array, C: Array, b: Array
 ) -> None:
-    """H with the uncertainty of the other side, Cholesky factors of I + D H D (diagonals inverted), b = H mean + g."""
+    """H with the uncertainty of the other side, C = D (I + D H D)⁻¹ D as a triangle, and b = Σ ω m v, of every line.
+
+    C, if it has no blocks, is not made.
+    """
     n, K = mean.shape
     x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    extra, uncertain, tied = np.empty(LANES), np.empty(LANES), len(factor) == 0
+    f, inverse = np.empty((K * (K + 1) // 2, LANES)), np.empty((K * K, LANES))
+    extra, uncertain = np.empty(LANES), np.empty(LANES)
     for block in range(len(H)):
-        first, h, f = block * LANES, H[block], H[block] if tied else factor[block]
+        first, h = block * LANES, H[block]
         side_by_side(packed, first, h)
         side_by_side(g, first, y)
         side_by_side(mean, first, x)
         side_by_side(D, first, d)
         symmetric(h, x, y)
-        for lane in range(min(LANES, n - first)):
-            for p in range(K):
-                b[first + lane, p] = y[p, lane]
+        one_by_one(y, first, b)
         for lane in range(LANES):
             uncertain[lane] = kappa[first + lane] if first + lane < n else 0.0
         at = 0
         for p in range(K):
             start = at
             for q in range(p + 1):
-                c, one = covariance[p, q], 1.0 if p == q else 0.0
+                shared, one = covariance[p, q], 1.0 if p == q else 0.0
                 for lane in range(LANES):
-                    h[at, lane] += c * uncertain[lane]
-                if not tied:
-                    for lane in range(LANES):
-                        f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
+                    h[at, lane] += shared * uncertain[lane]
+                for lane in range(LANES):
+                    f[at, lane] = one + d[p, lane] * h[at, lane] * d[q, lane]
                 at += 1
-            if tied:
+            if len(C) == 0:
                 continue
             for q in range(p + 1):  # Cholesky, row by row; the diagonal is inverted
                 other = q * (q + 1) // 2
@@ -349,94 +361,24 @@ def prepare(
                 for lane in range(LANES):
                     least = max(1.0, 1e-13 * extra[lane])
                     f[start + p, lane] = 1.0 / math.sqrt(max(f[start + p, lane], least))
-
-
-@compiled
-def reduce(H: Array, factor: Array, D: Array, X: Array, out: Array, through: bool) -> None:
-    """``y − H C y`` of every line, with y = x or, ``through`` its moments, y = H x."""
-    (n, K), tied = X.shape, len(factor) == 0
-    x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    for block in range(len(H)):
-        first = block * LANES
-        side_by_side(X, first, x if through else y)
-        side_by_side(D, first, d)
-        if through:
-            y[:] = 0.0
-            symmetric(H[block], x, y)
-        if not tied:
-            within(factor[block], d, y)
-        for lane in range(min(LANES, n - first)):
-            for p in range(K):
-                out[first + lane, p] = y[p, lane] if tied else y[p, lane] / (d[p, lane] * d[p, lane])
-
-
-@compiled
-def posterior(
-    H: Array,
-    factor: Array,
-    b: Array,
-    D: Array,
-    expected: Array,
-    weigh: Array,
-    mean: Array,
-    variance: Array,
-    spread: Array,
-    covariance: Array,
-) -> None:
-    """Posterior means, variances and spreads, and the sum of the covariances."""
-    n, K = b.shape
-    x, y, d = np.empty((K, LANES)), np.empty((K, LANES)), np.empty((K, LANES))
-    inverse, C = np.empty((K * K, LANES)), np.empty((1, LANES))
-    traces, all_of = np.empty(LANES), np.zeros((K * (K + 1) // 2, LANES))
-    for block in range(len(H)):
-        first, f = block * LANES, factor[block]
-        lines = min(LANES, n - first)
-        side_by_side(b, first, y)
-        side_by_side(expected, first, x)
-        side_by_side(D, first, d)
-        for p in range(K):
-            for lane in range(LANES):
-                x[p, lane] = -x[p, lane]
-        symmetric(H[block], x, y)
-        within(f, d, y)
-        for lane in range(lines):
-            for p in range(K):
-                mean[first + lane, p] = expected[first + lane, p] + y[p, lane]
+        if len(C) == 0:
+            continue
+        c = C[block]
         for q in range(K):  # the inverse of the triangle, transposed: its rows lie together
-            for lane in range(LANES):
-                inverse[q * K + q, lane] = f[q * (q + 1) // 2 + q, lane]
+            inverse[q * K + q] = f[q * (q + 1) // 2 + q]
             for p in range(q + 1, K):
                 at = p * (p + 1) // 2
-                for lane in range(LANES):
-                    inverse[q * K + p, lane] = 0.0
+                inverse[q * K + p] = 0.0
                 add_products(inverse, q * K + p, -1.0, f, at + q, inverse, q * K + q, p - q)
                 scale(inverse, q * K + p, f, at + p)
-        traces[:] = 0.0
         at = 0
         for p in range(K):
             for q in range(p + 1):
-                C[:] = 0.0
-                add_products(C, 0, 1.0, inverse, p * K + p, inverse, q * K + p, K - p)
-                twice = weigh[p, q] * (1.0 if p == q else 2.0)
-                for lane in range(LANES):
-                    C[0, lane] *= d[p, lane] * d[q, lane]
-                    traces[lane] += twice * C[0, lane]
-                    all_of[at, lane] += C[0, lane]
+                c[at] = 0.0
+                add_products(c, at, 1.0, inverse, p * K + p, inverse, q * K + p, K - p)
+                scale(c, at, d, p)
+                scale(c, at, d, q)
                 at += 1
-            for lane in range(lines):
-                variance[first + lane, p] = C[0, lane]
-        for lane in range(lines):
-            spread[first + lane] = traces[lane]
-    at = 0
-    for p in range(K):
-        for q in range(p + 1):
-            total = 0.0
-            for lane in range(LANES):
-                total += all_of[at, lane]
-            covariance[p, q] += total
-            if p != q:
-                covariance[q, p] += total
-            at += 1
 
 
 # The coefficients of lines so few that calls would take longer than what is done in them.
@@ -445,13 +387,23 @@ precondition = compiled(arithmetic.precondition)
 
 
 @compiled
+def reduce(C: Array, variance: Array, X: Array) -> Array:
+    """``x − H C x`` of every line, as ``Λ⁻¹ C x``; without C, which is next to nothing, x."""
+    if len(C) == 0:
+        return X
+    CX = np.empty_like(X)
+    multiply(C, X, CX)
+    return CX / variance
+
+
+@compiled
 def reduce_spanned(lines: Any, A: Array) -> Array:
     """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
-    H, factor, D, Q = lines
+    H, C, variance, Q = lines
     X = Q @ A
-    out = np.empty_like(X)
-    reduce(H, factor, D, X, out, True)
-    return Q.T @ out
+    HX = np.empty_like(X)
+    multiply(H, X, HX)
+    return Q.T @ reduce(C, variance, HX)
 
 
 solve_coefficients = compiled(arithmetic.conjugate_gradients(reduce_spanned))
@@ -459,17 +411,16 @@ solve_coefficients = compiled(arithmetic.conjugate_gradients(reduce_spanned))
 
 @compiled
 def coefficients(
-    H: Array, factor: Array, D: Array, b: Array, Q: Array, ridge: Array, A: Array, steps: int, digits: float
+    H: Array, C: Array, variance: Array, b: Array, Q: Array, ridge: Array, A: Array, steps: int, digits: float
 ) -> tuple[Array, Array]:
     """A of the prior mean Q A, from the last one, and how precisely each direction is known."""
     (n, K), at = b.shape, 0
-    mean, reduced = np.empty((K, K)), np.empty((n, K))
+    mean = np.empty((K, K))
     for p in range(K):
         for q in range(p + 1):
             mean[p, q] = mean[q, p] = H[:, at].sum() / n
             at += 1
-    scale = np.sqrt((D * D).sum(axis=0) / n)
-    inverse, precision = precondition(mean, scale, (Q * Q).sum() / len(A), ridge)
-    reduce(H, factor, D, b, reduced, False)
-    A = solve_coefficients((H, factor, D, Q), Q.T @ reduced, A, ridge, inverse, steps, digits)
+    inverse, precision = precondition(mean, np.sqrt(variance.sum(axis=0) / n), (Q * Q).sum() / len(A), ridge)
+    right = Q.T @ reduce(C, variance, b)
+    A = solve_coefficients((H, C, variance, Q), right, A, ridge, inverse, steps, digits)
     return A, precision

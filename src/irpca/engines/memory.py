@@ -26,7 +26,7 @@ from .base import (
 from .body import PiecedEngine, refuse_nothing
 from .pieces import Dense, Listed, piece_of
 from .questions import Answer, Question
-from .regressions import Band, band_of, solve_bands
+from .regressions import solve_here
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -107,10 +107,7 @@ class MemoryEngine(PiecedEngine):
 
     def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
         moments, sums = self.piece.moments(self.regression(axis, U, V, noise, prior), self.threads)
-        band = band_of(moments, (U, V)[axis], prior, self.threads)
-        if isinstance(band, Band) and band.small:
-            return band.solve(sums)
-        return solve_bands(lambda name, *args: [getattr(band, name)(*args)], prior, sums)
+        return solve_here(moments, (U, V)[axis], prior, sums, self.threads)
 
     def whole(self) -> Array:
         size = self.shape[0] * self.shape[1] * self.dtype.itemsize
@@ -138,7 +135,7 @@ class MemoryEngine(PiecedEngine):
         return self._seen(self.piece.entries(rows, cols))
 
     def draw(self, size: int, rng: np.random.Generator) -> tuple[Array, Array, Array]:
-        if isinstance(self.piece, Dense):
+        if not isinstance(self.piece, Listed):
             return drawn_anywhere(self, size, rng)
         rows, cols, values = self.piece.at(drawn(self.n_observed, size, rng))
         return rows, cols, self._seen(values)

@@ -6,6 +6,7 @@ Both can be walked by several threads, each its own rows, in parts that fit in c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,9 @@ from . import kernels, walks
 from .arithmetic import Moments
 from .base import ONCE, Sums, all_counted, bad_entries, not_finite
 from .holes import LONGEST, compressed, stack_entries
-from .questions import Listing, Masked, Regression, Tally, Trimmed
+from .questions import Listing, Masked, Regression, Tally, Trimmed, limits_of
 from .regressions import buffers
-from .walks import DenseTiles, Entries, ListedTiles, Walk, even_runs, read_only
+from .walks import DenseTiles, Entries, ListedTiles, Tiles, Walk, even_runs, read_only
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -28,18 +29,160 @@ if TYPE_CHECKING:
     from ..model.maps import ColumnMaps
 
 INLINE_ENTRIES = 1 << 17  # of a dense piece: below, another thread costs more than it brings
-INLINE_LISTED = 1 << 15  # the same of a list
+INLINE_LISTED = 1 << 15  # the same of a list, and of entries that are weighed
 WEIGHED_ENTRIES = 1 << 15  # whose weights are made at a time: they stay in cache
-INLINE_WEIGHTS = 1 << 15  # of a dense piece whose entries are weighed: as INLINE_ENTRIES
 FEW_SHARES = 1 << 21  # entries below which S is found in as many shares as there are threads
-FLAGGED_BYTES = 1 << 18  # of L whose entries of S are found at a time: larger tiles are hardly faster
+FLAGGED_BYTES = 1 << 19  # of L whose entries of S are found at a time
 SUMS = 4  # numbers per observed entry, of which the sums over rows that threads keep for themselves may consist
 
 Pair = tuple[Array, Array]  # something of the stored rows, and of the stored columns
 Flagged = tuple[list[Pair], Tally]  # columns and values of entries of S, run by run, and what rode along
 
 
-class Dense:
+class Piece(ABC):
+    """What both kinds answer.
+
+    Attributes
+    ----------
+    turned : bool
+        Whether stored rows are columns of M: what is said below about rows and columns is of the stored ones.
+    stored, size, shape : how many rows and columns are stored, how many entries, and the shape of M
+    small : whether one thread is enough
+    where : which rows and columns of M it consists of, for messages; empty: all of them
+    sum_dtype : of sums over entries
+    """
+
+    turned = False
+    shape: tuple[int, int]
+    stored: tuple[int, int]
+    size: int
+    small: bool
+    where: str
+    dtype: np.dtype
+    sum_dtype: np.dtype
+
+    @property
+    @abstractmethod
+    def n_observed(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def counts(self) -> Pair:
+        """How many entries of each row and column of M are observed. Counting reads M, once, and not as an answer."""
+
+    @abstractmethod
+    def shares(self, parts: int) -> list[range]:
+        """The rows in ``parts`` runs of about as many entries."""
+
+    @abstractmethod
+    def tiles(self, share: range, most: int | None = None) -> Tiles:
+        """Some rows in tiles; of a dense piece in whole rows of about so many entries, if that is told."""
+
+    def most_sums(self, width: int) -> int | None:
+        """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
+        return None
+
+    @abstractmethod
+    def mapped(self, maps: ColumnMaps) -> Piece:
+        """The latent values of M: a piece of its own."""
+
+    @abstractmethod
+    def rows(self, some: slice) -> Piece:
+        """Some rows of M."""
+
+    @abstractmethod
+    def whole(self) -> Array:
+        """All of it as a dense array, in the same way as :meth:`block`."""
+
+    @abstractmethod
+    def block(self, rows: Array, cols: Array) -> Array:
+        """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
+
+    @abstractmethod
+    def entries(self, rows: Array, cols: Array) -> Array:
+        """M at the entries ``(rows[k], cols[k])``, in the same way."""
+
+    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
+        """All rows, in ``parts`` walks that different threads can take."""
+        asked = asked.converted(read_only)  # for one compiled kernel
+        return [Walk(self.tiles(share), asked, self.dtype) for share in self.shares(parts)]
+
+    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
+        """What the regressions of rows or columns of M need, and what rides along."""
+        asked = asked.T if self.turned else asked
+        (U, V), axis, noise, units = asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
+        other, spread = (np.ascontiguousarray(side) for side in asked.other)
+        pairs = self.pairs(other)
+
+        def weigh(share: range, mine: Moments, sums: Sums) -> None:
+            tiles = self.tiles(share, WEIGHED_ENTRIES)
+            P, Q, scaled = (tiles.buffer(float) for _ in range(3))
+            for tile in tiles:
+                T, W, values = tile.low_rank(U, V, P), tile.fit(Q), tile.values
+                for unit, lines in zip(units, (tile.of_rows, tile.of_cols), strict=True):
+                    if unit is not None:
+                        values = read_only(np.divide(values, lines(unit), out=tile.fit(scaled).reshape(values.shape)))
+                tile.weigh(values, T, W, noise.part(tile.rows), sums.part(tile.rows))
+                tile.moments(T, W, other, pairs, spread, axis, mine)
+
+        shares = self.shares(1 if self.size < INLINE_LISTED else threads)
+        moments, sums = sum_shares(weigh, shares, axis, self.stored, U.shape[1])
+        if not sums.finite:
+            raise self.blamed()
+        self.met(self.size - sums.n_observed)
+        return moments, sums.T if self.turned else sums
+
+    def pairs(self, factors: Array) -> Any:
+        """The products of factors that moments are sums of, if they are made once and for all."""
+        return None
+
+    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
+        """S, in the orientation of M, from a question about stored rows and columns."""
+        counts, asked = np.zeros(self.stored[0], np.int64), asked.converted(read_only)
+        limits = limits_of(asked.limit, self.stored[0], self.dtype)
+        index = np.int32 if self.stored[1] <= LONGEST else np.int64
+
+        def find(share: range) -> Flagged:
+            found, total, tiles = [], Tally(), self.tiles(share, max(1, FLAGGED_BYTES // self.dtype.itemsize))
+            buffer, mask, values, where = (tiles.buffer(kind) for kind in (self.dtype, bool, self.dtype, index))
+            in_row = np.empty(len(share), np.int64)
+            for tile in tiles:
+                R, beyond = tile.low_rank(asked.U, asked.V, buffer), tile.fit(mask)
+                counted = kernels.trim(tile.M, *tile.place, R, beyond, *tile.limits(*limits), True)
+                total.add(R.size, counted)
+                n = kernels.collect(beyond, R, where, values, in_row)
+                found.append((tile.columns(where[:n]), values[:n].copy()))
+                tile.count(where[:n], in_row, counts)
+            return found, total
+
+        # Many shares let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
+        shares = self.shares(1 if self.small else threads * (1 if self.size < FEW_SHARES else 8))
+        answers = in_order(find, shares, min(threads, len(shares)), ahead=len(shares))
+        parts, tallies = zip(*answers, strict=True)
+        total = Tally.of(tallies)
+        self.seen(total)
+        S = stack_entries(list(chain(*parts)), counts, self.stored, self.dtype)
+        if self.turned:
+            S = S.T.tocsr()
+            S.has_canonical_format = True
+        return S, total
+
+    def seen(self, tally: Tally) -> None:
+        """Take note of a walk: M − L that is not finite is refused, and missing entries are remembered."""
+        if not tally.finite:
+            raise self.blamed()
+        self.met(tally.missing)
+
+    def met(self, missing: int) -> None:
+        """So many entries that are stored turned out not to be observed."""
+        return
+
+    def blamed(self) -> Exception:
+        """Whose fault it is that M − L is not finite; a list was looked at when it came."""
+        return not_finite(0)
+
+
+class Dense(Piece):
     """A two-dimensional array, never copied and never upcast; NaN is not observed.
 
     Parameters
@@ -48,15 +191,6 @@ class Dense:
     holes : bool
         Whether some entries are known to be NaN. If not, M is taken as complete until the first is met.
     where : str
-        Which rows and columns of M it consists of, for messages; empty: all of them.
-
-    Attributes
-    ----------
-    turned : bool
-        Whether stored rows are columns of M: what is said below about rows and columns is of the stored ones.
-    stored, size, shape : how many rows and columns are stored, how many entries, and the shape of M
-    small : whether one thread is enough
-    sum_dtype : of sums across rows
     """
 
     def __init__(self, M: Array, holes: bool = False, where: str = "") -> None:
@@ -74,7 +208,6 @@ class Dense:
 
     @property
     def counts(self) -> Pair:
-        """How many entries of each row and column of M are observed. Counting reads M, once, and not as an answer."""
         if not self.holes:
             return all_counted(self.shape)
         if self._counts is None:
@@ -91,127 +224,49 @@ class Dense:
         return (cols, rows) if self.turned else (rows, cols)
 
     def shares(self, parts: int) -> list[range]:
-        """The rows in ``parts`` runs of about as many entries."""
         n, parts = len(self.A), min(parts, len(self.A))
         return [range(first, last) for first, last in pairwise(n * part // parts for part in range(parts + 1))]
 
-    def most_sums(self, width: int) -> int | None:
-        """How many threads may have sums of their own, of ``width`` numbers for each column. None: any number."""
-        return None
+    def tiles(self, share: range, most: int | None = None) -> DenseTiles:
+        return DenseTiles(self.A, share, most)
 
     def mapped(self, maps: ColumnMaps) -> Dense:
-        """The latent values of M: an array of its own."""
         return Dense(maps.table(self.A.T if self.turned else self.A), self.holes, self.where)
 
     def rows(self, some: slice) -> Dense:
-        """Some rows of M; nothing is copied."""
         return Dense(self.A.T[some] if self.turned else self.A[some], self.holes, self.where)
 
-    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
-        """All rows, in ``parts`` walks that different threads can take."""
-        rows, cols = asked.sides
-        asked = asked.with_sides(rows, [_wide(V) for V in cols])
-        return [Walk(DenseTiles(self.A, share), asked, self.dtype, self.holes) for share in self.shares(parts)]
-
-    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        """What the regressions of rows or columns of M need, and what rides along."""
-        asked, A, n2 = asked.T if self.turned else asked, self.A, self.A.shape[1]
-        U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
-        K, Vt, (other, spread) = U.shape[1], np.ascontiguousarray(V.T), asked.other
-        products, height = buffers.get("products", (len(other), K * (K + 1) // 2)), max(1, WEIGHED_ENTRIES // n2)
-        kernels.pairs(other, products)
-
-        def weigh(share: range, mine: Moments, sums: Sums) -> None:
-            T, W = np.empty((2, height, n2))
-            scaled = None if units[0] is None and units[1] is None else np.empty((height, n2))
-            for first in range(share.start, share.stop, height):
-                rows = slice(first, min(first + height, share.stop))
-                t, w, values = T[: rows.stop - first], W[: rows.stop - first], A[rows]
-                np.matmul(U[rows], Vt, out=t)
-                if scaled is not None:
-                    by: Any = units[1] if units[0] is None else units[0][rows, None]
-                    values = read_only(np.divide(values, by, out=scaled[: rows.stop - first]))
-                kernels.weigh_tile(values, t, w, noise.part(rows), sums.part(rows))
-                if axis == 0:
-                    np.matmul(w, products, out=mine.H[rows])
-                    np.matmul(t, V, out=mine.g[rows])
-                    np.matmul(w, spread, out=mine.kappa[rows])
-                else:
-                    mine.H += w.T @ products[rows]
-                    mine.g += t.T @ U[rows]
-                    mine.kappa += w.T @ spread[rows]
-
-        shares = self.shares(1 if A.size < INLINE_WEIGHTS else threads)
-        moments, sums = sum_shares(weigh, shares, axis, A.shape, K)
-        if not sums.finite:
-            raise self._blamed()
-        self.holes |= sums.n_observed < A.size
-        return moments, sums.T if self.turned else sums
-
-    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        """S, in the orientation of M."""
-        return find_outliers(self, asked, threads)
-
-    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
-        """What finds the entries of S in some rows, in order; how many each row has goes to ``counts``."""
-        (rows, cols), U, Vt, A = asked.limits(self.dtype), asked.U, _wide(asked.V), self.A
-        width, index = A.shape[1], np.int32 if A.shape[1] <= LONGEST else np.int64
-        most = max(1, FLAGGED_BYTES // A.dtype.itemsize // width)
-
-        def work(share: range) -> Flagged:
-            height, found, total, holes = min(most, len(share)), [], Tally(), self.holes or None
-            P, values, where = (np.empty((height, width), dtype) for dtype in (A.dtype, A.dtype, index))
-            values, where = values.ravel(), where.ravel()
-            for first in range(share.start, share.stop, height):
-                some = slice(first, min(first + height, share.stop))
-                T, out = P[: some.stop - first], (where, values, counts[some])
-                counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
-                if not counted[1] and holes is None:  # as in Walk
-                    holes = True
-                    counted = kernels.flag(A, first, 0, np.matmul(U[some], Vt, out=T), rows, cols, *out, holes)
-                n = counts[some].sum()
-                found.append((where[:n].copy(), values[:n].copy()))
-                total.add(T.size, counted)
-            return found, total
-
-        return work
+    def pairs(self, factors: Array) -> Array:
+        K = factors.shape[1]
+        products = buffers.get("products", (len(factors), K * (K + 1) // 2))
+        kernels.pairs(factors, products)
+        return products
 
     def whole(self) -> Array:
-        """All of it as a dense array, not copied, in the same way as :meth:`block`."""
         return self._finite(self.A.T if self.turned else self.A)
 
     def block(self, rows: Array, cols: Array) -> Array:
-        """``M[rows][:, cols]``, NaN where it is not observed; refused if some are infinite."""
         return self._finite(self.A[np.ix_(cols, rows)].T if self.turned else self.A[np.ix_(rows, cols)])
 
     def entries(self, rows: Array, cols: Array) -> Array:
-        """M at the entries ``(rows[k], cols[k])``, in the same way."""
         return self._finite(self.A[cols, rows] if self.turned else self.A[rows, cols])
 
     def _finite(self, values: Array) -> Array:
         missing, infinite = bad_entries(values)
         if infinite:
             raise not_finite(infinite, self.where)
-        self.holes |= missing > 0
+        self.met(missing)
         return values
 
-    def seen(self, tally: Tally) -> None:
-        """Take note of a walk: M − L that is not finite is refused, and missing entries are remembered."""
-        if not tally.finite:
-            raise self._blamed()
-        self.holes |= tally.missing > 0
+    def met(self, missing: int) -> None:
+        self.holes |= missing > 0
 
-    def _blamed(self) -> Exception:
-        """Whose fault it is that M − L is not finite: M is read once more."""
+    def blamed(self) -> Exception:
+        """M is read once more."""
         return not_finite(int(sum(bad_entries(row)[1] for row in self.A)), self.where)
 
 
-def _wide(V: Array) -> Array:
-    """The second factor with a column for each column of M, as products with tiles of rows want it."""
-    return np.ascontiguousarray(V.T)
-
-
-class Listed:
+class Listed(Piece):
     """The observed entries, row by row, and nothing for the others: cost and memory are those of the entries.
 
     Parameters
@@ -219,11 +274,8 @@ class Listed:
     M : csr_array of float32 or float64, whose stored entries are the observed ones
         In canonical format: columns sorted in each row, none twice. A stored zero is an observation. Not copied.
     where : str
-
-    Attributes and methods are those of :class:`Dense`.
     """
 
-    turned = False
     sum_dtype = np.dtype(np.float64)  # entries of a column come one by one: in single precision, errors would add up
 
     def __init__(self, M: csr_array, where: str = "") -> None:
@@ -237,8 +289,12 @@ class Listed:
         ends, indices = M.indptr.astype(np.int64, copy=False), M.indices.astype(index, copy=False)
         self.M = Entries(M.shape, read_only(ends), read_only(indices), read_only(M.data))
         self.where, self.dtype, self.stored, self.shape = where, M.data.dtype, M.shape, M.shape
-        self.size = self.n_observed = self.M.size
+        self.size = self.M.size
         self.small = self.size < INLINE_LISTED
+
+    @property
+    def n_observed(self) -> int:
+        return self.size
 
     @property
     def counts(self) -> Pair:
@@ -246,6 +302,9 @@ class Listed:
 
     def shares(self, parts: int) -> list[range]:
         return even_runs(self.M.ends, max(1, min(parts, self.shape[0])))
+
+    def tiles(self, share: range, most: int | None = None) -> ListedTiles:
+        return ListedTiles(self.M, share)
 
     def most_sums(self, width: int) -> int | None:
         return max(1, SUMS * self.n_observed // (self.shape[1] * max(1, width)))
@@ -262,54 +321,6 @@ class Listed:
         part = compressed(M.values[first:last], M.indices[first:last], ends, shape)
         part.has_canonical_format = True
         return Listed(part, self.where)
-
-    def walks(self, asked: Trimmed | Masked, parts: int) -> list[Walk]:
-        rows, cols = asked.sides
-        asked = asked.with_sides(*([read_only(B) for B in side] for side in (rows, cols)))  # for one compiled kernel
-        return [Walk(ListedTiles(self.M, share), asked, self.dtype) for share in self.shares(parts)]
-
-    def moments(self, asked: Regression, threads: int) -> tuple[Moments, Sums]:
-        U, V, axis, noise, units = *asked.factors, asked.axis, asked.noise, (asked.row_units, asked.col_units)
-        M, spread = self.M, np.ascontiguousarray(asked.other[1])
-
-        def weigh(share: range, mine: Moments, sums: Sums) -> None:
-            for tile in ListedTiles(M, share).tiles():
-                (values,), at, listed = tile.M, tile.rows, (tile.starts, tile.indices)
-                for unit, lines in zip(units, (tile.row_of_each, tile.indices), strict=True):
-                    values = values if unit is None else read_only(values / unit[lines])
-                T, W = np.empty((2, len(values)))
-                kernels.low_rank(*listed, U[at], V, T)
-                kernels.weigh_list(*listed, values, T, W, noise.part(at), sums.part(at))
-                if axis == 0:
-                    kernels.sum_along(*listed, T, W, V, spread, mine.H[at], mine.g[at], mine.kappa[at])
-                else:
-                    kernels.sum_across(*listed, T, W, U[at], spread[at], mine.H, mine.g, mine.kappa)
-
-        moments, sums = sum_shares(weigh, self.shares(1 if self.small else threads), axis, M.shape, U.shape[1])
-        if not sums.finite:
-            raise not_finite(0)  # M was looked at when it came
-        return moments, sums
-
-    def listed(self, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-        return find_outliers(self, asked, threads)
-
-    def finder(self, asked: Listing, counts: Array) -> Callable[[range], Flagged]:
-        rows, cols = asked.limits(self.dtype)
-        U, V, one = read_only(asked.U), read_only(asked.V), np.ones(1, self.dtype)
-
-        def work(share: range) -> Flagged:
-            tiles, total, found = ListedTiles(self.M, share), Tally(), []
-            buffer, values, where = tiles.buffer(), tiles.buffer(), tiles.buffer(np.int32)
-            for tile in tiles.tiles():
-                P, count = tile.low_rank(U, V, buffer), np.empty(1, np.int64)
-                limits = rows[tile.row_of_each] * cols[tile.indices]
-                total.add(P.size, kernels.flag(tile.M, 0, 0, P, one, limits, where, values, count))
-                at = where[: count[0]]
-                found.append((tile.indices[at], values[: len(at)].copy()))
-                counts[tile.rows] += np.diff(np.searchsorted(at, tile.starts))
-            return found, total
-
-        return work
 
     def whole(self) -> Array:
         found = np.full(self.shape, np.nan, self.dtype)
@@ -343,13 +354,6 @@ class Listed:
         """Rows, columns and values of some of the entries, by their position in the list."""
         return self.M.rows_of(positions), self.M.indices[positions].astype(np.int64), self.M.values[positions]
 
-    def seen(self, tally: Tally) -> None:
-        if not tally.finite:
-            raise not_finite(0)  # M was looked at when it came
-
-
-Piece = Dense | Listed  # some rows and columns of M in memory
-
 
 def sum_shares(
     weigh: Callable[[range, Moments, Sums], None], shares: Sequence[range], axis: int, shape: tuple[int, int], K: int
@@ -378,22 +382,6 @@ def sum_shares(
             summed = getattr(found[0], name)
             summed += getattr(mine, name)
     return found[0], total
-
-
-def find_outliers(piece: Piece, asked: Listing, threads: int) -> tuple[csr_array, Tally]:
-    """S, in the orientation of M, from a question about stored rows and columns."""
-    counts = np.zeros(piece.stored[0], np.int64)
-    # Many shares let all threads end at about the same time, but to hand one over takes a tenth of a millisecond.
-    shares = piece.shares(1 if piece.small else threads * (1 if piece.size < FEW_SHARES else 8))
-    answers = in_order(piece.finder(asked, counts), shares, min(threads, len(shares)), ahead=len(shares))
-    parts, tallies = zip(*answers, strict=True)
-    total = Tally.of(tallies)
-    piece.seen(total)
-    S = stack_entries(list(chain(*parts)), counts, piece.stored, piece.dtype)
-    if piece.turned:
-        S = S.T.tocsr()
-        S.has_canonical_format = True
-    return S, total
 
 
 def piece_of(M: Any, holes: bool = False, where: str = "") -> Piece:

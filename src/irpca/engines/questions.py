@@ -146,11 +146,10 @@ class Core(Question):
 
         def work(walk: Walk) -> Array:
             G = np.zeros((Q1.shape[1], Q2.shape[1]))
-            for some, tiles in walk:
-                TQ2 = np.zeros((some.stop - some.start, Q2.shape[1]), piece.dtype)
-                for tile, T in tiles:
-                    tile.times(T, Q2, TQ2)
-                G += Q1[some].T @ TQ2
+            for tile, T in walk:
+                TQ2 = np.zeros((tile.rows.stop - tile.rows.start, Q2.shape[1]), piece.sum_dtype)
+                tile.times(T, Q2, TQ2)
+                G += Q1[tile.rows].T @ TQ2
             return G
 
         sums, tally = _walk(piece, self.of, work, threads)
@@ -176,21 +175,21 @@ class Products(Question):
 
     def answer_stored(self, piece: Piece, threads: int) -> Answer:
         (n1, n2), X, Y = piece.stored, self.X, self.Y
-        TX = None if X is None else np.zeros((n1, X.shape[1]), piece.dtype)
+        TX = None if X is None else np.zeros((n1, X.shape[1]), piece.sum_dtype)
 
         def work(walk: Walk) -> Array | None:
             TY = None if Y is None else np.zeros((n2, Y.shape[1]), piece.sum_dtype)
-            for some, tiles in walk:
-                for tile, T in tiles:
-                    if TX is not None:
-                        tile.times(T, X, TX[some])
-                    if TY is not None:
-                        tile.t_times(T, Y, TY)
+            for tile, T in walk:
+                if TX is not None:
+                    tile.times(T, X, TX[tile.rows])
+                if TY is not None:
+                    tile.t_times(T, Y, TY)
             return TY
 
         most = None if Y is None else piece.most_sums(Y.shape[1])
         sums, tally = _walk(piece, self.of, work, threads, most)
-        of_rows, of_cols = () if TX is None else (TX,), () if Y is None else (_sum(sums, piece.dtype),)
+        of_rows = () if TX is None else (TX.astype(piece.dtype, copy=False),)
+        of_cols = () if Y is None else (_sum(sums, piece.dtype),)
         return Answer((), of_rows, of_cols, tally)
 
 
@@ -252,14 +251,6 @@ class Listing(Sided):
     V: Any
     limit: float | Standardised
 
-    def limits(self, dtype: np.dtype) -> tuple[Array, Array]:
-        """Of rows and columns, in the precision of M: the product of both is the limit of an entry."""
-        if isinstance(self.limit, Standardised):
-            rows, cols = self.limit.limit * np.sqrt(self.limit.rows), np.sqrt(self.limit.cols)
-        else:
-            rows, cols = np.full(len(self.U), in_precision(self.limit, dtype)), np.ones(len(self.V))
-        return rows.astype(dtype), cols.astype(dtype)
-
     def answer(self, piece: Piece, threads: int) -> tuple[Any, Tally]:
         """The part of S in this piece, as a CSR array in the order of M, and what rode along."""
         return piece.listed(self.T if piece.turned else self, threads)
@@ -294,6 +285,13 @@ class Writing(Question):
         tally.kept += int((~kept).sum())
         counts = tuple(np.bincount(at[kept], minlength=n) for at, n in zip((i, j), S.shape, strict=True))
         return Answer((), counts[:1], counts[1:], tally)
+
+
+def limits_of(limit: float | Standardised, n: int, dtype: np.dtype) -> tuple[Array, Array | None]:
+    """Of n rows, and of the columns, in the precision of M: the product of both is the limit of an entry."""
+    if not isinstance(limit, Standardised):
+        return np.full(n, in_precision(limit, dtype)), None
+    return (limit.limit * np.sqrt(limit.rows)).astype(dtype), np.sqrt(limit.cols).astype(dtype)
 
 
 def _walk(

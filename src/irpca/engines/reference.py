@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,9 +12,6 @@ import numpy as np
 from ..lowrank import Array, LowRank
 from .arithmetic import Moments, Posteriors, weigh
 from .base import (
-    Engine,
-    Lines,
-    Noise,
     Prior,
     Sink,
     Standardised,
@@ -26,7 +24,9 @@ from .base import (
     refuse_large_block,
     spread_places,
 )
-from .regressions import solve_bands
+from .body import PiecedEngine
+from .questions import Answer, Core, Masked, Products, Question, Regression, Tally
+from .regressions import asked_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from ..model.maps import ColumnMaps
 
 
-class ReferenceEngine(Engine):
+class ReferenceEngine(PiecedEngine):
     """M as a dense array, each question answered by its formula.
 
     Parameters
@@ -75,68 +75,65 @@ class ReferenceEngine(Engine):
         rows, cols = spread_places(self.shape, size)
         return np.where(self.observed[rows, cols], self.M[rows, cols], np.nan)
 
-    def _residual(self, L: LowRank) -> Array:
-        """M − L in double precision, zero where M is not observed."""
-        residual = np.where(self.observed, self.M - L.dense().astype(float), 0.0)
+    def _trimmed(self, U: Array, V: Array, limit: float | Standardised) -> tuple[Array, Array, Tally]:
+        """M − U Vᵀ in double precision, zero where M is not observed; the kept mask; and what rides along."""
+        residual = self._finite(np.where(self.observed, self.M - U.astype(float) @ V.T, 0.0))
+        # The paper's P_zeta is strict: only |a| > zeta goes to S.
+        if isinstance(limit, Standardised):
+            kept = np.abs(residual) <= limit.limit * np.sqrt(np.multiply.outer(limit.rows, limit.cols))
+        else:
+            kept = np.abs(residual) <= in_precision(limit, self.dtype)
+        kept &= self.observed
+        T, tally = np.where(kept, residual, 0.0), Tally()
+        missing = int(self.M.size - self.n_observed)
+        tally.add(self.M.size, (int(kept.sum()), True, float((T**2).sum()), float(np.abs(T).max()), missing))
+        return residual, kept, tally
+
+    def _finite(self, residual: Array) -> Array:
         if not np.isfinite(residual).all():
             raise not_finite(bad_entries(self.M)[1])
         return residual
 
-    def _trimmed(self, L: LowRank, zeta: float | Standardised) -> tuple[Array, Array, Trim]:
-        """T in double precision, the kept mask, and what rides along."""
-        self.reads += 1
-        residual = self._residual(L)
-        # The paper's P_zeta is strict: only |a| > zeta goes to S.
-        if isinstance(zeta, Standardised):
-            kept = np.abs(residual) <= zeta.limit * np.sqrt(np.multiply.outer(zeta.rows, zeta.cols))
-        else:
-            kept = np.abs(residual) <= in_precision(zeta, self.dtype)
-        kept &= self.observed
-        T = np.where(kept, residual, 0.0)
-        n_kept = int(kept.sum())
-        return T, kept, Trim(n_kept, self.n_observed - n_kept, float((T**2).sum()), float(np.abs(T).max()))
-
-    def core(self, L: LowRank, zeta: float, Q1: Array, Q2: Array) -> tuple[Array, Trim]:
-        T, _, trim = self._trimmed(L, zeta)
-        return Q1.T @ T @ Q2, trim
-
-    def normal(self, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> ReferenceNormal:
-        return ReferenceNormal(self, L, zeta, Q1, Q2)
-
-    def products(
-        self, L: LowRank, zeta: float, X: Array | None = None, Y: Array | None = None, kept: bool = False
-    ) -> tuple[Any, Any, Trim]:
-        T, K, trim = self._trimmed(L, zeta)
-        A = K.astype(float) if kept else T
-        return (
-            None if X is None else (A @ X).astype(self.dtype),
-            None if Y is None else (A.T @ Y).astype(self.dtype),
-            trim,
+    def ask(self, question: Question) -> Answer:
+        assert isinstance(question, (Core, Products))
+        of = question.of
+        by = of.by if isinstance(of, Masked) else of
+        T, kept, tally = self._trimmed(by.U, by.V, by.zeta)
+        T = np.where(kept, of.U.astype(float) @ of.V.T if isinstance(of, Masked) else 1.0 if by.ones else T, 0.0)
+        if isinstance(question, Core):
+            return Answer((question.Q1.T @ T @ question.Q2,), (), (), tally)
+        rows, cols = (
+            () if B is None else ((A @ B).astype(self.dtype),) for A, B in ((T, question.X), (T.T, question.Y))
         )
+        return Answer((), rows, cols, tally)
 
-    def solve_lines(self, axis: int, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-        self.reads += 1
-        self._residual(LowRank(U, np.eye(U.shape[1]), V))  # refused if it is not finite
-        M = self.M if noise.units is None else self.M / noise.units
-        if axis == 0:
-            return _solve_rows(M, self.observed, U, V, noise, prior)
-        lines = _solve_rows(M.T, self.observed.T, V, U, noise.T, prior)
-        return replace(lines, sums=lines.sums.T)
+    def ask_lines(self, question: Regression, mean: Array, prior: Prior) -> tuple[Callable[..., list[Any]], Sums]:
+        asked = question.T if question.axis else question  # of the rows of M, or of its transpose
+        M, observed = (self.M.T, self.observed.T) if question.axis else (self.M, self.observed)
+        M = M if asked.col_units is None else M / asked.col_units
+        M = M if asked.row_units is None else M / asked.row_units[:, None]
+        V, noise, (p, q) = asked.V, asked.noise, np.tril_indices(asked.V.shape[1])
+        R = self._finite(np.where(observed, M - asked.U.astype(float) @ V.T, 0.0))
+        s2, var = np.multiply.outer(noise.rows, noise.cols), noise.row_spread @ noise.col_spread.T
+        omega, energy, trust, totals = weigh(R, observed, s2, var, noise.parameters)
+        of_rows, of_cols = (np.column_stack([energy.sum(axis=k), trust.sum(axis=k)]) for k in (1, 0))
+        sums = Sums(of_rows, of_cols, totals)
+        moments = Moments(omega @ (V[:, p] * V[:, q]), (omega * R) @ V, omega @ prior.other_spread)
+        return asked_of(Posteriors(moments, mean.astype(float), prior)), sums.T if question.axis else sums
 
     def whole(self) -> Array:
         self.reads += 1
-        if infinite := bad_entries(self.M)[1]:
-            raise not_finite(infinite)
+        self._finite(self.M)
         return np.where(self.observed, self.M, self.dtype.type(np.nan))
 
     def corruption(self, L: LowRank, limit: float | Standardised) -> tuple[csr_array, Trim]:
         from scipy.sparse import csr_array
 
-        _, kept, trim = self._trimmed(L, limit)
+        self.reads += 1
+        residual, kept, tally = self._trimmed(*self.factors(L), limit)
         # Not from a dense S: a zero residual beyond a negative zeta belongs to it.
         rows, cols = np.nonzero(self.observed & ~kept)
-        values = (self.M - L.dense())[rows, cols].astype(self.dtype)
-        return csr_array((values, (rows, cols)), shape=self.shape), trim
+        return csr_array((residual[rows, cols].astype(self.dtype), (rows, cols)), shape=self.shape), tally.trim
 
     def write(self, L: LowRank, limit: float | Standardised, sink: Sink) -> tuple[tuple[Array, Array], Trim]:
         S, trim = self.corruption(L, limit)
@@ -164,34 +161,3 @@ class ReferenceEngine(Engine):
         if infinite := bad_entries(values)[1]:
             raise not_finite(infinite)
         return np.where(observed, values, self.dtype.type(np.nan))
-
-
-class ReferenceNormal:
-    """Normal equations with a dense mask."""
-
-    def __init__(self, engine: ReferenceEngine, L: LowRank, zeta: float, Q1: Array | None, Q2: Array) -> None:
-        Q1 = np.eye(engine.shape[0]) if Q1 is None else Q1
-        self.engine, self.Q1, self.Q2 = engine, Q1, Q2
-        T, self.K, self.trim = engine._trimmed(L, zeta)
-        self.gradient = Q1.T @ T @ Q2
-
-    def times(self, P: Array) -> Array:
-        self.engine.reads += 1
-        return self.Q1.T @ (self.K * (self.Q1 @ P @ self.Q2.T)) @ self.Q2
-
-    def products(self, L: LowRank, X: Array, Y: Array) -> tuple[Array, Array]:
-        self.engine.reads += 1
-        K = self.K * L.dense()
-        return (K @ X).astype(self.engine.dtype), (K.T @ Y).astype(self.engine.dtype)
-
-
-def _solve_rows(M: Array, observed: Array, U: Array, V: Array, noise: Noise, prior: Prior) -> Lines:
-    """The regression of every row of M on V."""
-    R = np.where(observed, M - U.astype(float) @ V.T, 0.0)
-    s2, var = np.multiply.outer(noise.rows, noise.cols), noise.row_spread @ noise.col_spread.T
-    omega, energy, trust, totals = weigh(R, observed, s2, var, noise.parameters)
-    of_rows, of_cols = (np.column_stack([energy.sum(axis=axis), trust.sum(axis=axis)]) for axis in (1, 0))
-    p, q = np.tril_indices(V.shape[1])
-    moments = Moments(omega @ (V[:, p] * V[:, q]), (omega * R) @ V, omega @ prior.other_spread)
-    lines = Posteriors(moments, U.astype(float), prior)
-    return solve_bands(lambda name, *args: [getattr(lines, name)(*args)], prior, Sums(of_rows, of_cols, totals))

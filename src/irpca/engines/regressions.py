@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from ..lowrank import Array
 from ..threads import in_order
 from . import kernels
-from .arithmetic import NO_VARIANCE, Moments, Posteriors, conjugate_gradients, precondition
+from .arithmetic import NO_VARIANCE, Moments, Posteriors, conjugate_gradients, lower, precondition, symmetric
 from .base import Lines, Prior, Sums
 from .kernels import LANES
 from .walks import read_only
@@ -52,186 +53,132 @@ class Buffers(threading.local):
 buffers = Buffers()
 
 
-class Band:
-    """Some lines with all of their moments, to be solved together by compiled loops; see :class:`.Posteriors`.
+class Band(Posteriors):
+    """Some lines in memory with all of their moments, LANES of them side by side, to be solved by compiled loops.
 
     Parameters
     ----------
-    moments : Moments
-    mean : array of shape (n, K)
-        Their factors so far.
-    prior : Prior
-        Of these lines.
-    threads : int
+    moments, mean, prior : as those of :class:`.Posteriors`
     keep : bool
-        Whether other bands are asked before this one is asked again, so that memory cannot be shared with them.
+        Whether other bands are made before this one is asked, so that memory cannot be shared with them.
     """
 
-    def __init__(self, moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep: bool = False) -> None:
-        self.moments, self.mean, self.prior, self.threads, self.keep = moments, mean, prior, threads, keep
-        self.deviation = np.sqrt(np.maximum(np.multiply.outer(prior.scale, prior.variance), NO_VARIANCE))
-        self.tied = not prior.variance.any()  # then posteriors are the prior means, and H C H is nothing
-        self.ready: tuple[Array, Array, Array] | None = None
+    xp = np
 
-    def prepare(self) -> tuple[Array, Array, Array]:
-        """Σ H (lower triangle) and Σ of the prior variances, over the lines; and ``Qᵀ (b − H C b)``.
+    def __init__(self, moments: Moments, mean: Array, prior: Prior, keep: bool = False) -> None:
+        self.keep, self.tied = keep, not prior.variance.any()  # then C is next to nothing, and is not made
+        super().__init__(moments, mean, prior)
 
-        With :meth:`through`, all that is asked for the coefficients.
-        """
-        H, factor, b = self._prepare(slice(0, len(self.mean)), self.threads)
-        if self.keep:
-            H, factor, self.moments = H.copy(), factor.copy(), Moments(*np.empty((3, 0)))
-        self.ready = H, factor, b
-        reduced = b
-        if not self.tied:
-            reduced = np.empty_like(b)
-            kernels.reduce(H, factor, self.deviation, b, reduced, False)
-        assert self.prior.basis is not None
-        variances = np.einsum("ik,ik->k", self.deviation, self.deviation)
-        return np.einsum("bpl->p", H), variances, self.prior.basis.T @ reduced
-
-    def through(self, A: Array) -> Array:
-        """``Qᵀ T Q A`` with T x = H x − H C H x of every line."""
-        assert self.ready is not None and self.prior.basis is not None
-        H, factor, b = self.ready
-        X, reduced = self.prior.basis @ A, np.empty_like(b)
-        n, K = b.shape
-
-        def work(at: slice) -> None:
-            blocks = _blocks(at)
-            kernels.reduce(H[blocks], factor[blocks], self.deviation[at], X[at], reduced[at], True)
-
-        _map(work, n, 2 * n * K**2, self.threads)
-        product: Array = self.prior.basis.T @ reduced
-        return product
-
-    def posterior(self, coefficients: Array | None) -> tuple[Array, Array, Array, Array, Array]:
-        """Posterior means, prior means, variances, spreads, and the sum of the posterior covariances."""
-        (n, K), prior, ready = self.mean.shape, self.prior, self.ready
-        expected = prior.mean if coefficients is None or prior.basis is None else prior.basis @ coefficients
-        assert expected is not None
-        if self.tied:
-            spread = np.full(n, NO_VARIANCE * float(np.trace(prior.weigh)))
-            return expected, expected, np.full((n, K), NO_VARIANCE), spread, n * NO_VARIANCE * np.eye(K)
-        new, variance, spread = np.empty((n, K)), np.empty((n, K)), np.empty(n)
-
-        def work(lines: slice) -> Array:
-            if ready is None:
-                prepared = self._prepare(lines, 1)
-            else:
-                blocks = _blocks(lines)
-                prepared = ready[0][blocks], ready[1][blocks], ready[2][lines]
-            total = np.zeros((K, K))
-            kernels.posterior(
-                *prepared, self.deviation[lines], expected[lines], prior.weigh,
-                new[lines], variance[lines], spread[lines], total,
-            )  # fmt: skip
-            return total
-
-        if self.small:
-            return new, expected, variance, spread, work(slice(0, n))
-        covariance = np.sum(_map(work, n, n * K**3, self.threads, LINES_AT_ONCE), axis=0)
-        return new, expected, variance, spread, covariance
-
-    @property
-    def small(self) -> bool:
-        """Whether lines are solved in one call of each kernel: there is less to do than several calls take."""
-        (n, K), basis = self.mean.shape, self.prior.basis
-        return 0 < n * K**3 < PARALLEL_FLOPS and (basis is None or basis.size * K <= IN_LOOPS)
-
-    def solve(self, sums: Sums) -> Lines:
-        """The posteriors of all lines, which are few."""
-        (n, K), prior = self.mean.shape, self.prior
-        A, precision, self.ready = None, np.zeros(K), self._prepare(slice(0, n), 1)
-        if prior.basis is not None:
-            basis, H, factor, b = read_only(np.ascontiguousarray(prior.basis)), *self.ready
-            A = np.zeros((basis.shape[1], K)) if prior.coefficients is None else np.array(prior.coefficients, order="C")
-            A, precision = kernels.coefficients(
-                H, factor, self.deviation, b, basis, prior.ridge, A, CG_STEPS, CG_DIGITS
-            )
-        new, expected, variance, spread, covariance = self.posterior(A)
-        return Lines(new, expected, variance, spread, covariance / n, A, precision, sums)
-
-    def _prepare(self, lines: slice, threads: int) -> tuple[Array, Array, Array]:
-        """H of some lines and the Cholesky factors of I + D H D, LANES of them side by side, and b = Σ ω m v.
-
-        Without the factors of lines that are tied to what is expected of them.
-        """
-        n, K = lines.stop - lines.start, self.mean.shape[1]
+    def solved(self, moments: Moments, mean: Array) -> tuple[Array, Array, Array]:
+        n, K = mean.shape
         shape = -(-n // LANES), K * (K + 1) // 2, LANES
-        H, b = buffers.get("H", shape), np.empty((n, K))
-        factor = np.empty((0, *shape[1:])) if self.tied else buffers.get("factor", shape)
-        moments, covariance = self.moments, self.prior.other_covariance
+        H, C = (np.empty(shape) if self.keep else buffers.get(name, shape) for name in "HC")
+        C, b, D = C[:0] if self.tied else C, np.empty((n, K)), np.sqrt(self.variance)
+        kernels.covariances(moments.H, moments.g, moments.kappa, mean, self.prior.other_covariance, D, H, C, b)
+        return H, C, b
 
-        def work(at: slice) -> None:
-            of, blocks = slice(lines.start + at.start, lines.start + at.stop), _blocks(at)
-            kernels.prepare(
-                moments.H[of], moments.g[of], moments.kappa[of], self.mean[of], covariance, self.deviation[of],
-                H[blocks], factor[blocks], b[at],
-            )  # fmt: skip
+    def each(self, F: Array, X: Array) -> Array:
+        if not len(F):
+            return NO_VARIANCE * X
+        out = np.empty_like(X)
+        kernels.multiply(F, X, out)
+        return out
 
-        if threads == 1:
-            work(slice(0, n))
-        else:
-            _map(work, n, n * K**3, threads)
-        return H, factor, b
+    def total(self, F: Array) -> Array:
+        return np.einsum("bpl->p", F) if len(F) else len(self.b) * NO_VARIANCE * _diagonal(self.b.shape[1])
+
+    def spreads(self) -> tuple[Array, Array]:
+        n, K = self.b.shape
+        if self.tied:
+            return np.full((n, K), NO_VARIANCE), np.full(n, NO_VARIANCE * np.trace(self.prior.weigh))
+        (p, q), diagonal = lower(K), _diagonal(K)
+        variances = self.C[:, diagonal > 0].transpose(0, 2, 1).reshape(len(self.C) * LANES, K)
+        return variances[:n], (self.prior.weigh[p, q] * (2.0 - diagonal) @ self.C).ravel()[:n]
+
+    def coefficients(self) -> tuple[Array | None, Array]:
+        """As :func:`_coefficients`, of all lines, which are few."""
+        prior, K = self.prior, self.b.shape[1]
+        if self.basis is None:
+            return None, np.zeros(K)
+        A = np.zeros((self.basis.shape[1], K))
+        if prior.coefficients is not None:
+            A[:] = prior.coefficients
+        basis = read_only(self.basis)
+        return kernels.coefficients(
+            self.H, self.C, self.variance, self.b, basis, prior.ridge, A, CG_STEPS, CG_DIGITS
+        )  # fmt: skip
 
 
-def band_of(moments: Moments, mean: Array, prior: Prior, threads: int = 1, keep: bool = False) -> Band | Posteriors:
-    """Some lines to be solved: by compiled loops, where there are any."""
-    if kernels.prepare is None:
-        return Posteriors(moments, mean, prior)
-    return Band(moments, mean, prior, threads, keep)
+@cache
+def _diagonal(K: int) -> Array:
+    """Ones on the diagonal of a lower triangle, zeros elsewhere."""
+    p, q = lower(K)
+    return 1.0 * (p == q)
+
+
+def solve_here(moments: Moments, mean: Array, prior: Prior, sums: Sums, threads: int) -> Lines:
+    """Posteriors of all lines, from moments in memory."""
+    n, K = mean.shape
+    if 0 < n * K**3 < PARALLEL_FLOPS and (prior.basis is None or prior.basis.size * K <= IN_LOOPS):
+        band = Band(moments, mean, prior)  # there is less to do than several calls of each kernel take
+        A, precision = band.coefficients()
+        return _lines([band.posterior(A)], A, precision, sums)
+    step = min(-(-n // (threads if n * K**3 > PARALLEL_FLOPS else 1)), LINES_AT_ONCE)
+    step = -(-step // LANES) * LANES or 1
+    runs = [slice(first, min(first + step, n)) for first in range(0, n, step)]
+
+    def band_of(run: slice) -> Band:
+        some = Moments(moments.H[run], moments.g[run], moments.kappa[run])
+        return Band(some, mean[run], prior.part(run), prior.basis is not None)
+
+    def each(work: Callable[[Any], Answer], bands: Sequence[Any], flops: int) -> list[Answer]:
+        return list(in_order(work, bands, threads if flops > PARALLEL_FLOPS else 1, ahead=len(bands)))
+
+    if prior.basis is None:  # no band is asked again
+        return solve_bands(
+            lambda _, *args: each(lambda run: band_of(run).posterior(*args), runs, n * K**3), prior, sums
+        )
+    bands = each(band_of, runs, n * K**3)
+    return solve_bands(
+        lambda name, *args: each(lambda band: getattr(band, name)(*args), bands, 4 * n * K**2), prior, sums
+    )
 
 
 Ask = Callable[..., list[Any]]  # a question about every band: the name of a method, and its arguments
 
 
+def asked_of(band: Posteriors) -> Ask:
+    """What asks the only band."""
+    return lambda name, *args: [getattr(band, name)(*args)]
+
+
 def solve_bands(ask: Ask, prior: Prior, sums: Sums) -> Lines:
     """Posteriors of all lines, from bands of them."""
-    K, n = len(prior.variance), len(prior.scale)
-    coefficients, precision = None, np.zeros(K)
-    if prior.basis is not None:
-        coefficients, precision = _coefficients(ask, prior, n)
-    *parts, covariances = zip(*ask("posterior", coefficients), strict=True)
-    new, expected, variance, spread = (_joined(part) for part in parts)
-    covariance = _total(covariances) / n
-    return Lines(new, expected, variance, spread, covariance, coefficients, precision, sums)
+    A, precision = (None, np.zeros(len(prior.variance))) if prior.basis is None else _coefficients(ask, prior)
+    return _lines(ask("posterior", A), A, precision, sums)
+
+
+def _lines(posteriors: list[Any], coefficients: Array | None, precision: Array, sums: Sums) -> Lines:
+    """Of all bands, which follow each other."""
+    *parts, covariances = zip(*posteriors, strict=True)
+    new, expected, variance, spread = (part[0] if len(part) == 1 else np.concatenate(part) for part in parts)
+    return Lines(new, expected, variance, spread, _total(covariances) / len(new), coefficients, precision, sums)
 
 
 def _total(parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else np.sum(parts, axis=0)
 
 
-def _joined(parts: tuple[Array, ...]) -> Array:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _map(work: Callable[[slice], Answer], n: int, flops: int, threads: int, most: int | None = None) -> list[Answer]:
-    """``work`` on runs of lines, ``most`` at a time; in threads, if there is enough to do."""
-    parts = threads if flops > PARALLEL_FLOPS else 1
-    step = min(-(-n // parts), most or n)
-    step = -(-step // LANES) * LANES  # whole blocks
-    shares = [slice(first, min(first + step, n)) for first in range(0, n, step)]
-    if parts == 1:
-        return [work(share) for share in shares]
-    return list(in_order(work, shares, threads, ahead=len(shares)))
-
-
-def _blocks(lines: slice) -> slice:
-    return slice(lines.start // LANES, -(-lines.stop // LANES))
-
-
-def _coefficients(ask: Ask, prior: Prior, n: int) -> tuple[Array, Array]:
+def _coefficients(ask: Ask, prior: Prior) -> tuple[Array, Array]:
     """A of the prior mean Q A, δ integrated out, by conjugate gradients; and how precisely each direction is known.
 
     The precision of what a line says of ``Q A`` is ``T = H − H C H`` with C the posterior covariance of δ.
     """
-    Q, ridge = prior.basis, prior.ridge
+    Q, ridge, n = prior.basis, prior.ridge, len(prior.scale)
     assert Q is not None and ridge is not None
     H, variance, right = (_total(parts) for parts in zip(*ask("prepare"), strict=True))
     size = float(np.vdot(Q, Q) / Q.shape[1])
-    inverse, precision = precondition(kernels.symmetric(H / n, len(variance)), np.sqrt(variance / n), size, ridge)
+    inverse, precision = precondition(symmetric(H / n, len(variance)), np.sqrt(variance / n), size, ridge)
     A = prior.coefficients if prior.coefficients is not None else np.zeros((Q.shape[1], len(variance)))
 
     solve = conjugate_gradients(lambda _, A: _total(ask("through", A)))

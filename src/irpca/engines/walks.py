@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ..lowrank import Array
 from . import kernels
-from .arithmetic import Counts
-from .base import in_precision
-from .questions import Masked, Tally, Trimmed
+from .arithmetic import Moments
+from .questions import Masked, Tally, Trimmed, limits_of
 
 TILE_BYTES = 5 << 19  # one tile of L or T, unless it were a large part of M
 TILE_SHARE = 32  # tiles of M, at least, that are not smaller than a sixteenth of the above
 TILE_ROWS = 64  # of a wide matrix; a narrow one gets more, to fill its tiles: whole rows are read fastest
 LISTED_ENTRIES = 1 << 15  # of a tile of a listed piece
+
+Limits = tuple[Array, Array | None]  # of rows and columns, whose product is the limit of an entry; None stands for ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class DenseTile:
 
     Attributes
     ----------
-    M, top, left : an array, and where the tile begins in it
+    M, place : an array, and where the tile begins in it
     """
 
     M: Array
@@ -39,20 +40,42 @@ class DenseTile:
     cols: slice
 
     @property
-    def top(self) -> int:
-        return self.rows.start
+    def place(self) -> tuple[int, int]:
+        return self.rows.start, self.cols.start
 
     @property
-    def left(self) -> int:
-        return self.cols.start
+    def width(self) -> int:
+        return self.cols.stop - self.cols.start
+
+    @property
+    def values(self) -> Array:
+        return self.M[self.rows, self.cols]
 
     def fit(self, buffer: Array) -> Array:
         """A buffer in the shape of the tile."""
-        height, width = self.rows.stop - self.rows.start, self.cols.stop - self.cols.start
-        return buffer[: height * width].reshape(height, width)
+        height = self.rows.stop - self.rows.start
+        return buffer[: height * self.width].reshape(height, self.width)
 
-    def low_rank(self, U: Array, Vt: Array, buffer: Array) -> Array:
-        return np.matmul(U[self.rows], Vt[:, self.cols], out=self.fit(buffer))
+    def of_rows(self, a: Array) -> Array:
+        """What belongs to the row of each entry; ``a`` has a number for every row of M."""
+        return a[self.rows, None]
+
+    def of_cols(self, b: Array) -> Array:
+        return b[self.cols]
+
+    def columns(self, at: Array) -> Array:
+        """The columns of entries that :func:`.collect` found."""
+        return at.copy()
+
+    def count(self, at: Array, in_row: Array, counts: Array) -> None:
+        """Add to the counts of rows how many it found there."""
+        counts[self.rows] = in_row[: self.rows.stop - self.rows.start]
+
+    def limits(self, rows: Array, cols: Array | None) -> Limits:
+        return rows[self.rows], None if cols is None else cols[self.cols]
+
+    def low_rank(self, U: Array, V: Array, buffer: Array) -> Array:
+        return np.matmul(U[self.rows], V[self.cols].T, out=self.fit(buffer))
 
     def times(self, A: Array, B: Array, out: Array) -> None:
         """Add ``A @ B`` to the rows of the tile in ``out``."""
@@ -62,32 +85,40 @@ class DenseTile:
         """Add ``A.T @ B`` to ``out``."""
         out[self.cols] += A.T @ B[self.rows]
 
+    def weigh(self, values: Array, T: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, ...]) -> None:
+        kernels.weigh_tile(values, T, W, noise, sums)
+
+    def moments(self, T: Array, W: Array, factors: Array, pairs: Array, spread: Array, axis: int, to: Moments) -> None:
+        """Add what the regressions of rows (axis 0), which are whole ones, or columns need; T is weighted by W."""
+        if axis == 0:
+            for weights, B, out in ((W, pairs, to.H), (T, factors, to.g), (W, spread, to.kappa)):
+                np.matmul(weights, B, out=out[self.rows])
+        else:
+            to.H += W.T @ pairs[self.rows]
+            to.g += T.T @ factors[self.rows]
+            to.kappa += W.T @ spread[self.rows]
+
 
 class DenseTiles:
-    """Some rows of an array, cut into tiles."""
+    """Some rows of an array, cut into tiles: such that fit in cache, or whole rows of about ``most`` entries."""
 
-    def __init__(self, A: Array, rows: range) -> None:
-        self.A, self.rows = A, rows
+    def __init__(self, A: Array, rows: range, most: int | None = None) -> None:
+        self.A, self.rows, n2 = A, rows, A.shape[1]
         size = min(TILE_BYTES, max(A.nbytes // TILE_SHARE, TILE_BYTES // 16))
-        entries = max(1, size // A.dtype.itemsize)
-        widest = max(1, entries // min(TILE_ROWS, len(rows)))
-        across = -(-A.shape[1] // widest)
-        self.width = -(-A.shape[1] // across)
+        entries = most or max(1, size // A.dtype.itemsize)
+        widest = n2 if most else max(1, entries // min(TILE_ROWS, len(rows)))
+        self.width = -(-n2 // -(-n2 // widest))
         self.height = min(len(rows), max(1, entries // self.width))
 
-    def __iter__(self) -> Iterator[tuple[slice, Iterator[DenseTile]]]:
-        """Some rows, and the tiles along them."""
+    def __iter__(self) -> Iterator[DenseTile]:
+        n2 = self.A.shape[1]
         for first in range(self.rows.start, self.rows.stop, self.height):
             rows = slice(first, min(first + self.height, self.rows.stop))
-            yield rows, self._along(rows)
+            for left in range(0, n2, self.width):
+                yield DenseTile(self.A, rows, slice(left, min(left + self.width, n2)))
 
-    def _along(self, rows: slice) -> Iterator[DenseTile]:
-        n2 = self.A.shape[1]
-        for first in range(0, n2, self.width):
-            yield DenseTile(self.A, rows, slice(first, min(first + self.width, n2)))
-
-    def buffer(self) -> Array:
-        return np.empty(self.height * self.width, self.A.dtype)
+    def buffer(self, dtype: Any = None) -> Array:
+        return np.empty(self.height * self.width, dtype or self.A.dtype)
 
 
 def even_runs(ends: Array, parts: int) -> list[range]:
@@ -133,22 +164,25 @@ class Entries:
 
 @dataclass(frozen=True, eq=False)
 class ListedTile:
-    """Some entries that follow each other; the first and the last row may have more.
+    """Some entries that follow each other, as :class:`DenseTile`; the first and the last row may have more.
 
     Attributes
     ----------
     rows : the rows they are in
     starts : where each of these begins, counted from the first entry, and where the last one ends
     indices : their columns
-    M, top, left : their values as an array of one row, and where the tile begins in it
+    M, place : their values as an array of one row, and where the tile begins in it
     """
 
     rows: slice
     starts: Array
     indices: Array
     M: Array
-    top: int = 0
-    left: int = 0
+    place: tuple[int, int] = (0, 0)
+
+    @property
+    def values(self) -> Array:
+        return self.M[0]
 
     @property
     def row_of_each(self) -> Array:
@@ -157,18 +191,44 @@ class ListedTile:
     def fit(self, buffer: Array) -> Array:
         return buffer[: len(self.indices)][None]
 
+    def of_rows(self, a: Array) -> Array:
+        return a[self.row_of_each]
+
+    def of_cols(self, b: Array) -> Array:
+        return b[self.indices]
+
+    def columns(self, at: Array) -> Array:
+        return self.indices[at]
+
+    def count(self, at: Array, in_row: Array, counts: Array) -> None:
+        counts[self.rows] += np.diff(np.searchsorted(at, self.starts))
+
+    def limits(self, rows: Array, cols: Array | None) -> Limits:
+        if cols is None:
+            return rows[:1], None  # the same for all
+        return np.ones(1, rows.dtype), self.of_rows(rows) * self.of_cols(cols)
+
     def low_rank(self, U: Array, V: Array, buffer: Array) -> Array:
         P = self.fit(buffer)
         kernels.low_rank(self.starts, self.indices, U[self.rows], V, P[0])
         return P
 
     def times(self, A: Array, B: Array, out: Array) -> None:
-        """Add ``A @ B`` to the rows of the tile in ``out``; A has a number for every entry, and is zero elsewhere."""
-        kernels.along(self.starts, self.indices, A[0], B, out)
+        """A has a number for every entry, and is zero elsewhere."""
+        kernels.times(self.starts, self.indices, A[0], B, out)
 
     def t_times(self, A: Array, B: Array, out: Array) -> None:
-        """Add ``A.T @ B`` to ``out``."""
-        kernels.across(self.starts, self.indices, A[0], B[self.rows], out)
+        kernels.t_times(self.starts, self.indices, A[0], B[self.rows], out)
+
+    def weigh(self, values: Array, T: Array, W: Array, noise: tuple[Array, ...], sums: tuple[Array, ...]) -> None:
+        kernels.weigh_list(self.starts, self.indices, values, T[0], W[0], noise, sums)
+
+    def moments(self, T: Array, W: Array, factors: Array, pairs: None, spread: Array, axis: int, to: Moments) -> None:
+        listed = self.starts, self.indices, T[0], W[0]
+        if axis == 0:
+            kernels.sum_along(*listed, factors, spread, to.H[self.rows], to.g[self.rows], to.kappa[self.rows])
+        else:
+            kernels.sum_across(*listed, factors[self.rows], spread[self.rows], to.H, to.g, to.kappa)
 
 
 class ListedTiles:
@@ -177,11 +237,7 @@ class ListedTiles:
     def __init__(self, M: Entries, rows: range) -> None:
         self.M, self.first, self.last = M, int(M.ends[rows.start]), int(M.ends[rows.stop])
 
-    def __iter__(self) -> Iterator[tuple[slice, list[ListedTile]]]:
-        for tile in self.tiles():
-            yield tile.rows, [tile]
-
-    def tiles(self) -> Iterator[ListedTile]:
+    def __iter__(self) -> Iterator[ListedTile]:
         M = self.M
         for start in range(self.first, self.last, LISTED_ENTRIES):
             at = slice(start, min(start + LISTED_ENTRIES, self.last))
@@ -193,47 +249,35 @@ class ListedTiles:
         return np.empty(min(LISTED_ENTRIES, self.last - self.first), dtype or self.M.values.dtype)
 
 
+Tile: TypeAlias = DenseTile | ListedTile
+Tiles: TypeAlias = DenseTiles | ListedTiles
+
+
 class Walk:
     """The tiles of T, or of what else is asked for, one after the other; each overwrites the last.
-
-    A tile that turns out to have holes is made again by the kernel that looks for them, and so are those that follow.
 
     Parameters
     ----------
     tiles : DenseTiles or ListedTiles
     asked : Trimmed or Masked
-        In the order of stored rows and columns, with the second factor as ``low_rank`` of a tile wants it.
+        In the order of stored rows and columns.
     dtype : that of M
-    holes : bool
-        Whether some entries are known to be NaN.
     """
 
-    def __init__(
-        self, tiles: DenseTiles | ListedTiles, asked: Trimmed | Masked, dtype: np.dtype, holes: bool = False
-    ) -> None:
-        self.tiles, self.asked, self.holes, self.tally = tiles, asked, holes or None, Tally()
+    def __init__(self, tiles: Tiles, asked: Trimmed | Masked, dtype: np.dtype) -> None:
+        self.tiles, self.asked, self.tally = tiles, asked, Tally()
         self.trimmed = asked.by if isinstance(asked, Masked) else asked
-        self.zeta = in_precision(self.trimmed.zeta, dtype)
+        self.limits = limits_of(self.trimmed.zeta, len(self.trimmed.U), dtype)
         self.P, self.K = tiles.buffer(), tiles.buffer() if self.trimmed.ones or asked is not self.trimmed else None
 
-    def __iter__(self) -> Iterator[tuple[slice, Iterator[tuple[Any, Array]]]]:
-        """Some rows, and the tiles along them, each with what was asked for."""
-        for rows, tiles in self.tiles:
-            yield rows, ((tile, self._made(tile)) for tile in tiles)
-
-    def _made(self, tile: Any) -> Array:
-        asked, K = self.asked, tile.fit(self.K) if self.K is not None else None
-        T, counted = self._trim(tile, K)
-        if not counted[1] and self.holes is None:
-            self.holes = True
-            T, counted = self._trim(tile, K)
-        self.tally.add(T.size, counted)
-        if isinstance(asked, Masked):
-            T = tile.low_rank(asked.U, asked.V, self.P)
-            kernels.mask(T, K)
-        return T if K is None or not self.trimmed.ones else K
-
-    def _trim(self, tile: Any, K: Array | None) -> tuple[Array, Counts]:
-        """T, and K as ones where an entry is kept."""
-        T = tile.low_rank(self.trimmed.U, self.trimmed.V, self.P)
-        return T, kernels.trim(tile.M, tile.top, tile.left, T, K, self.zeta, self.holes)
+    def __iter__(self) -> Iterator[tuple[Any, Array]]:
+        """The tiles, each with what was asked for."""
+        asked, by = self.asked, self.trimmed
+        for tile in self.tiles:
+            T, K = tile.low_rank(by.U, by.V, self.P), None if self.K is None else tile.fit(self.K)
+            counted = kernels.trim(tile.M, *tile.place, T, K, *tile.limits(*self.limits), None)
+            self.tally.add(T.size, counted)
+            if isinstance(asked, Masked):
+                T = tile.low_rank(asked.U, asked.V, self.P)
+                T *= K
+            yield tile, K if by.ones and K is not None else T

@@ -25,7 +25,7 @@ from ..arithmetic import Moments
 from ..base import Prior, bad_entries, not_finite
 from ..pieces import Dense, Listed, Piece, piece_of
 from ..questions import Answer, Regression, Tally, Writing
-from ..regressions import band_of
+from ..regressions import Band
 from .sources import Edges, Reading, Source, client_of_dask, place_of, tasks
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def prior_of_band(prior: Prior, mean: Array, span: slice) -> tuple[Array, Prior]
 
 def make_band(parts: Part, given: Opaque) -> tuple[Any, Any]:
     mean, prior = given.value
-    band = band_of(Moments(*parts[:3]), mean, prior, keep=True)
+    band = Band(Moments(*parts[:3]), mean, prior, keep=True)
     return band, band.prepare() if prior.basis is not None else None
 
 
