@@ -149,22 +149,25 @@ def test_a_keyboard_interrupt_in_a_callback_keeps_the_iterate(noisy):
 
 
 class Interrupted(MemoryEngine):
-    """Someone presses Ctrl-C while M is read for the k-th time."""
+    """Someone presses Ctrl-C while M is read for the k-th time, perhaps within compiled code."""
 
-    def __init__(self, M, k):
+    def __init__(self, M, k, compiled=False):
         super().__init__(M)
-        self.left = k
+        self.left, self.compiled = k, compiled
 
     def ask(self, *args, **kwargs):
         self.left -= 1
+        if self.left == 0 and self.compiled:
+            raise SystemError("a function returned a result with an exception set") from KeyboardInterrupt()
         if self.left == 0:
             raise KeyboardInterrupt
         return super().ask(*args, **kwargs)
 
 
-def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_keyboard_interrupt_while_M_is_read_keeps_the_last_iterate(stub, small, compiled):
     L = LowRank.from_product(np.ones((90, 1)), np.ones((80, 1)))
-    engine = Interrupted(small.M, 2)
+    engine = Interrupted(small.M, 2, compiled)
 
     def states(engine):
         for _ in range(3):

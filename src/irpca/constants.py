@@ -180,7 +180,6 @@ MIN_OUTLIER_LIMIT = 1e-3  # times the noise: less is rounding of an all but exac
 # Cells that a fit has not seen (solvers/crossfit.py), and checks of a finished fit (verdict.py); docs/design.md, Checks
 FOLDS = 5  # a fit to four fifths of the cells is much like one to all of them, and five are quick. A choice
 MAX_ERROR_RATIO = 0.9  # of expected values to column medians, with which they are worth using: closer by a tenth
-MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain
 COVERED_BY_INTERVALS = (0.90, 0.98)  # of unseen cells, that 95 % intervals may hold: 2 to 10 % are outside
 MIN_NOISE_GROWTH = (
     1.5  # in size, over the quarters of L: below, the limit of an outlier is less than half off. A choice

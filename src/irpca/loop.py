@@ -209,26 +209,27 @@ class _Run:
         """Take states from a solver until one is settled and still, a callback stops, or max_iter were made."""
         rounding = 10 * float(np.finfo(self.owner.dtype).eps)  # a step below it is as good as none
         try:
-            while self.status is Status.CONVERGED:
-                # A fit that is not finite is given up, and told: NumPy need not warn.
-                with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                    state = next(states, None)
-                if state is None:
-                    break
-                self.state = state
-                if state.maps is not None and self.problem.maps is None:  # from now on latent values are looked at
-                    self.problem = self.problem.mapped(state.maps)
-                self.history.append(state, time.perf_counter() - self.started, self.reads)
-                if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
-                    self.status = Status.DIVERGED
-                elif any([watch(state, self.history) for watch in watchers]):
-                    self.status = Status.STOPPED
-                elif state.settled and state.step <= max(tol, state.tolerance, rounding):
-                    break
-                elif self.history.stage.count("") >= max_iter:
-                    self.status = Status.MAX_ITER
-            if self.status is Status.CONVERGED and self.state is not None and self.state.whole:
-                self.state = self.state.whole()  # before a journal ends: a fit that is resumed asks for the same
+            with _interrupts():
+                while self.status is Status.CONVERGED:
+                    # A fit that is not finite is given up, and told: NumPy need not warn.
+                    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                        state = next(states, None)
+                    if state is None:
+                        break
+                    self.state = state
+                    if state.maps is not None and self.problem.maps is None:  # from now on latent values are looked at
+                        self.problem = self.problem.mapped(state.maps)
+                    self.history.append(state, time.perf_counter() - self.started, self.reads)
+                    if not np.isfinite(state.step) or not (state.stage or np.isfinite(state.L.core).all()):
+                        self.status = Status.DIVERGED
+                    elif any([watch(state, self.history) for watch in watchers]):
+                        self.status = Status.STOPPED
+                    elif state.settled and state.step <= max(tol, state.tolerance, rounding):
+                        break
+                    elif self.history.stage.count("") >= max_iter:
+                        self.status = Status.MAX_ITER
+                if self.status is Status.CONVERGED and self.state is not None and self.state.whole:
+                    self.state = self.state.whole()  # before a journal ends: a fit that is resumed asks for the same
         except KeyboardInterrupt:
             if self.state is None:
                 raise
@@ -245,11 +246,12 @@ class _Run:
         judge, trim, S, counted, sink = self._judge_by_threshold(state), state.trim, None, None, None
         if self.status is not Status.DIVERGED:
             try:
-                state = state.whole() if state.whole else state
-                state, judge = self._judge_of(state)
-                sink = self.files and self.files.of(state.L, judge, getattr(self.owner, "edges", None))
-                if self.sparse:
-                    S, counted, trim = self._read_outliers(state.L, judge, sink if self.streamed else None)
+                with _interrupts():
+                    state = state.whole() if state.whole else state
+                    state, judge = self._judge_of(state)
+                    sink = self.files and self.files.of(state.L, judge, getattr(self.owner, "edges", None))
+                    if self.sparse:
+                        S, counted, trim = self._read_outliers(state.L, judge, sink if self.streamed else None)
             except KeyboardInterrupt:  # the fit is there, and all but its S
                 self.status, sink = Status.INTERRUPTED, None
                 if self.sparse and not self.streamed:
@@ -323,6 +325,17 @@ class _Run:
         sink.begin()
         counted, trim = owner.write(L, judge.candidates, sink)
         return None, counted, trim
+
+
+@contextmanager
+def _interrupts() -> Iterator[None]:
+    """Ctrl-C within compiled code comes as a SystemError, whose cause is the interrupt."""
+    try:
+        yield
+    except SystemError as error:
+        if error.__cause__ is None or isinstance(error.__cause__, Exception):
+            raise
+        raise error.__cause__ from None
 
 
 @contextmanager

@@ -248,6 +248,12 @@ def test_values_once_stored_in_single_precision(sides):
     assert np.array_equal(result.S.toarray() != 0, p.corrupted)
 
 
+def test_a_rank_too_high_for_the_table_is_told():
+    p = make_problem(100, 100, d1=10, d2=10, rank=2, corruption=0.1)
+    result = irpca.solve(p.M, rank=5)
+    assert result.usable != "usable" or p.relative_error(result.L) < 1e-6
+
+
 def test_a_direction_that_few_rows_speak_for_is_not_lost_in_S():
     """Thirty rows of 3000: a block that misses them is exact nearly everywhere, and they are whole in S."""
     rng = np.random.default_rng(6)

@@ -51,8 +51,7 @@ def iterate(
 ) -> Iterator[State]:
     """Robust Bayesian matrix factorisation, with features in the priors and gross errors in the noise.
 
-    A settled state is an answer: solve() stops there, unless its final read of M refutes it. What follows such a yield
-    is done only then.
+    A settled state is an answer: solve() stops there. What follows such a yield is done for callers who go on.
 
     Parameters
     ----------
