@@ -1,7 +1,6 @@
 """A look at part of M: the right entries, the same W on every block, and few reads."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -59,6 +58,14 @@ def test_a_sample_of_a_large_matrix_holds_its_entries_from_everywhere():
         assert len(counts) == n
         assert np.sum((counts - 5000 / n) ** 2) / (5000 / n) < n + 5 * np.sqrt(2 * n)  # chi squared
     assert engine.reads == pytest.approx(5000 / 60_000, rel=1e-12)
+
+
+def test_sizes_are_those_of_what_L_leaves():
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((300, 200))
+    L = LowRank.from_product(rng.standard_normal((300, 2)), rng.standard_normal((200, 2)))
+    sample = Sample.draw(MemoryEngine(M), 5000, rng)
+    np.testing.assert_allclose(sample.sizes(L), np.abs(M - L.dense())[sample.rows, sample.cols], rtol=1e-10, atol=1e-13)
 
 
 # Values that many entries share, and values that come in steps
@@ -130,13 +137,13 @@ def test_blocks_grow_and_the_last_is_the_whole():
 def test_a_small_matrix_is_its_own_only_block():
     engine = MemoryEngine(np.ones((60, 50)))
     (block,) = draw_blocks(engine, gaussian_features(60, 3), gaussian_features(50, 3), None)
-    assert block.engine.shape == (60, 50) and engine.reads == 1
+    assert block.engine.shape == (60, 50) and not block.small and engine.reads == 1
 
 
 @pytest.mark.parametrize(("shape", "d1", "d2"), [((150, 2000), 60, 3), ((3000, 2000), 20, 3)])
 def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
     limit = 1 << 14
-    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=limit))
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", limit)
     engine = Sizes(*shape)
     drawn = list(
         draw_blocks(
@@ -152,7 +159,7 @@ def test_no_block_is_larger_than_it_may_be(monkeypatch, shape, d1, d2):
 
 
 def test_a_problem_whose_blocks_all_miss_a_direction_is_solved_all_the_same(monkeypatch):
-    monkeypatch.setattr(constants, "BUDGET", replace(constants.BUDGET, memory=1 << 14))
+    monkeypatch.setattr(blocks, "BLOCK_ENTRIES", 1 << 14)
     monkeypatch.setattr(blocks, "draw_lines", lambda F, m, rng: np.arange(min(m, F.n)))
     rng = np.random.default_rng(0)
     F1 = np.column_stack([rng.standard_normal((400, 3)), np.arange(400) == 399])

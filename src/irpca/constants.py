@@ -139,14 +139,16 @@ WIDTH_STEP = 1.15  # from one width of the peak to the next
 PEAK_SHARE = 0.95  # of the peak is within the width taken for it, ...
 PEAK_MARGIN = 2.0  # ... and nearly all of it within so many times that width: 4 standard deviations, if it is Gaussian
 NARROWER = 0.75  # times the width of the peak on a block a quarter as large: half as wide if it is an error of the fit
+MAX_STEPS_WITHOUT_GAIN = 2  # before a threshold that falls no more ends a fit
+MAX_LINE_ROUNDS = 8  # that lines which do not fit are fitted anew, by themselves
 ROW_SUBSETS = 64  # random ones of a row, of as many entries as components: an exact fit in half of them is sure to show
 THRESHOLD_DECAY = 5.0  # a faster one trims lines that converge slowly, and they stay trimmed
-COARSEST_STEP = 0.01  # of the gradient may conjugate gradients leave far from the solution: 1e-8 recovers no more of
-# 384 exact problems (docs/design.md)
-FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank. If all
-# do, 5 of 54 problems with weak components are lost
-ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others: in 177 exact fits no cell
-# was on the wrong side of the threshold
+# The next two: of 168 exact problems with 5 to 85 % corrupted, as many were recovered as with stricter ones.
+COARSEST_STEP = 0.1  # of the gradient may conjugate gradients leave far from the solution: the step is truncated anyway
+FIXED_RANK_STEP = 0.3  # of the smallest singular value of L: a shorter step keeps to the matrices of its rank
+ROUNDING_SPREAD = 8.0  # times rounding at most of the entries: it may be so large at others
+ROUNDING_MARGIN = 1000.0  # times rounding: a smaller residual is no gross error either
+MIN_REMAINING_MOMENT = 0.25  # of the smallest moment of a line that inliers should retain
 MIN_ENTRIES_PER_UNKNOWN = 2.0  # clean ones, before an exact fit is accepted: it may meet one for each by itself
 MAX_RELATIVE_ROUNDING = 1e-3  # of the spread of L: larger rounding cannot be distinguished from noise
 MIN_CONSTANT_SHARE = 0.95  # of the entries equal to one number: L is that number, and the others are gross errors

@@ -11,18 +11,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .. import constants
 from ..engines.base import Engine
 from ..features import Features
 from ..lowrank import Array, LowRank
 from ..sample import SPARSE, in_memory
 
-ROWS_PER_FEATURE = 4  # of the smallest block: with three, 20 % errors are the most that are survived (docs/design.md)
+ROWS_PER_FEATURE = 8
+AT_LEAST = 4  # rows per feature, where eight would be most of M: fits made from fewer are believed too easily
 FEWEST_ROWS = 128
+BLOCK_ENTRIES = 1 << 24  # no block is larger
+ONE_LINE = 0.5  # leverage of a line that a direction of a small block all but hangs on
 WORTH_IT = 0.25  # a block of more than this share of M saves nothing
-
-Lines = tuple[Array, Array]
-Sides = tuple[tuple[Array, Array], tuple[Array, Array]]  # Q and R of the rows, and of the columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,11 +33,13 @@ class Block:
     engine : owner of the block
     Q1 : orthonormal features of its rows; None: they have none
     Q2 : those of its columns
+    small : whether a larger block would have been affordable, so that only an exact fit is to be believed
     """
 
     engine: Engine
     Q1: Array | None
     Q2: Array
+    small: bool = False
 
     @property
     def unknowns(self) -> tuple[int, int]:
@@ -62,11 +63,6 @@ class FeatureBlock(Block):
     F1: Features = field(kw_only=True)
     F2: Features = field(kw_only=True)
 
-    @classmethod
-    def of(cls, engine: Engine, sides: Sides, F1: Features, F2: Features) -> FeatureBlock:
-        (Q1, R1), (Q2, R2) = sides
-        return cls(engine, Q1, Q2, R1=R1, R2=R2, F1=F1, F2=F2)
-
     def lift(self, L: LowRank) -> LowRank:
         """The matrix of the size of M whose rows and columns in the block are those of L; outer factors orthonormal."""
         assert self.Q1 is not None
@@ -79,54 +75,81 @@ def sparse(engine: Engine) -> bool:
     return engine.n_observed < SPARSE * math.prod(engine.shape)
 
 
+@dataclass(frozen=True, eq=False)
+class Draft:
+    """A block that M has not been asked for yet: its lines, and their features in orthonormal coordinates."""
+
+    lines: tuple[Array, Array]
+    Q1: Array
+    R1: Array
+    Q2: Array
+    R2: Array
+    small: bool
+
+
 def draw_blocks(engine: Engine, F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[FeatureBlock]:
     """Blocks to try, each larger than the one before; the last is all of M where that is small enough."""
-    for draft in (None,) if sparse(engine) else drafts(engine.shape, F1, F2, rng):
+    if sparse(engine):
+        yield whole(engine, F1, F2)
+        return
+    for draft in drafts(engine.shape, F1, F2, rng):
         if draft is None:
             yield whole(engine, F1, F2)
         else:
-            lines, sides = draft
-            yield FeatureBlock.of(in_memory(engine.block(*lines)), sides, F1, F2)
+            piece = in_memory(engine.block(*draft.lines))
+            yield FeatureBlock(piece, draft.Q1, draft.Q2, draft.small, R1=draft.R1, R2=draft.R2, F1=F1, F2=F2)
 
 
-def drafts(
-    shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Generator
-) -> Iterator[tuple[Lines, Sides] | None]:
-    """The lines of blocks to try, and their features in orthonormal coordinates; None: all of M."""
+def drafts(shape: tuple[int, int], F1: Features, F2: Features, rng: np.random.Generator) -> Iterator[Draft | None]:
+    """The lines of blocks to try; None: all of M."""
     n1, n2 = shape
-    most, rows_per_feature = constants.BUDGET.memory, ROWS_PER_FEATURE
-    while True:
-        fewest = FEWEST_ROWS * rows_per_feature // ROWS_PER_FEATURE
-        m1, m2 = min(n1, max(rows_per_feature * F1.d, fewest)), min(n2, max(rows_per_feature * F2.d, fewest))
-        if m1 * m2 > min(most, WORTH_IT * n1 * n2):
-            break
-        if draft := _draft(F1, F2, m1, m2, rng):
+
+    def sides(factor: int) -> tuple[int, int]:
+        fewest = FEWEST_ROWS * max(factor // ROWS_PER_FEATURE, 1)
+        return min(n1, max(factor * F1.d, fewest)), min(n2, max(factor * F2.d, fewest))
+
+    affordable = min(BLOCK_ENTRIES, WORTH_IT * n1 * n2)
+    usual = math.prod(sides(ROWS_PER_FEATURE))
+    factor = AT_LEAST
+    # A direction that few rows speak for is easily lost in a small block, and its rows are too few to be missed.
+    if usual <= affordable and (F1.coherent or F2.coherent or usual == math.prod(sides(AT_LEAST))):
+        factor = ROWS_PER_FEATURE
+    while math.prod(sides(factor)) <= affordable:
+        small = math.prod(sides(factor)) < usual <= affordable
+        if draft := _draft(F1, F2, *sides(factor), rng, small):
             yield draft
-        rows_per_feature *= 2
-    if n1 * n2 <= most:
+        factor *= 2
+    if n1 * n2 <= BLOCK_ENTRIES:
         yield None
-        return
-    m1 = min(n1, max(2 * F1.d, int(n1 * np.sqrt(most / (n1 * n2)))))  # all of M would be too much
-    m2 = min(n2, max(2 * F2.d, most // m1))
-    m1 = min(n1, max(2 * F1.d, most // m2))
-    yield _draft(F1, F2, m1, m2, rng)  # None: all of M is slow, but better than nothing to go by
-
-
-def _draft(F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator) -> tuple[Lines, Sides] | None:
-    lines = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
-    sides = F1.restrict(lines[0]), F2.restrict(lines[1])
-    if max(np.linalg.cond(R) for _, R in sides) > 1e4:
-        return None  # some direction of the features is all but absent from these lines
-    return lines, sides
+    else:
+        m1, m2 = _largest(n1, n2, 2 * F1.d, 2 * F2.d, int(n1 * np.sqrt(BLOCK_ENTRIES / (n1 * n2))))
+        yield _draft(F1, F2, m1, m2, rng)  # all of M is slow, but better than nothing to go by
 
 
 def whole(engine: Engine, F1: Features, F2: Features) -> FeatureBlock:
     """All of M as a block; as a copy in memory, if it is small."""
     n1, n2 = engine.shape
-    sides = F1.restrict(), F2.restrict()
-    if not sparse(engine) and n1 * n2 <= constants.BUDGET.memory:
+    if not sparse(engine) and n1 * n2 <= BLOCK_ENTRIES:
         engine = in_memory(engine.block(np.arange(n1), np.arange(n2)))
-    return FeatureBlock.of(engine, sides, F1, F2)
+    (Q1, R1), (Q2, R2) = F1.restrict(), F2.restrict()
+    return FeatureBlock(engine, Q1, Q2, R1=R1, R2=R2, F1=F1, F2=F2)
+
+
+def _largest(n1: int, n2: int, least1: int, least2: int, m1: int) -> tuple[int, int]:
+    """The sides of a block as large as blocks may be, with about ``m1`` rows."""
+    m1 = min(n1, max(least1, m1))
+    m2 = min(n2, max(least2, BLOCK_ENTRIES // m1))
+    return min(n1, max(least1, BLOCK_ENTRIES // m2)), m2
+
+
+def _draft(F1: Features, F2: Features, m1: int, m2: int, rng: np.random.Generator, small: bool = False) -> Draft | None:
+    rows, cols = draw_lines(F1, m1, rng), draw_lines(F2, m2, rng)
+    (Q1, R1), (Q2, R2) = F1.restrict(rows), F2.restrict(cols)
+    if max(_stretch(R1), _stretch(R2)) > 1e4:
+        return None  # some direction of the features is all but absent from these lines
+    if small and max(np.einsum("ij,ij->i", Q, Q).max() for Q in (Q1, Q2)) > ONE_LINE:
+        return None
+    return Draft((rows, cols), Q1, R1, Q2, R2, small)
 
 
 def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
@@ -138,3 +161,8 @@ def draw_lines(F: Features, m: int, rng: np.random.Generator) -> Array:
         weights = 0.5 / F.n + 0.5 * F.leverage / F.leverage.sum()
         weights /= weights.sum()
     return np.sort(rng.choice(F.n, size=m, replace=False, p=weights))
+
+
+def _stretch(R: Array) -> float:
+    s = np.linalg.svd(R, compute_uv=False)
+    return float(s[0] / s[-1]) if s[-1] > 0 else np.inf

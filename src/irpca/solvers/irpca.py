@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import constants
 from ..engines.base import Look
 from ..problem import Problem
@@ -32,26 +34,18 @@ def iterate(
     extra_rank, noise, imperfect, columns, tol, max_iter : see :func:`irpca.solvers.bayes.iterate`
     """
     bayes.check_options(problem, extra_rank, noise)
-    found = exact = None
+    found = None
     if _may_be_exact(problem, noise, imperfect and extra_rank != 0):
         found = yield from trimmed.search(problem)
-        if found and found.certified:
-            exact, columns = found.state(problem), "as they are"
-            if not found.unfitted:
-                yield exact
-                return
-    states = bayes.iterate(
-        problem,
-        extra_rank=extra_rank,
-        noise=noise,
-        imperfect=imperfect,
-        columns=columns,
-        tol=tol,
-        max_iter=max_iter,
-        start=found.L if found else None,
-    )
-    for state in states:
-        yield exact if exact and state.settled and state.noise else state  # exact but for some lines
+        if found and found.certified and not found.unfitted:
+            yield found.state(problem)
+    options: dict[str, Any] = {"extra_rank": extra_rank, "noise": noise, "imperfect": imperfect, "columns": columns}
+    if found and found.certified:
+        options["columns"] = "as they are"
+    options |= {"tol": tol, "max_iter": max_iter, "start": found and found.L}
+    for state in bayes.iterate(problem, **options):
+        exact_but_for_some_lines = found and found.certified and state.settled and state.noise
+        yield found.state(problem) if found and exact_but_for_some_lines else state
 
 
 def _may_be_exact(problem: Problem, noise: float | None, imperfect: bool) -> bool:
@@ -67,7 +61,7 @@ def looks(problem: Problem, noise: float | None = None, imperfect: bool = False,
     if not all(problem.given):
         return [*wanted, Look(lines=next(trimmed.first_lines(problem.shape, *problem.features, rng)))]
     for draft in drafts(problem.shape, *problem.features, rng):
-        if draft is None or len(draft[0][0]) * len(draft[0][1]) > constants.BUDGET.block:
+        if draft is None or np.prod([len(lines) for lines in draft.lines]) > constants.BUDGET.block:
             break
-        wanted.append(Look(lines=draft[0]))
+        wanted.append(Look(lines=draft.lines))
     return wanted

@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .. import constants
-from ..cached import cached_property
-from ..engines.base import Engine, Normal
+from ..engines.base import Engine, Normal, Trim
 from ..features import Features
 from ..lowrank import Array, LowRank, relative_change, relative_distance
 from ..model.peaks import Peak, find_peak
@@ -24,7 +23,7 @@ from ..problem import Problem
 from ..regression import conjugate_gradients, regress_rows
 from ..result import MIN_LINE_EVIDENCE, Choice, State, unfitted_lines
 from ..sample import Sample, in_memory, rounding_floor
-from .blocks import ROWS_PER_FEATURE, Block, draw_blocks, draw_lines
+from .blocks import ROWS_PER_FEATURE, Block, FeatureBlock, draw_blocks, draw_lines
 
 EXACT = Choice("noise", 0.0, "the residuals of all cells that are not outliers are rounding errors")
 NOT_EXACT = (
@@ -45,21 +44,20 @@ def iterate(problem: Problem) -> Iterator[State]:
     found = yield from search(problem)
     if found and found.certified:
         yield found.state(problem)
-        return
-    L = found.L if found else LowRank.zero(problem.shape)
-    yield State(L, float(np.median(problem.sample.sizes(L))), 0.0, failure=NOT_EXACT)
+    L = LowRank.zero(problem.shape) if found is None else found.L
+    while True:
+        yield State(L, float(np.median(problem.sample.sizes(L))), 0.0, failure=NOT_EXACT)
 
 
 def search(problem: Problem) -> Generator[State, None, TrimmedFit | None]:
     """Look for an exact fit; the best that was found, with the states on the way to it."""
-    best = None
-    for found in _on_blocks(problem) if all(problem.given) else _on_lines(problem):
-        if found.certified and not found.unfitted:
-            return found
-        if best is None or found.exact.score < best.exact.score:
-            best = found
-        yield State(best.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
-    return best
+    looking, found = Search(problem, problem.rng("blocks"), problem.rng("block fits")), None
+    for found in looking.fits():
+        if found.exact.zeta is None:
+            yield State(found.L, np.inf, 1.0, settled=False, stage="looking for an exact fit")
+    if found and found.exact.zeta is not None and not looking.missed_lines(found):
+        return replace(found, certified=True)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +69,7 @@ class Exactness:
     zeta : float or None
         A larger residual is a gross error; None: the fit is not exact.
     clean : float
-        Share of the entries within it.
+        Share of the entries within it; if zeta is None, of those fitted to rounding.
     score : float
         Mean logarithm of the residuals: the lower, the better the fit.
     """
@@ -91,36 +89,48 @@ def exactness(sample: Sample, L: LowRank, entries: int, unknowns: int) -> Exactn
     largest = min(float(np.abs(x).max(initial=0.0)) for x in (fitted, sample.values))  # L may have run away
     floor = max(rounding_floor(sample.dtype, largest), sample.stored_precision(largest))
     telling = sizes[sample.rare]
-    close = telling[telling <= constants.ROUNDING_SPREAD * floor]
+    close = telling[telling <= constants.ROUNDING_MARGIN * floor]
     score = float(np.log(np.maximum(sizes, max(floor, np.finfo(float).tiny))).mean())
     needed = max(constants.MIN_ENTRIES_PER_UNKNOWN * unknowns / entries, sample.by_chance) * len(telling)
     # Else L may be no larger than rounding.
     distinguishable = floor <= constants.MAX_RELATIVE_ROUNDING * float(np.std(fitted))
     if not distinguishable or len(close) < max(needed, constants.BUDGET.fewest) or np.median(close) > floor:
-        return Exactness(None, 0.0, score)
+        # With noise, twice as many residuals are within twice the limit; those are subtracted.
+        once, twice = (int(np.count_nonzero(telling <= k * constants.ROUNDING_SPREAD * floor)) for k in (1, 2))
+        return Exactness(None, max(2 * once - twice, 0) / max(len(telling), 1), score)
     # Rounding grows where features are coherent; gross errors are far larger than the residuals of clean entries.
-    zeta = max(floor, constants.ROUNDING_SPREAD * float(np.quantile(close, 0.999)))
+    zeta = max(floor, constants.ROUNDING_SPREAD * _largest_rounding(close, constants.ROUNDING_MARGIN * floor))
     return Exactness(zeta, float(np.mean(sizes <= zeta)), score)
+
+
+def _largest_rounding(close: Array, limit: float) -> float:
+    """A size that all but a thousandth of the rounding errors among residuals up to ``limit`` are within.
+
+    The others are gross errors that happen to be small: evenly distributed, so that those in the upper half of the
+    range tell how many are below any size.
+    """
+    sizes = np.sort(close)
+    density = np.count_nonzero(sizes > 0.5 * limit) / (0.5 * limit) if limit > 0 else 0.0
+    rounding = np.arange(1, len(sizes) + 1) - density * sizes  # how many there are up to each size
+    enough = rounding >= 0.999 * (len(sizes) - density * limit)
+    return float(sizes[int(np.argmax(enough))])
 
 
 @dataclass(frozen=True, eq=False)
 class TrimmedFit:
-    """A fit to all of M, and whether sampled entries show it to be exact.
+    """The best fit found, and whether sampled entries show it to be exact.
 
     Attributes
     ----------
     L, exact : LowRank, Exactness
     unfitted : rows and columns that it does not fit
+    certified : whether it is exact at lines of high leverage, too
     """
 
     L: LowRank
     exact: Exactness
     unfitted: tuple[Array, ...] = ()
-
-    @property
-    def certified(self) -> bool:
-        """Whether it is exact, but for lines that it does not fit."""
-        return self.exact.zeta is not None
+    certified: bool = False
 
     def state(self, problem: Problem) -> State:
         """An exact fit of the features."""
@@ -139,51 +149,121 @@ class TrimmedFit:
         )
 
 
-def _on_blocks(problem: Problem) -> Iterator[TrimmedFit]:
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What an exact fit is looked for in, and by what.
+
+    Attributes
+    ----------
+    problem : Problem
+    lines, rng : choose the rows and columns that are looked at, and the entries by which thresholds are set
+    """
+
+    problem: Problem
+    lines: np.random.Generator
+    rng: np.random.Generator
+
+    def fits(self) -> Iterator[TrimmedFit]:
+        """Fits, each the best so far; the last is exact, or no exact fit was found."""
+        return _on_blocks(self) if all(self.problem.given) else _on_lines(self)
+
+    def judged(self, L: LowRank, unknowns: int) -> Exactness:
+        """Whether an L with so many unknowns is exact."""
+        return exactness(self.problem.sample, L, self.problem.engine.n_observed, unknowns)
+
+    def missed_lines(self, found: TrimmedFit) -> bool:
+        """Whether rows or columns of high leverage are badly fitted: too few of them to show in the sample."""
+        L, exact, rng = found.L, found.exact, self.rng
+        assert exact.zeta is not None
+        engine, n = self.problem.engine, self.problem.shape
+        for axis, F in enumerate(self.problem.features):
+            if F.given and F.coherent:
+                lines = draw_lines(F, min(256, F.n), rng)  # those of high leverage first
+                across = rng.integers(n[1 - axis], size=(len(lines), 128))
+                along = np.broadcast_to(lines[:, None], across.shape)
+                rows, cols = (along.ravel(), across.ravel()) if axis == 0 else (across.ravel(), along.ravel())
+                sizes = np.abs(engine.entries(rows, cols) - L.entries(rows, cols)).reshape(across.shape)
+                seen = np.maximum((~np.isnan(sizes)).sum(axis=1), 1)
+                if (((sizes <= exact.zeta).sum(axis=1) / seen) < 0.25 * exact.clean).any():
+                    return True
+        return False
+
+
+def _on_blocks(search: Search) -> Iterator[TrimmedFit]:
     """With features of both sides: fits on blocks of growing size.
 
     Least squares on all entries of a block tell at the cost of one look at each whether it is worth more: an error of
     the fit is smaller on a larger block, and so is the width of the peak; noise is the same on every block.
     """
-    rng, before = problem.rng("block fits"), np.inf
-    for k, block in enumerate(draw_blocks(problem.engine, *problem.features, problem.rng("blocks"))):
-        descent = Descent.on(block, problem.rank, rng)
-        width = descent.peak(descent.start).zeta
-        if k > 1 and width >= constants.NARROWER * before:
+    problem, rng = search.problem, search.rng
+    F1, F2, rank = problem.F1, problem.F2, problem.rank
+    best: TrimmedFit | None = None
+    small, fitted, before = False, 0, np.inf
+    enough = min(constants.BUDGET.few // 2 * F1.d * F2.d, constants.BUDGET.block)
+    for block in draw_blocks(problem.engine, F1, F2, search.lines):
+        start = Descent.begin(block, rank, rng)
+        large = block.engine.n_observed >= enough
+        minority = start.peak.share < constants.MAJORITY and not large
+        narrower, before = start.peak.zeta < constants.NARROWER * before, start.peak.zeta
+        if not (fitted < 2 or minority or narrower):
+            if large:
+                return
+            continue
+        for descent in descents(start, rng):
+            found = _lifted(descent.L, block, search)
+            exact = found.exact.zeta is not None
+            if exact and rank is None:
+                found = _reduced(descent.L, found, block, search)
+            if best is None or small or exact or found.exact.score < best.exact.score:
+                best, small = found, block.small
+            yield best
+            if exact:
+                return
+        fitted += not block.small
+        if large and fitted >= 2 and not narrower:
             return
-        before = width
-        for L in descent.fits():
-            found = judged(problem, block.lift(L), *block.unknowns)
-            if found.exact.zeta is not None and problem.rank is None:
-                found = judged(problem, block.lift(L.truncate(_exact_rank(L, found.exact, block))), *block.unknowns)
-            yield found
 
 
-def judged(problem: Problem, L: LowRank, d1: int, d2: int) -> TrimmedFit:
-    """A fit whose core has d1 × d2 numbers."""
-    return TrimmedFit(L, exactness(problem.sample, L, problem.engine.n_observed, L.rank * (d1 + d2 - L.rank)))
+def _lifted(L: LowRank, block: FeatureBlock, search: Search) -> TrimmedFit:
+    """The fit of a block as one of M."""
+    whole = block.lift(L)
+    return TrimmedFit(whole, search.judged(whole, L.rank * (sum(block.unknowns) - L.rank)))
+
+
+def _reduced(on_block: LowRank, found: TrimmedFit, block: FeatureBlock, search: Search) -> TrimmedFit:
+    """An exact fit less the components that are rounding.
+
+    What rounding is, the residuals of its own factors tell, too: with fewer components they round otherwise.
+    """
+    fewer, exact = found, found.exact
+    for _ in range(2):
+        rank = _exact_rank(on_block, exact, block)
+        if fewer.L.rank != rank:
+            fewer = _lifted(on_block.truncate(rank), block, search)
+        exact = max(exact, fewer.exact, key=lambda exact: exact.zeta or 0.0)
+    return TrimmedFit(fewer.L, exact)
 
 
 def _exact_rank(L: LowRank, exact: Exactness, block: Block) -> int:
-    """How many components are larger than rounding makes, in the block's own coordinates: those of M stretch errors."""
+    """In the block's own coordinates: those of all of M stretch the block's rounding errors."""
     assert exact.zeta is not None
     rounding = exact.zeta / constants.ROUNDING_SPREAD / np.sqrt(exact.clean)
-    edge = rounding * (np.sqrt(block.unknowns).sum() + 1)
-    return max(int(np.count_nonzero(L.singular_values > edge)), 1)
+    return max(int(np.count_nonzero(L.singular_values > rounding_edge(rounding, *block.unknowns))), 1)
 
 
-def _on_lines(problem: Problem) -> Iterator[TrimmedFit]:
+def _on_lines(search: Search) -> Iterator[TrimmedFit]:
     """With features of one side: what some lines of the other have in common, then every line on its own.
 
     Each line of the side without features is a regression on the features of the other. On some of these lines that
     has an exact fit, or on none; the components found there are few, and the other lines need to tell no more than
     those. If lines are left that do not fit, more entries of each are taken.
     """
-    rng = problem.rng("block fits")
-    for at in first_lines(problem.shape, *problem.features, problem.rng("blocks")):
-        found = _line_by_line(problem, at, rng)
+    for at in first_lines(search.problem.shape, *search.problem.features, search.lines):
+        found = _line_by_line(search, at)
         if found is not None:
             yield found
+            if found.exact.zeta is not None and not found.unfitted:
+                return
 
 
 def first_lines(
@@ -191,7 +271,7 @@ def first_lines(
 ) -> Iterator[tuple[Array, Array]]:
     """Rows and columns on which components are looked for, where one side has features; then more entries of each."""
     axis, F = (1, F1) if F1.given else (0, F2)
-    fewest = max(constants.BUDGET.lines, 16 * ROWS_PER_FEATURE * F.d)
+    fewest = max(constants.BUDGET.lines, 8 * ROWS_PER_FEATURE * F.d)
     most = min(F.n, max(constants.BUDGET.few, fewest))
     for entries in (fewest, most) if 2 * fewest <= most else (most,):
         across, n = draw_lines(F, entries, rng), shape[axis]
@@ -199,38 +279,50 @@ def first_lines(
         yield (some, across) if axis == 0 else (across, some)
 
 
-def _line_by_line(problem: Problem, at: tuple[Array, Array], rng: np.random.Generator) -> TrimmedFit | None:
+def _line_by_line(search: Search, at: tuple[Array, Array]) -> TrimmedFit | None:
     """The fit by components found at some rows and columns."""
+    problem, rng = search.problem, search.rng
     engine, rank = problem.engine, problem.rank
     axis, F = (1, problem.F1) if problem.F1.given else (0, problem.F2)  # axis is that of the side without features
     some, across = at[axis], at[1 - axis]
     n, (Q, R) = engine.shape[axis], F.restrict(across)
-    X = _entries(engine, axis, some, across)
-    block = Block(in_memory(X), None, Q)
-    descent = Descent.on(block, rank, rng)
-    for L in descent.fits():
+    block = Block(in_memory(_entries(engine, axis, some, across)), None, Q)
+    if (found := _exact_on(block, rank, rng)) is None:
+        return None
+    L, exact = found
+    assert exact.zeta is not None
+    fits, _, _ = block.engine.products(L, exact.zeta, np.ones((len(across), 1)), kept=True)
+    fitted = fits[:, 0] >= L.rank + MIN_LINE_EVIDENCE  # others say nothing about the components
+    L = LowRank.from_product(L.left[fitted] @ L.core, L.right, rank)
+    V = (L if rank else L.truncate(_exact_rank(L, exact, block))).right
+    factors, kept, poor, together = np.zeros((n, V.shape[1])), np.zeros(n), np.arange(n), True
+    for _ in range(constants.MAX_LINE_ROUNDS):
+        for lines in [poor] if together else poor[:, None]:
+            again, more, _ = fit_lines(engine, axis, lines, across, V, rng)
+            better = more > kept[lines]
+            factors[lines[better]], kept[lines[better]] = again[better], more[better]
+        before, poor = len(poor), _poor(kept, engine.counts[axis], V.shape[1])
+        stuck = len(poor) == before or len(poor) < constants.BUDGET.fewest
+        if not len(poor) or not together or (stuck and len(poor) > constants.BUDGET.lines):
+            break
+        together = not stuck  # or they find no threshold that serves them all
+    whole = LowRank.from_spans((factors, None), None, F.spanned(np.linalg.solve(R, Q.T @ V)))
+    whole = whole if axis == 0 else whole.T
+    judged = search.judged(whole, whole.rank * (n + F.d - whole.rank))
+    if rank is None and judged.zeta is not None:
+        whole = whole.truncate(_exact_rank(whole, judged, Block(engine, None, Q)))
+    none = np.zeros(0, np.intp)
+    return TrimmedFit(whole, judged, () if not len(poor) else (poor, none) if axis == 0 else (none, poor))
+
+
+def _exact_on(block: Block, rank: int | None, rng: np.random.Generator) -> tuple[LowRank, Exactness] | None:
+    """An exact fit to a block by itself, if there is one."""
+    for descent in descents(Descent.begin(block, rank, rng), rng):
+        L = descent.L
         exact = exactness(descent.sample, L, block.engine.n_observed, L.rank * (sum(block.unknowns) - L.rank))
         if exact.zeta is not None:
-            break
-    else:
-        return None
-    fitted = (np.abs(X - L.dense()) <= exact.zeta).sum(axis=1) >= L.rank + MIN_LINE_EVIDENCE
-    L = LowRank.from_product(L.left[fitted] @ L.core, L.right, rank)  # other lines say nothing about the components
-    V = (L if rank else L.truncate(_exact_rank(L, exact, block))).right
-    factors, kept, _ = fit_lines(engine, axis, np.arange(n), across, V, rng)
-    poor = _poor(kept, engine.counts[axis], V.shape[1])
-    if len(poor) <= constants.BUDGET.lines:  # each by itself: one threshold may not serve them all
-        for line in poor[:, None]:
-            again, more, _ = fit_lines(engine, axis, line, across, V, rng)
-            if more > kept[line]:
-                factors[line], kept[line] = again, more
-        poor = _poor(kept, engine.counts[axis], V.shape[1])
-    whole = LowRank.from_spans((factors, None), None, F.spanned(np.linalg.solve(R, Q.T @ V)))
-    found = judged(problem, whole if axis == 0 else whole.T, n, F.d)
-    if rank is None and found.certified:
-        found = replace(found, L=found.L.truncate(_exact_rank(found.L, found.exact, Block(engine, None, Q))))
-    none = np.zeros(0, np.intp)
-    return replace(found, unfitted=() if not len(poor) else (poor, none) if axis == 0 else (none, poor))
+            return L, exact
+    return None
 
 
 def _poor(kept: Array, counts: Array, rank: int) -> Array:
@@ -261,22 +353,37 @@ def fit_rows(
         floor = rounding_floor(dtype, float(np.abs(L).max(initial=0.0)))
         fitted[left] = (sizes <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
         going = fitted[left] < np.maximum(r + MIN_LINE_EVIDENCE, constants.PEAK_SHARE * kept.sum(axis=1))
-        before, left = zeta, left[going]
-        seen = sizes[going][np.isfinite(sizes[going])]
+        before, left, sizes = zeta, left[going], sizes[going]
+        seen = sizes[np.isfinite(sizes)]
         if not len(seen):
             break
-        some = rng.choice(seen, min(len(seen), constants.BUDGET.sample), replace=False)
-        lowest = before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0.0
-        zeta = max(find_peak(some, floor).zeta, lowest, floor)
+        zeta = max(
+            find_peak(_some(seen, rng), floor).zeta,
+            before / constants.THRESHOLD_DECAY if np.isfinite(before) else 0,
+            floor,
+        )
         if np.linalg.norm(step) <= constants.ROUNDING * np.linalg.norm(U) and zeta >= before / 1.02:
             break
         R = X[left] - L[going]
     if len(left := np.flatnonzero(fitted < r + MIN_LINE_EVIDENCE)):
         U[left] = _by_subsets(X[left], V, floor, rng) if start is None else start[left]
+        fitted[left] = (np.abs(X[left] - U[left] @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
     R = X - U @ V.T
     floor = rounding_floor(dtype, float(np.abs(X - R)[np.isfinite(X)].max(initial=0.0)))
     U += regress_rows(R, np.abs(R) <= constants.ROUNDING_SPREAD * floor, V)
-    return U, (np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor).sum(axis=1)
+    close = np.abs(X - U @ V.T) <= constants.ROUNDING_SPREAD * floor
+    fitted = close.sum(axis=1)
+    # Where those that fit hardly show some component, what they say of it may be chance.
+    squares = np.einsum("ja,jb->jab", V, V).reshape(len(V), r * r)
+    shown = np.linalg.eigvalsh((close @ squares).reshape(-1, r, r))[:, 0]
+    fitted[shown < constants.MIN_REMAINING_MOMENT * close.mean(axis=1)] = 0
+    return U, fitted
+
+
+def _some(sizes: Array, rng: np.random.Generator) -> Array:
+    """As many residuals as tell where their peak is."""
+    most = constants.BUDGET.sample
+    return sizes if len(sizes) <= most else rng.choice(sizes, most, replace=False)
 
 
 def sharpen(X: Array, L: LowRank, zeta: float, dtype: np.dtype) -> LowRank:
@@ -372,79 +479,113 @@ def extend(
     return LowRank.from_spans((sides[0], None), np.linalg.inv(L.core), (sides[1], None))
 
 
-@dataclass(frozen=True, eq=False)
+def descents(first: Descent, rng: np.random.Generator) -> Iterator[Descent]:
+    """Ways to descend on a block from least squares on all its entries, until one has led to an exact fit.
+
+    First with few components, those given or those that stand out: fewer unknowns. Then with all of them: what gross
+    errors hide stays out of sight as long as it is left out.
+    """
+    first.run()
+    if first.uncovered:
+        first = Descent.begin(first.block, first.rank, rng)
+        first.run(slowly=True)
+    yield first
+    most = min(first.block.unknowns)
+    if first.L.rank < most and 4 * most <= min(first.block.engine.shape):
+        every = Descent.begin(first.block, most, rng)
+        every.run()
+        yield replace(every, L=every.above_rounding(every.L) if first.rank is None else every.L.truncate(first.rank))
+
+
+@dataclass(eq=False)
 class Descent:
     """Trimmed least squares on a block, with a threshold that follows the peak of the residuals.
 
     Attributes
     ----------
-    block, rank : where L is looked for, and its rank; None: to be found
-    sample : entries of the block, by whose residuals the threshold is set
+    L, zeta : the fit, and the threshold of its last step
+    peak : that of the residuals of L
     """
 
     block: Block
     rank: int | None
     sample: Sample
+    L: LowRank
+    peak: Peak
+    zeta: float = np.inf
 
     @classmethod
-    def on(cls, block: Block, rank: int | None, rng: np.random.Generator) -> Descent:
-        return cls(block, rank, Sample.draw(block.engine, constants.BUDGET.sample, rng))
-
-    @cached_property
-    def start(self) -> LowRank:
+    def begin(cls, block: Block, rank: int | None, rng: np.random.Generator) -> Descent:
         """Least squares on all entries."""
-        return least_squares(self.block, LowRank.zero(self.block.engine.shape), np.inf, self.rank)[0]
+        sample = Sample.draw(block.engine, constants.BUDGET.sample, rng)
+        L, _, _ = least_squares(block, LowRank.zero(block.engine.shape), np.inf, rank)
+        descent = cls(block, rank, sample, L, Peak(np.inf, 0.0))
+        descent.peak = descent.find_peak()
+        return descent
 
-    def fits(self) -> Iterator[LowRank]:
-        """Where ways to descend end; who asks for the next has found that none before it led to an exact fit.
+    def find_peak(self) -> Peak:
+        """That of the residuals; where features are zero, L is, and tells nothing."""
+        fitted, L = self.sample.at(self.L), self.L
+        fewest = L.rank * (sum(self.block.unknowns) - L.rank) / self.block.engine.n_observed
+        return find_peak(np.abs(self.sample.values - fitted)[fitted != 0], self.floor, fewest)
 
-        First slowly, with few components, those given or those that stand out. Then fast, where clean cells are too few
-        to be seen among all others. Then with all components: gross errors may hide some.
-        """
-        yield self.run(slowly=True)
-        yield self.run()
-        most = min(self.block.unknowns)
-        if self.rank != most and 4 * most <= min(self.block.engine.shape):
-            yield replace(self, rank=most).run().truncate(self.rank or most)
+    @property
+    def floor(self) -> float:
+        return rounding_floor(self.block.engine.dtype, float(np.abs(self.sample.at(self.L)).max(initial=0.0)))
 
-    def run(self, slowly: bool = False) -> LowRank:
+    def run(self, slowly: bool = False) -> None:
         """Steps until the peak is rounding, or as narrow as it gets.
 
         ``slowly``: the threshold falls from the largest entry, and by no more than THRESHOLD_DECAY a step. With
         features such as indicators a coefficient may depend on few entries of M; a low threshold can trim all of them,
         and the coefficient stays where it is. Where rows have no features, each may lag behind.
         """
-        L, zeta = self.start, float(np.abs(self.sample.values).max()) if slowly else np.inf
+        if slowly:
+            self.zeta = float(np.abs(self.sample.values).max())
+        slowly = slowly or self.block.Q1 is None
         narrowest, waited = np.inf, 0
         for _ in range(constants.MAX_STEPS):
-            floor, lowest = self.floor(L), zeta / constants.THRESHOLD_DECAY
-            zeta = max(self.peak(L).zeta, floor)
-            if np.isfinite(lowest) and (slowly or self.block.Q1 is None):
-                zeta = max(zeta, lowest)
-            L, moved = least_squares(self.block, L, zeta, self.rank)
-            waited = 0 if zeta < narrowest / 1.02 else waited + 1
-            narrowest = min(narrowest, zeta)
-            if moved <= (1e-9 if waited else constants.ROUNDING) or (waited > 4 and zeta > floor and moved > 1e-6):
+            lowest = self.zeta / constants.THRESHOLD_DECAY if slowly and np.isfinite(self.zeta) else 0.0
+            self.zeta = max(self.peak.zeta, lowest, self.floor)
+            self.L, moved, _ = least_squares(self.block, self.L, self.zeta, self.rank)
+            self.peak = self.find_peak()
+            waited = 0 if self.zeta < narrowest / 1.02 else waited + 1
+            narrowest = min(narrowest, self.zeta)
+            if moved <= 1e-9 and (waited or moved <= constants.ROUNDING):
                 break
-        return L
+            if waited >= constants.MAX_STEPS_WITHOUT_GAIN and self.zeta > self.floor and moved > 1e-6:
+                break
+        if self.rank is None:
+            self.L = self.above_rounding(self.L)
 
-    def peak(self, L: LowRank) -> Peak:
-        """That of the residuals; where features are zero, L is, and tells nothing."""
-        fitted = self.sample.at(L)
-        fewest = L.rank * (sum(self.block.unknowns) - L.rank) / self.block.engine.n_observed
-        return find_peak(np.abs(self.sample.values - fitted)[fitted != 0], self.floor(L), fewest)
+    def above_rounding(self, L: LowRank) -> LowRank:
+        """L less the components that are rounding; at least one is left."""
+        edge = rounding_edge(self.floor / constants.ROUNDING_SPREAD, *self.block.unknowns)
+        return L.truncate(max(int(np.count_nonzero(L.singular_values > edge)), 1))
 
-    def floor(self, L: LowRank) -> float:
-        return rounding_floor(self.block.engine.dtype, float(np.abs(self.sample.at(L)).max(initial=0.0)))
+    @property
+    def uncovered(self) -> bool:
+        """Whether nearly all entries that determine some coefficient of the core were trimmed."""
+        block = self.block
+        if block.Q1 is None:
+            return False
+        kept, _, _ = block.engine.products(self.L, self.zeta, block.Q2**2, kept=True)
+        coverage = (block.Q1**2).T @ kept
+        return bool(coverage.min() < 0.2 * coverage.max())
 
 
-def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tuple[LowRank, float]:
+def rounding_edge(size: float, d1: int, d2: int) -> float:
+    """About the largest singular value of rounding errors of this size, in the coordinates of a block."""
+    return float((np.sqrt(d1) + np.sqrt(d2) + 1) * size)
+
+
+def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tuple[LowRank, float, Trim]:
     """Least squares on the entries that L keeps; by how much L moved, relative to its size.
 
     The rank is the one given or, if that is None, the number of components that stand out of what the kept residuals
     do to them. By conjugate gradients; each step asks the engine once. The closer L is, the more digits the next one is
-    worth. Far from the solution the whole core is fitted, then truncated; close to it, the fit is along the matrices of
-    the same rank, which takes fewer flops and fewer entries.
+    worth, as far as there are any. Far from the solution the whole core is fitted, then truncated; close to it, the fit
+    is along the matrices of the same rank, which takes fewer flops and fewer entries.
     """
     normal = block.engine.normal(L, zeta, block.Q1, block.Q2)
     size = float(np.linalg.norm(L.core))
@@ -452,17 +593,19 @@ def least_squares(block: Block, L: LowRank, zeta: float, rank: int | None) -> tu
     kept = normal.trim.kept / (n1 * n2) * size
     off = float(np.linalg.norm(normal.gradient)) / kept if kept > 0 else 1.0
     u, v = _coordinates(block.Q1, L.left), _coordinates(block.Q2, L.right)
-    digits = float(np.clip(off**2, 1e-10, constants.COARSEST_STEP))
+    # What is left of a step that is not truncated stays.
+    coarsest = constants.COARSEST_STEP if rank and rank < min(len(u), len(v)) else constants.COARSEST_STEP**2
+    digits = float(np.clip(max(min(off, 1.0) ** 2, 1e-16 / max(off, 1e-16)), 1e-10, coarsest))
     short = 0 < 4 * L.rank <= min(len(u), len(v)) and rank in (None, L.rank)
     if short and _longest(normal) < constants.FIXED_RANK_STEP * L.singular_values[-1]:
-        return _along_rank(block, L, u, v, normal, digits)
+        return *_along_rank(block, L, u, v, normal, digits), normal.trim
     C = u @ L.core @ v.T
     step = conjugate_gradients(normal.gradient, normal.times, digits, constants.MAX_STEPS)
     core = LowRank.from_core(None, C + step, None, rank)
     if rank is None:
         left = normal.trim.energy - float(np.vdot(normal.gradient, step))  # of what least squares leave of T
         core = core.truncate(_visible(core, normal.trim.kept, left, n1 * n2))
-    return _in_block(block, core), relative_change(core.dense(), C)
+    return _in_block(block, core), relative_change(core.dense(), C), normal.trim
 
 
 def _coordinates(Q: Array | None, B: Array) -> Array:
