@@ -222,10 +222,21 @@ def test_odds_of_such_values(value):
     assert 1 < odds[0][at] < 5 < odds[1][at]
 
 
-@given(seed=st.integers(0, 999), level=st.floats(0.5, 0.999), limit=st.floats(1.0, 8.0), spread=st.floats(0, 3))
-@settings(max_examples=50)
-def test_candidates_hold_all_outliers_of_mapped_columns(seed, level, limit, spread):
-    rng, (judge, maps) = np.random.default_rng(seed), a_mapped_judge(40, limit, level, seed, spread)
+@given(
+    seed=st.integers(0, 999),
+    level=st.floats(0.5, 0.999),
+    limit=st.floats(1.0, 8.0),
+    spread=st.floats(0, 3),
+    sharpness=st.none() | st.floats(0.3, 1.5),
+)
+@settings(max_examples=100)
+def test_candidates_hold_all_outliers_of_mapped_columns(seed, level, limit, spread, sharpness):
+    """But some scores that are about as likely mistakes as not, where L is less certain than they are far apart."""
+    few = sharpness is not None
+    rng, (judge, maps) = np.random.default_rng(seed), a_mapped_judge(40, limit, level, seed, 0.0 if few else spread)
+    if few:
+        mistaken = {"confused": (0.03, 0.05, 0.03, 2.0, 9.0), "sharpness": sharpness}
+        judge = replace(judge, scale=replace(judge.scale, **mistaken))
     latent = judge.scale.latent_table()
     Z = latent + rng.standard_normal(latent.shape) * rng.choice([0.3, 1.0, 6.0], latent.shape)
     X = np.where(rng.random(Z.shape) < 0.05, 3.7, maps.expected(Z, held=True))

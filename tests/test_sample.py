@@ -11,7 +11,7 @@ from irpca.datasets import make_problem
 from irpca.engines import MemoryEngine
 from irpca.features import Features
 from irpca.lowrank import LowRank
-from irpca.sample import Sample, atoms, rounding_floor
+from irpca.sample import Sample, atoms, rounding_floor, scattered
 from irpca.solvers import blocks
 from irpca.solvers.blocks import draw_blocks, draw_lines
 
@@ -232,3 +232,12 @@ def test_a_line_most_of_which_is_wrong_is_found():
     line[wrong] += rng.choice([-1, 1], wrong.sum()) * rng.uniform(0.5, 1, wrong.sum()) * np.abs(problem.L).max() * 5
     error = irpca.solve(M, rank=3).L.dense() - problem.L
     assert np.abs(error).max() <= 1e-9 * np.abs(problem.L).max()
+
+
+@pytest.mark.parametrize("size", [1, 365, 8760])
+def test_scattered_positions_are_in_step_with_no_period(size):
+    found = scattered(8760, size)
+    assert len(found) == size and (np.diff(found) > 0).all() and found[0] >= 0 and found[-1] < 8760
+    if size > 1:
+        for period in (7, 12, 24):
+            assert np.bincount(found % period, minlength=period).min() > 0.5 * size / period

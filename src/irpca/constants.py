@@ -50,7 +50,7 @@ class KindsOfColumns:
     # Standard deviations that knots span; beyond, a map goes on as a logarithm. In log-normal tables with 1 % errors up
     # to 24 % of a list at fdr = 0.05 are false with 4, 10 % with 5.5, 7 % with 8; in ten public tables with 5 %
     # mistakes the average precision is 0.784 with 4, 0.781 with 5.5 and 0.779 with 8
-    reach: float = 6.0
+    reach: float = 6.0  # and as far apart are the middles of columns that are alike. A choice
     levels: float = 3.0  # standard deviations up to which noise grows with what is expected: few cells are beyond
     thinned: int = 200  # quantiles stand for a column of more values: the tails of a map are set by half a percent
     better: float = 0.02  # nats a cell by which what is less simple must predict better. A choice

@@ -120,7 +120,7 @@ def in_memory(piece: Array) -> Engine:
 
 
 def scattered(n: int, size: int) -> Array:
-    """So many of n positions, in order: spread evenly, in step with no period, and the same at every call."""
+    """Return so many of n positions, in order: spread evenly, in step with no period, and the same at every call."""
     return np.sort(np.argpartition(GOLDEN * np.arange(n) % 1, size - 1)[:size])
 
 

@@ -373,18 +373,21 @@ class Judge:
     def candidates(self) -> float | Standardised:
         """A looser limit for an engine, s without var L: every outlier is beyond it; ``outliers`` drops the rest.
 
-        Of intervals, some that are outliers with a probability of less than 0.1 only may be within it.
+        Of intervals, some may be within it: outliers of a probability of less than 0.1 only, and scores about as likely
+        mistakes as not, where L is less certain than they are far apart.
         """
         if self.scale is None or (np.isinf(self.limit) and self.scale.maps is None):
             return self.limit
         limit = self.limit
         if self.scale.maps is not None and self.calibration is not None:
             # A residual without the cell itself is less than 1.16 times as large (see EntryScale._bounds), and the end
-            # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on.
+            # of an interval is nearer than its middle. An interval is a mistake from this share of clean cells on; few
+            # values may be told apart more sharply.
             gross, confused = KINDS.pile * _share(self.calibration), self.scale.confused[:3]
             odds = max(gross / (1 - _share(self.calibration)), max(confused) / (1 - sum(confused)))
             share = odds * (1 - self.level) / max(self.level, 1e-12)
-            limit = min(limit, self.calibration.size_of_tail(min(share, 0.5))) * np.sqrt(3) / 2
+            tail = self.calibration.size_of_tail(min(share, 0.5)) * min(1.0, self.scale.sharpness)
+            limit = min(limit, tail) * np.sqrt(3) / 2
         cols = self.scale.cols
         if self.scale.slopes is not None:  # no noise is less
             cols = cols * array_namespace(cols).exp(-2 * KINDS.levels * abs(self.scale.slopes))
